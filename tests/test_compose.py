@@ -30,7 +30,7 @@ from antiphon.planners.compose.stages import KINDS, StagePlanner, broadcast_vari
 from antiphon.planners.shared import end_sizes
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.groups import reverse_parts
-from antiphon.planners.shared.pipelining import least_of
+from antiphon.planners.shared.pipelining import find_least
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
 
@@ -232,7 +232,7 @@ def test_parts_at_the_ends_that_are_given_are_had_or_refused(monkeypatch: pytest
     (plain,) = compose(replace(request, nbytes=10**9), best="rate", inside="direct", ends=0)
     line = Pipeline(plain, machine)
     few = 4
-    monkeypatch.setattr(end_sizes, "MOST_CELLS", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
+    monkeypatch.setattr(end_sizes, "MOST_ENTRIES", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
     sizes = line.choose_sizes(10**9, None, few)
     assert sizes is not None
     assert (len(sizes.before), sizes.pieces <= 2) == (few, True)
@@ -247,7 +247,7 @@ def test_the_number_that_takes_least_is_found_in_few_tries(dip: int) -> None:
         tried.append(number)
         return dip / number + number / dip
 
-    found = least_of(seconds, 2**18)
+    found = find_least(seconds, 2**18)
     assert len(tried) == len(set(tried)) < 40  # none is tried twice
     assert seconds(found) <= seconds(min(dip, 2**18)) * 1.005
 

@@ -20,7 +20,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.symmetry import link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.shared.orbits import find_turns
+from antiphon.planners.shared.orbits import find_rotations
 from antiphon.planners.trees.columns import InAndOut, Packing, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.exact_solve import solve_exactly
 from antiphon.planners.trees.master import Master
@@ -337,7 +337,7 @@ def test_turns_are_symmetries_by_place(name: str, order: int) -> None:
     """Boxes, cards within them and rows of a grid go round; together they take each rank to so many."""
     topology = antiphon.topology(name)
     reached, todo = {0}, [0]
-    found = list(find_turns(topology, [0] * topology.ranks + [1] * topology.switches, range(topology.ranks)))
+    found = list(find_rotations(topology, [0] * topology.ranks + [1] * topology.switches, range(topology.ranks)))
     for element in found:
         link_map(topology, element)
     for rank in todo:

@@ -29,7 +29,7 @@ from antiphon.planners.rings.edge_disjoint import pack_cycles
 from antiphon.planners.rings.flips import join_by_swaps
 from antiphon.planners.rings.most import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
-from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
+from antiphon.planners.shared.groups import Groups, groups_from_places, parse_groups
 from antiphon.topologies import topology
 
 
@@ -182,12 +182,12 @@ def test_groups_as_they_are_written() -> None:
         ("3+4", 7, "3+4"), ("8*32+8*16", 384, "8*32+8*16"), ("(2+3)+4", 9, "(2+3)+4"), ("1+1+1", 3, "3"),
         (" 2 * (2 + 3) ", 10, "2*(2+3)"), ("(3)+((4))", 7, "3+4"), ("1+(3+2)", 6, "1+(3+2)"),
     ):  # fmt: skip
-        assert str(given_groups(text, ranks)) == told
+        assert str(parse_groups(text, ranks)) == told
     for wrong in ("3+", "+3", "(3+4", "3+4)", "0+7", "3*", "7*", "x+7", "3 4+", "1e9+1", "()+7", "9" * 30 + "+1", "("):
         with pytest.raises(Invalid, match="option fanins"):
-            given_groups(wrong, 7)
+            parse_groups(wrong, 7)
     with pytest.raises(Invalid, match="have 6 ranks together, not 7"):
-        given_groups("3+3", 7)
+        parse_groups("3+3", 7)
 
 
 def trees(most: int) -> st.SearchStrategy[Groups]:
@@ -259,7 +259,7 @@ def test_an_allocation_in_two_boxes(members: str, told: str, steps: int) -> None
 
 def test_the_places_of_an_asymmetric_network() -> None:
     machine = topology("asy384")
-    groups, seating = placed_groups(machine, range(384))
+    groups, seating = groups_from_places(machine, range(384))
     assert (str(groups), seating, steps_of(groups)) == ("8*32+8*16", list(range(384)), 46)
     schedule = only("hierarchical-ring", machine, "broadcast", pieces=1)
     assert schedule.steps == 46

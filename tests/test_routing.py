@@ -58,7 +58,7 @@ def test_paths_are_the_shortest_by_the_widest_links_and_take_their_turn(machine:
         hops, good = good_links(machine, a, b)
         path = found.table[i]
         assert len(path) == max(hops, 0)
-        assert (i in found.lost) == (hops < 0)
+        assert (i in found.unreachable) == (hops < 0)
         if hops < 0:
             continue
         assert found.equal_links[i] == len(good)

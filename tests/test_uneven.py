@@ -165,7 +165,7 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     plan = only("flows", machine, Collective("gather", 8), pieces=1)
     alone = begun([plan], machine, 30)
     module = sys.modules[UnevenStarts.__module__]
-    monkeypatch.setattr(module, "MOST_CELLS", 550)
+    monkeypatch.setattr(module, "MOST_ENTRIES", 550)
     together = begun([plan], machine, 30)
     assert timeline(alone, machine).total <= timeline(together, machine).total
     equal = replace(plan, pieces=31 - plan.steps)
@@ -173,7 +173,7 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     parts = UnevenStarts([plan], machine).sizes_for(30)
     assert parts is not None
     assert 1 < len(np.unique(parts.counts, axis=0)) < len(parts.counts)
-    monkeypatch.setattr(module, "MOST_CELLS", 10)
+    monkeypatch.setattr(module, "MOST_ENTRIES", 10)
     assert UnevenStarts([plan], machine).sizes_for(30) is None
 
 

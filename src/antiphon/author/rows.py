@@ -119,9 +119,9 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     chosen: dict[tuple[int, int], int] = {}
     if pairs:
         shortest = find_paths(topology, *np.array(pairs, np.int32).T)
-        unreachable = set(shortest.lost.tolist())  # verify reports these
+        unreachable = set(shortest.unreachable.tolist())  # verify reports these
         for number, pair in enumerate(pairs):
-            if number not in unreachable and not shortest.plain[number]:
+            if number not in unreachable and not shortest.only_link[number]:
                 chosen[pair] = table.setdefault(shortest.table[number], len(table))
     route = [
         chosen.get((row.src.rank, row.dst.rank), -1) if row.via is None else table.setdefault(row.via, len(table))

@@ -24,7 +24,7 @@ from antiphon.planners.shared.rows import (
     finish_schedule,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
 )
 
 _HALVES = {
@@ -44,7 +44,7 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) 
     topology, collective = request.topology, request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)
     wide = collective.kind in ("allgather", "reducescatter")
-    refuse_more_than_fits(
+    refuse_too_many_transfers(
         "binomial-tree", topology, collective, roots * ranks * (ranks if wide else ranks.bit_length())
     )
     options = {"order": order, "pieces": pieces}

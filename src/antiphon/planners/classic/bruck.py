@@ -29,7 +29,7 @@ from antiphon.planners.shared.rows import (
     collective_among,
     finish_schedule,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -41,7 +41,7 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
-    refuse_more_than_fits("bruck", topology, collective, int(ranks * ranks * times))
+    refuse_too_many_transfers("bruck", topology, collective, int(ranks * ranks * times))
     copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
     schedule = replace(_plan_collective(collective, order), local=(Local("rotation", Fraction(copies)),))
     yield finish_schedule(schedule, topology, collective, "bruck", {"order": order})

@@ -12,7 +12,7 @@ from antiphon.core.collective import ROOTED
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import finish_schedule, refuse_more_than_fits
+from antiphon.planners.shared.rows import finish_schedule, refuse_too_many_transfers
 
 
 def direct(request: Request) -> Iterator[Schedule]:
@@ -20,5 +20,5 @@ def direct(request: Request) -> Iterator[Schedule]:
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
-    refuse_more_than_fits("direct", topology, collective, senders * (ranks - 1))
+    refuse_too_many_transfers("direct", topology, collective, senders * (ranks - 1))
     yield finish_schedule(one_step(collective), topology, collective, "direct", {})

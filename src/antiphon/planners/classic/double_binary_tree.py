@@ -28,7 +28,7 @@ from antiphon.planners.shared.rows import (
     finish_schedule,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -39,7 +39,7 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces 
     """Yield one schedule of O(P) transfers per root."""
     topology, collective = request.topology, request.collective
     roots = max(len(collective.roots), 1)
-    refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
+    refuse_too_many_transfers("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
     yield finish_schedule(
         _plan_collective(collective, order), topology, collective, "double-binary-tree", options, pieces

@@ -32,7 +32,7 @@ from antiphon.planners.shared.rows import (
     fold_extra_ranks,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
 )
 
 Large = Annotated[
@@ -55,7 +55,9 @@ def halving_doubling(
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    refuse_too_many_transfers(
+        "halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1)
+    )
     options = {"order": order, "large": large, "pieces": pieces}
     yield finish_schedule(
         _plan_collective(collective, order, large), topology, collective, "halving-doubling", options, pieces

@@ -37,15 +37,15 @@ from antiphon.planners.shared.groups import (
     SizePath,
     delay_after,
     find_stretches,
-    given_fans,
-    given_groups,
+    groups_from_places,
     list_exchanges,
     list_factorizations,
     nested_groups,
-    pieces_per_seat,
-    placed_groups,
+    parse_fanins,
+    parse_groups,
     plan_chains,
     reverse_parts,
+    units_per_seat,
 )
 from antiphon.planners.shared.routing import are_joined
 from antiphon.planners.shared.rows import (
@@ -56,9 +56,9 @@ from antiphon.planners.shared.rows import (
     Seats,
     collective_among,
     finish_schedule,
-    given_order,
+    parse_order,
     per_root,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 from antiphon.planners.shared.rows import plan_backwards as dual_backwards
@@ -89,16 +89,16 @@ def hierarchical_ps(
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("hierarchical-ps", topology, collective, 2 * ranks * ranks)
-    candidates = list_factorizations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
+    refuse_too_many_transfers("hierarchical-ps", topology, collective, 2 * ranks * ranks)
+    candidates = list_factorizations(ranks) if fanins == "all" else [parse_fanins(fanins, ranks)]
     if not topology.switches and fanins == "all":  # which of them the direct links allow
-        seating = given_order(order, collective)
+        seating = parse_order(order, collective)
         candidates = [
             fans for fans in candidates if _has_links(topology, seating, Groups.of_fans(fans), DIRECT)
         ] or candidates[:1]
     for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
-        schedule = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
+        schedule = _plan(collective, parse_order(order, collective), Groups.of_fans(fans), DIRECT)
         yield finish_schedule(schedule, topology, collective, "hierarchical-ps", options, pieces)
 
 
@@ -113,7 +113,7 @@ def hierarchical_ring(
     """Yield one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P)."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
+    refuse_too_many_transfers("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
     fans, seating = _choose_levels(topology, collective, fanins, order)
     # one source: nothing to divide among ranks, so a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
@@ -133,7 +133,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         return per_root(collective, lambda single: plan_chains(single, seating, groups, -1 if direction == BACK else 1))
     if kind == "reduce":
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
-    size, fine = len(seating), pieces_per_seat(groups)
+    size, fine = len(seating), units_per_seat(groups)
     seats = Seats.in_order(collective, seating)
     line = Spans.side_by_side(np.full(size, fine)).take(seats.member)  # in the order of seats
     where = Spans.side_by_side(np.full(size, fine))
@@ -187,17 +187,17 @@ def _choose_levels(
     """
     ranks = len(collective.members)
     if isinstance(fanins, str) and set(fanins) & set("+*()"):
-        return given_groups(fanins, ranks), given_order(order, collective)
+        return parse_groups(fanins, ranks), parse_order(order, collective)
     if fanins is not None:
-        return given_fans(fanins, ranks), given_order(order, collective)
+        return parse_fanins(fanins, ranks), parse_order(order, collective)
     if order is None:
-        groups, seating = placed_groups(topology, collective.members)
+        groups, seating = groups_from_places(topology, collective.members)
         if not groups.is_even() and _has_links(topology, seating, groups):
             return groups, seating
         fans, seating = nested_groups(topology, collective.members)
         if len(fans) > 1 and _has_links(topology, seating, Groups.of_fans(fans)):
             return fans, seating
-    seating = given_order(order, collective)
+    seating = parse_order(order, collective)
     candidates = list_factorizations(ranks)
     # two levels before one or many, of these the squarest: its largest fan-in is least, so it takes fewest steps
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
@@ -219,7 +219,7 @@ def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direc
     if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MOST_ROWS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
-    for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * pieces_per_seat(groups)]))):
+    for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * units_per_seat(groups)]))):
         for away in range(1, exchange.width) if direction == DIRECT else (1, -1):
             src.append(rank[exchange.seats].ravel())
             dst.append(np.roll(rank[exchange.seats], -away, axis=1).ravel())

@@ -23,7 +23,7 @@ from antiphon.planners.shared.rows import (
     collective_among,
     finish_schedule,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -34,7 +34,7 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits(
+    refuse_too_many_transfers(
         "pairwise", topology, collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1)
     )
     yield finish_schedule(_plan_collective(collective, order), topology, collective, "pairwise", {"order": order})

@@ -20,7 +20,7 @@ from antiphon.core.transform import compose
 from antiphon.errors import Invalid, quote
 from antiphon.options import Option
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import Pieces, collective_among, finish_schedule, per_root, refuse_more_than_fits
+from antiphon.planners.shared.rows import Pieces, collective_among, finish_schedule, per_root, refuse_too_many_transfers
 
 _ONE_SERVER = {
     "allreduce": ("reduce", "broadcast"),
@@ -46,7 +46,7 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
     chosen = collective.members[0] if server is None else server
     if chosen not in collective.members:
         raise Invalid(f"option server: rank {quote(server)} does not take part; choose one of those that do")
-    refuse_more_than_fits(
+    refuse_too_many_transfers(
         "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
     )
     first, second = (
@@ -62,7 +62,7 @@ def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    refuse_too_many_transfers("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
 
     def plan(single: Collective) -> Schedule:
         root = single.roots[0] if single.roots else 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.planners.radix.mixed import allgather_rounds, allreduce_whole, doubling_radices
-from antiphon.planners.shared.rows import Order, finish_schedule, refuse_more_than_fits
+from antiphon.planners.shared.rows import Order, finish_schedule, refuse_too_many_transfers
 
 
 def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
@@ -21,7 +21,7 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
-    refuse_more_than_fits("recursive-doubling", topology, collective, rows)
+    refuse_too_many_transfers("recursive-doubling", topology, collective, rows)
     make = allgather_rounds if collective.kind == "allgather" else allreduce_whole
     schedule = make(collective, order, doubling_radices(ranks), False)
     yield finish_schedule(schedule, topology, collective, "recursive-doubling", {"order": order})

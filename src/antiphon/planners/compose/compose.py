@@ -46,9 +46,9 @@ from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import find_splits, given_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import EndSizes, Pipeline
-from antiphon.planners.shared.pipelining import RANGE
+from antiphon.planners.shared.pipelining import PIECE_NUMBERS
 from antiphon.planners.shared.routing import with_routes
-from antiphon.planners.shared.rows import Order, PiecesOrBest, given_order
+from antiphon.planners.shared.rows import Order, PiecesOrBest, parse_order
 from antiphon.registry import find
 
 EFFORT = 24.0  # default effort: number of classes of groups that are planned
@@ -110,7 +110,7 @@ def _pipeline_plans(
     """
     if nbytes is None:
         for plan in plans:
-            finer = RANGE if plan.aim == "rate" and plan.piped < plan.alone else RANGE[:1]
+            finer = PIECE_NUMBERS if plan.aim == "rate" and plan.piped < plan.alone else PIECE_NUMBERS[:1]
             schedules = (plan.in_pieces(depth, ends or 0, search) for depth in (finer if pieces is None else (pieces,)))
             yield from (schedule for schedule in schedules if schedule is not None)
         return
@@ -169,7 +169,7 @@ class _Search:
         request: Request, groups: str, order: Order, inside: str, best: str | None, turn: bool | None
     ) -> _Search:
         """Check the options of the planner and return the search."""
-        members = given_order(order, request.collective)
+        members = parse_order(order, request.collective)
         names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
         for name in names:
             if find("planner", name).can.composes:

@@ -22,7 +22,7 @@ import numpy as np
 from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.groups import Groups, given_fans, given_groups, groups_at
+from antiphon.planners.shared.groups import Groups, groups_at, parse_fanins, parse_groups
 
 MOST_LEVELS = 5  # levels of places that are distinguished
 
@@ -30,8 +30,8 @@ MOST_LEVELS = 5  # levels of places that are distinguished
 def given_split(text: str, members: Sequence[int]) -> Split:
     """Parse the option `groups`: "8x4", the innermost first, or "3+4"."""
     if set(text) & set("+*()"):
-        return Split(np.array(members), given_groups(text, len(members)))
-    return Split(np.array(members), Groups.of_fans(given_fans(text, len(members), "groups")))
+        return Split(np.array(members), parse_groups(text, len(members)))
+    return Split(np.array(members), Groups.of_fans(parse_fanins(text, len(members), "groups")))
 
 
 def fans_of(groups: Groups) -> list[int]:

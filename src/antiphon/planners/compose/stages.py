@@ -43,8 +43,8 @@ from antiphon.planners.shared.groups import (
     delay_after,
     find_stretches,
     list_exchanges,
-    pieces_per_seat,
     reverse_parts,
+    units_per_seat,
 )
 from antiphon.planners.shared.reach import suggest_planners
 
@@ -244,7 +244,7 @@ def _blocks_in_seat_order(split: Split, fine: int) -> Spans:
 
 
 def _stage_allgather(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    fine = pieces_per_seat(split.groups)
+    fine = units_per_seat(split.groups)
     line = len(split.seating) * fine
     stages, placements = _stage_exchanges(
         forth, list_exchanges(split.groups, Spans.side_by_side(np.array([line]))), line
@@ -263,7 +263,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     """Stage an allreduce; among the outermost groups as one plan, or as a reducescatter and an allgather, whichever
     is better.
     """
-    line = len(split.seating) * pieces_per_seat(split.groups)
+    line = len(split.seating) * units_per_seat(split.groups)
     all_spans = Spans.side_by_side(np.array([line]))
     outer, *inner = list_exchanges(split.groups, all_spans)
     joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
@@ -302,7 +302,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
     flat = Groups.of_parts([Groups.ring(placement.size) for placement in split.groups.subgroups])
     root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
     fine = _dealing_factor(flat, root)
-    line = len(split.seating) * pieces_per_seat(flat) * fine
+    line = len(split.seating) * units_per_seat(flat) * fine
     all_spans = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.part_starts()), np.array([placement.size for placement in flat.subgroups])
     home = int(np.searchsorted(starts, root, side="right")) - 1
@@ -358,7 +358,7 @@ def _dealing_factor(groups: Groups, root: int) -> int:
     """
     ends = np.cumsum([group.size for group in groups.subgroups])
     receivers = groups.subgroups[int(np.searchsorted(ends, root, side="right"))].size - 1
-    return receivers if receivers > 1 and groups.size * pieces_per_seat(groups) * receivers < MOST_WHOLE else 1
+    return receivers if receivers > 1 and groups.size * units_per_seat(groups) * receivers < MOST_WHOLE else 1
 
 
 def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.planners.flows.wants import Want, Wants
-from antiphon.planners.shared.orbits import rows_of
+from antiphon.planners.shared.orbits import orbit_rows
 
 Floats = NDArray[np.float64]
 SLACK = 1e-8  # fraction of the time added, so that rounding in the solver does not make the program infeasible
@@ -55,7 +55,7 @@ class FlowProgram:
         self.order = len(wants.group)
         resources = topology.resources
         capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
-        self.row = rows_of(topology, wants.group)
+        self.row = orbit_rows(topology, wants.group)
         self.capacity = np.bincount(self.row, weights=capacity) / self.order
         # a set of possible holders becomes an extra node, joined to each of them by a link of unlimited capacity
         ends = sorted({end for want in self.wants for end, _ in want.ends if len(end) > 1})

@@ -34,7 +34,7 @@ from antiphon.options import Option
 from antiphon.planners.inswitch.beside import mixture_rows, plan_mixture
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
-from antiphon.planners.shared.rows import refuse_more_than_fits
+from antiphon.planners.shared.rows import refuse_too_many_transfers
 
 DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
 LAPS = (1, 8, 32)  # chunks per rank on the ring beside the joints, by default
@@ -63,7 +63,7 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
         return
     # per tree, the transfers of all reductions; an allreduce has as many of multicasts
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
-    refuse_more_than_fits("nvls", topology, collective, 2 * transfers)
+    refuse_too_many_transfers("nvls", topology, collective, 2 * transfers)
     for depth in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
         schedule = plan_shares(collective, trees, joints_at_once, depth)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": depth}})
@@ -96,7 +96,7 @@ def _yield_mixtures(
         rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
         if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
             return
-        refuse_more_than_fits("nvls", topology, collective, rows)
+        refuse_too_many_transfers("nvls", topology, collective, rows)
         schedule = plan_mixture(collective, trees, joints_at_once, laps)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 

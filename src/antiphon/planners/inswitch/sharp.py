@@ -19,7 +19,7 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.planners.inswitch.nvls import ends_of, plan_shares, trees_for
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import usable_trees
-from antiphon.planners.shared.rows import refuse_more_than_fits
+from antiphon.planners.shared.rows import refuse_too_many_transfers
 
 
 def sharp(request: Request) -> Iterator[Schedule]:
@@ -29,7 +29,7 @@ def sharp(request: Request) -> Iterator[Schedule]:
     trees, joints_at_once = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))
     members = len(collective.members)
     ends = members if is_allreduce else len(ends_of(collective))
-    refuse_more_than_fits("sharp", topology, collective, len(trees) * ends * members)
+    refuse_too_many_transfers("sharp", topology, collective, len(trees) * ends * members)
     if not is_allreduce:
         schedule = plan_shares(collective, trees, joints_at_once, 1)
     else:

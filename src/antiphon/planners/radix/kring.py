@@ -43,10 +43,10 @@ from antiphon.planners.shared.rows import (
     Seats,
     collective_among,
     finish_schedule,
-    given_order,
+    parse_order,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
 )
 
 CHAIN_PIECES = 32
@@ -72,7 +72,7 @@ def kring(
     topology, collective = request.topology, request.collective
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
-    refuse_more_than_fits("kring", topology, collective, rows)
+    refuse_too_many_transfers("kring", topology, collective, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
     # Only chains gain from pipelining by default: rounds already keep links busy.
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
@@ -93,7 +93,7 @@ def _choose_groups(
         return groups_by_place(topology, collective, order)
     if k is not None and groups is not None:
         raise Invalid("options k and groups: give one of them, k for groups of one size or groups for any")
-    seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
+    seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     if groups is not None:
         return seating, given_sizes(groups, len(seating))
     # All groups have k ranks, the last one the remainder.

@@ -22,8 +22,8 @@ from antiphon.core.columns import Ints, Longs, narrow, ranges
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
-from antiphon.planners.shared.groups import groups_at, placed_groups, ranks_by_host
-from antiphon.planners.shared.rows import Order, Seats, given_order, rows_to_schedule
+from antiphon.planners.shared.groups import groups_at, groups_from_places, ranks_by_host
+from antiphon.planners.shared.rows import Order, Seats, parse_order, rows_to_schedule
 
 Sizes = str | int | Sequence[int]
 
@@ -58,7 +58,7 @@ def groups_by_place(topology: Topology, collective: Collective, order: Order) ->
     >>> groups_by_place(hosts, Collective("allgather", 5), None)
     ([0, 2, 1, 3, 4], [2, 3])
     """
-    seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
+    seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     groups = ranks_by_host(topology, seating)
     depth, deepest = 1, max(topology.places[rank].count("/") for rank in seating)
     while len(groups) == 1 and depth <= deepest:
@@ -72,7 +72,7 @@ def groups_by_place(topology: Topology, collective: Collective, order: Order) ->
 
 def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
     """Return the members in an order in which neighbours by place are adjacent."""
-    return placed_groups(topology, collective.members)[1]
+    return groups_from_places(topology, collective.members)[1]
 
 
 def divisor_near_root(ranks: int) -> int:

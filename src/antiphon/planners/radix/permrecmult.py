@@ -50,9 +50,9 @@ from antiphon.planners.shared.rows import (
     Pieces,
     Seats,
     finish_schedule,
-    given_order,
+    parse_order,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -87,8 +87,8 @@ def permrecmult(
     topology, collective = request.topology, request.collective
     _check_options(collective, by)
     resolved = choose_radices(len(collective.members), k, radices, fold)
-    refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
-    seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
+    refuse_too_many_transfers("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
+    seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     schedule = _plan_collective(collective, seating, resolved, by, large)
     natural = seating == list(collective.members)
     options = {

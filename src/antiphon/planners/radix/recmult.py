@@ -45,7 +45,7 @@ from antiphon.planners.shared.rows import (
     finish_schedule,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -65,7 +65,7 @@ def recmult(
     resolved = choose_radices(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * resolved.ranks if tree else rows_needed(collective.kind, resolved, large)
-    refuse_more_than_fits("recmult", topology, collective, rows)
+    refuse_too_many_transfers("recmult", topology, collective, rows)
     levels = _levels(resolved, k, radices) if tree else resolved
     schedule = _plan(collective, order, levels, large)
     options = {

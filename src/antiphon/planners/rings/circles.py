@@ -33,7 +33,7 @@ from antiphon.planners.shared.rows import (
     collective_among,
     per_root,
     plan_backwards,
-    refuse_more_than_fits,
+    refuse_too_many_transfers,
     rows_to_schedule,
 )
 
@@ -48,7 +48,7 @@ def refuse_too_long(planner: str, topology: Topology, collective: Collective, tr
     The limit for an alltoall is lower: it relays nearly everything, and other planners are always better.
     """
     limit = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_more_than_fits(planner, topology, collective, int(count_transfers(collective) * trips), limit)
+    refuse_too_many_transfers(planner, topology, collective, int(count_transfers(collective) * trips), limit)
 
 
 def count_transfers(collective: Collective) -> int:

@@ -82,8 +82,8 @@ class _SwapSearch:
             self.cycles[first], self.cycles[second] = best[1], best[2]
 
     def turn_sign(self) -> bool:
-        """Make a column swap in an odd number of factors, if need be after a few random swaps; return whether it was
-        possible.
+        """Make a column swap in an odd number of factors, if need be after a few random swaps; return whether
+        it was possible.
         """
         ranks = len(self.factors[0])
         for _ in range(20):

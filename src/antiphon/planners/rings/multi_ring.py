@@ -179,7 +179,7 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
     keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
     routing = find_paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
-    if len(routing.lost):
+    if len(routing.unreachable):
         return np.zeros((0, 1))
     # every hop of every ring as its links, and these links' shared limits as well
     hops = np.diff(routing.table.ptr)[place]

@@ -27,7 +27,7 @@ from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, plan_around, p
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
-from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, given_order
+from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
 
 MOST_PARTS = 8  # a block is split into at most this many chunks
 
@@ -48,11 +48,11 @@ def ring(
     topology, collective = request.topology, request.collective
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
-    cycle = given_order(order, collective) if order is not None else _find_cycle(topology, collective)
+    cycle = parse_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_route_cycle(topology, oriented) for oriented in orientations]
     # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
-    possible = [i for i, routing in enumerate(hops) if not len(routing.lost)] or [0]
+    possible = [i for i, routing in enumerate(hops) if not len(routing.unreachable)] or [0]
     width = _width(topology, [hops[i] for i in possible])
     schedule = split(
         plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
@@ -89,7 +89,7 @@ def _width(topology: Topology, hops: Sequence[Paths]) -> int:
 
     So a round, in which a unit link carries one chunk, fills all hops.
     """
-    links = [narrowest_link(topology, routing) for routing in hops if not len(routing.lost)]
+    links = [narrowest_link(topology, routing) for routing in hops if not len(routing.unreachable)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit

@@ -26,13 +26,13 @@ from antiphon.core.portable import convolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
-from antiphon.planners.shared.pipelining import PIPELINING, least_of, most_pieces
+from antiphon.planners.shared.pipelining import PIPELINING, find_least, max_pieces_for
 from antiphon.planners.shared.start_program import drop_dominated
 from antiphon.planners.shared.uneven import load_by_step
 
-MOST_CELLS = 50_000  # entries of the linear program
-DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # to which sizes are rounded, the first that loses at most
-MAX_ROUNDING_LOSS = 1e-3  # of the time
+MOST_ENTRIES = 50_000  # of the linear program
+DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # tried in turn to round sizes
+MAX_ROUNDING_LOSS = 1e-3  # fraction of the time that rounding may cost
 LOAD_DECIMALS = 9  # loads that agree to this many decimals count as equal
 ENDS = (0, 1, 2)  # parts at each end that are tried
 MIN_GAIN_ENDS = 1.003  # another part at each end repeats all transfers, so it must be this much faster
@@ -71,7 +71,7 @@ class Pipeline:
         self.load = drop_dominated(load, LOAD_DECIMALS)
 
     @cached_property
-    def full(self) -> float:
+    def full_rate_time(self) -> float:
         """Seconds per byte in the limit of many pieces."""
         return float(self.load.sum(axis=1).max(initial=0.0))
 
@@ -90,7 +90,7 @@ class Pipeline:
     def choose_sizes(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
         """Return the fastest sizes for the message; `pieces` or `ends` of None are chosen.
 
-        More parts at the ends are only taken if they pay. None if the requested `ends` are impossible.
+        Another part at the ends must make it MIN_GAIN_ENDS times faster. None if the requested `ends` are impossible.
         """
         if ends is not None:
             return self.sizes_with_ends(
@@ -98,10 +98,10 @@ class Pipeline:
             )
         best: EndSizes | None = None
         # stop at the first number of end parts that is not clearly faster
-        for number in ENDS:
-            if best is not None and self._count_rows(number) > MOST_END_ROWS:
+        for end_count in ENDS:
+            if best is not None and self._count_rows(end_count) > MOST_END_ROWS:
                 break
-            sizes = self.choose_pieces(nbytes, number) if pieces is None else self.best_sizes(pieces, number)
+            sizes = self.choose_pieces(nbytes, end_count) if pieces is None else self.best_sizes(pieces, end_count)
             if best is not None and sizes.seconds(nbytes) * MIN_GAIN_ENDS > best.seconds(nbytes):
                 break
             best = sizes
@@ -125,16 +125,16 @@ class Pipeline:
             """Return the best sizes with this number of pieces."""
             return self.best_sizes(pieces, ends)
 
-        top = min(max_pieces, most_pieces(self.schedule, nbytes))
-        return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
+        top = min(max_pieces, max_pieces_for(self.schedule, nbytes))
+        return sizes(find_least(lambda pieces: sizes(pieces).seconds(nbytes), top))
 
     def _count_rows(self, ends: int) -> int:
-        """Return the number of transfers with every part at the ends."""
+        """Return the number of transfers with this many parts at each end: a copy of the schedule per part."""
         return (2 * ends + 1) * self.schedule.transfers
 
     def _max_pieces(self, ends: int) -> int:
         """Return the most pieces that keep the linear program small enough; 1 if none does."""
-        pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
+        pieces = MOST_ENTRIES // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
         return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 
     def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
@@ -150,7 +150,7 @@ class Pipeline:
         return merge(each, [size for _, size, _ in nonempty]), sizes
 
     def _to_sizes(self, exact: EndFractions, pieces: int) -> EndSizes:
-        """Return integral fractions as sizes with their predicted time."""
+        """Return these sizes, whole numbers in any unit, with their predicted time."""
         before, behind = (tuple(int(size) for size in end) for end in (exact.before, exact.behind))
         time = self._seconds_per_byte(exact, pieces)
         return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
@@ -164,37 +164,47 @@ class Pipeline:
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        # more pieces than steps only repeat the middle step, whose length counts as often in the objective
+        # more pieces than steps only repeat the middle step; its length counts as often in the objective
         shown_pieces = min(pieces, self.steps)
-        if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
+        if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_ENTRIES:
             return None
         # the step in which each part starts, and the number of its size variable: all equal pieces share one
-        starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
+        part_starts = [
+            *range(ends),
+            *range(ends, ends + shown_pieces),
+            *range(ends + shown_pieces, 2 * ends + shown_pieces),
+        ]
         size_index = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
-        kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
+        kinds, shown_steps, sizes = len(self.load), part_starts[-1] + self.steps, 2 * ends + 1
         top = float(self.load.max(initial=0.0))
         if not top:
             return None
         kind, step = np.nonzero(self.load)
-        # row (kind of resource, step): the load of all parts under way is at most the step's length
-        rows = np.concatenate([kind * slots + step + start for start in starts])
+        # row (kind of resource, step): the load of all parts under way is at most the step's length; then a row per
+        # kind for the middle step
+        rows = np.concatenate([kind * shown_steps + step + start for start in part_starts])
         columns = np.repeat(size_index, len(kind))
-        values = np.tile(self.load[kind, step] / top, len(starts))
-        clock = np.arange(kinds * slots)
+        values = np.tile(self.load[kind, step] / top, len(part_starts))
+        lengths = np.arange(kinds * shown_steps)
         middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
         upper = sp.coo_array(
             (
-                np.concatenate([values, -np.ones(len(clock)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
+                np.concatenate([values, -np.ones(len(lengths)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
                 (
-                    np.concatenate([rows, clock, kinds * slots + middle, kinds * slots + middle]),
+                    np.concatenate([rows, lengths, kinds * shown_steps + middle, kinds * shown_steps + middle]),
                     np.concatenate(
-                        [columns, sizes + clock % slots, np.full(kinds, ends), np.full(kinds, sizes + slots)]
+                        [
+                            columns,
+                            sizes + lengths % shown_steps,
+                            np.full(kinds, ends),
+                            np.full(kinds, sizes + shown_steps),
+                        ]
                     ),
                 ),
             ),
-            shape=(kinds * (slots + 1), sizes + slots + 1),
+            shape=(kinds * (shown_steps + 1), sizes + shown_steps + 1),
         )
-        cost = np.zeros(sizes + slots + 1)
+        cost = np.zeros(sizes + shown_steps + 1)
         cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces
         # all parts together are the whole message
         equal = np.zeros((1, len(cost)))
@@ -212,7 +222,9 @@ class Pipeline:
         shown_pieces = min(pieces, self.steps)
         size = np.array([*exact.before, *[exact.middle / pieces] * shown_pieces, *exact.behind]) / exact.total
         full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
-        return float(full.max(axis=0).sum() + (pieces - shown_pieces) * self.full * exact.middle / pieces / exact.total)
+        return float(
+            full.max(axis=0).sum() + (pieces - shown_pieces) * self.full_rate_time * exact.middle / pieces / exact.total
+        )
 
     def _latency_seconds(self, exact: EndFractions, pieces: int) -> float:
         """Return the latency of all steps: in each, that of the slowest path in use."""

@@ -1,8 +1,9 @@
 """Nested groups of ranks, such as boxes in racks, and collectives that work level by level through them.
 
-Groups come from options (`given_groups`, `given_fans`) or from the ranks' places in the machine (`placed_groups`,
-`nested_groups`, `ranks_by_host`). A level is a depth of nesting; its fan-in is the number of subgroups per group. The
-members of a collective are put in an order in which every group is contiguous; a seat is a position in that order.
+Groups come from options (`parse_groups`, `parse_fanins`) or from the ranks' places in the machine
+(`groups_from_places`, `nested_groups`, `ranks_by_host`). A level is a depth of nesting; its fan-in is the number of
+subgroups per group. The members of a collective are put in an order in which every group is contiguous; a seat is a
+position in that order.
 
 `list_exchanges` plans an allgather among groups of any sizes. Draw the data that a group of s ranks holds together (its
 content) as the interval [0, 1), such that rank number floor(x * s) of the group has the data at x: each rank has 1/s.
@@ -15,8 +16,8 @@ Example: groups of 2 and 3 ranks change holders at 1/3, 1/2 and 2/3, so there ar
 The first is exchanged between rank 0 of the pair and rank 0 of the triple, the second between rank 0 and rank 1, and
 so on. All ranks of a group carry equal loads.
 
-A `Spans` (core.transform) says for each of several owners which stretches of the data it has; a `Part` is a schedule
-together with the stretches that it moves and the step in which it starts.
+All data side by side are called the line. A `Spans` (core.transform) says for each of several owners which stretches of
+the line it has. A `Part` is a schedule together with the stretches that it moves and the step in which it starts.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
 MOST_DEPTH = 16  # levels of nesting in an option
 MOST_WHOLE = 2**62  # integers stay below this
-SizePath = tuple[tuple[int, ...], ...]  # the amounts of the parties of an exchange, at each level down to it
-MOST_FACTORISATIONS = 64
+SizePath = tuple[tuple[int, ...], ...]  # relative sizes of the groups that exchange, from the outermost level inwards
+MOST_FACTORISATIONS = 64  # of the number of ranks: candidates of fan-ins
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Groups:
     @staticmethod
     def ring(size: int) -> Groups:
         """Return a group of single ranks."""
-        return Groups.of_parts([ONE] * size)
+        return Groups.of_parts([SINGLE_RANK] * size)
 
     def part_starts(self) -> list[int]:
         """Return the first seat of every subgroup, relative to the group's."""
@@ -78,23 +79,23 @@ class Groups:
         return not self.subgroups or (len(set(self.subgroups)) == 1 and self.subgroups[0].is_even())
 
     def __str__(self) -> str:
-        """Return the groups as `given_groups` reads them."""
-        if all(group == ONE for group in self.subgroups):
+        """Return the groups as `parse_groups` reads them."""
+        if all(group == SINGLE_RANK for group in self.subgroups):
             return str(self.size)
         words: list[tuple[str, int]] = []
         for group in self.subgroups:
-            inner = str(group) if all(p == ONE for p in group.subgroups) else f"({group})"
+            inner = str(group) if all(p == SINGLE_RANK for p in group.subgroups) else f"({group})"
             words = (
                 [*words[:-1], (inner, words[-1][1] + 1)] if words and words[-1][0] == inner else [*words, (inner, 1)]
             )
         return "+".join(word if times == 1 else f"{times}*{word}" for word, times in words)
 
 
-def given_groups(text: str, ranks: int) -> Groups:
+def parse_groups(text: str, ranks: int) -> Groups:
     """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
-        groups = _parse_groups(words, ranks, 0)
+        groups = _parse_words(words, ranks, 0)
     except (ValueError, IndexError):
         groups = None
     if words or groups is None:
@@ -104,7 +105,7 @@ def given_groups(text: str, ranks: int) -> Groups:
     return groups
 
 
-def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
+def _parse_words(words: list[str], ranks: int, depth: int) -> Groups:
     """Parse groups off the front of the words; raises ValueError or IndexError for bad syntax."""
     subgroups: list[Groups] = []
     while not subgroups or (words and words[0] == "+" and words.pop(0)):
@@ -112,11 +113,11 @@ def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
         times = int(words.pop(0)) if words[1:2] == ["*"] and words.pop(1) else 1
         if words[0] == "(":
             words.pop(0)
-            group = _parse_groups(words, ranks, depth + 1)
+            group = _parse_words(words, ranks, depth + 1)
             closed = words.pop(0) == ")"
         else:
             size, closed = int(words.pop(0)), True
-            group = Groups.ring(size) if 1 <= size <= ranks else ONE
+            group = Groups.ring(size) if 1 <= size <= ranks else SINGLE_RANK
             closed = 1 <= size <= ranks
         if not closed or depth > MOST_DEPTH or not 1 <= times <= ranks:
             raise ValueError
@@ -124,12 +125,12 @@ def _parse_groups(words: list[str], ranks: int, depth: int) -> Groups:
     return Groups.of_parts(subgroups)
 
 
-def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
+def groups_from_places(topology: Topology, members: Sequence[int]) -> tuple[Groups, list[int]]:
     """Return the groups that the ranks' places show, and the ranks in an order where groups are contiguous.
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
-    >>> groups, order = placed_groups(hosts, range(5))
+    >>> groups, order = groups_from_places(hosts, range(5))
     >>> str(groups), order
     ('2+3', [0, 2, 1, 3, 4])
     """
@@ -153,7 +154,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
 
     `order`: the members by seat (default: by number). `direction`: 1, or -1 for chains that visit subgroups backwards.
 
-    >>> schedule = plan_chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
+    >>> schedule = plan_chains(Collective("broadcast", 4, roots=(0,)), None, parse_groups("2+2", 4), 1)
     >>> list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()))
     [(0, 0, 2), (0, 0, 1), (1, 2, 3)]
     """
@@ -183,10 +184,11 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Exchanges that work alike, each an allgather among the seats of a row of `seats`.
+    """Exchanges of one level with equal sizes: an allgather among the seats of each row of `seats`.
 
-    The i-th seat of row g has the data of owner g * width + i of `where` and ends with those of all seats of its row.
-    The seats' amounts are in proportion to `sizes`. `path`: the sizes at all levels from the outermost to this one.
+    The i-th seat of row g begins with the data of owner g * width + i of `where`, and ends with those of all seats of
+    its row. What the seats of a row begin with is in proportion to `sizes`.
+    `path`: the sizes at all levels from the outermost to this one.
     """
 
     path: SizePath
@@ -207,45 +209,48 @@ class Exchange:
 def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     """Return the exchanges of an allgather, the outermost level first. O(seats^2) spans at most; a loop over groups.
 
-    `line`: the data. With one owner, every seat has an equal part of it, in order; otherwise there is an owner per
-    outermost group, with the data that the group holds.
+    `line`: all data. If it has one owner, every seat holds an equal fraction of it, in order. Otherwise it has an owner
+    per outermost group: the data that the group holds.
 
-    >>> from antiphon.planners.shared.groups import given_groups
+    >>> from antiphon.planners.shared.groups import parse_groups
     >>> line = Spans.side_by_side(np.array([4]))
-    >>> for exchange in list_exchanges(given_groups("2+2", 4), line):
+    >>> for exchange in list_exchanges(parse_groups("2+2", 4), line):
     ...     print(exchange.path, exchange.seats.tolist(), exchange.where.begin.tolist(), exchange.where.end.tolist())
     ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
-    by_path: dict[SizePath, list[Exchange]] = {}
+    exchanges_of: dict[SizePath, list[Exchange]] = {}
     for exchange in _exchanges_within(groups, 0, (), line) if len(line) == 1 else _exchanges_among(groups, line):
-        by_path.setdefault(exchange.path, []).append(exchange)
-    return [_stack_exchanges(by_path[path]) for path in sorted(by_path, key=len)]
+        exchanges_of.setdefault(exchange.path, []).append(exchange)
+    return [_stack_exchanges(exchanges_of[path]) for path in sorted(exchanges_of, key=len)]
 
 
 def reverse_parts(placements: Sequence[Part]) -> list[Part]:
-    """Return the parts of a reducescatter: those of an allgather on the reversed machine, run backwards."""
+    """Return the parts of a reducescatter, from those of an allgather on the reversed machine: run backwards, the last
+    one first."""
     end = max((placement.stop for placement in placements), default=0)
-    turned = {id(placement.schedule): invert(placement.schedule) for placement in placements}
+    inverted = {id(placement.schedule): invert(placement.schedule) for placement in placements}
     return [
-        replace(placement, schedule=turned[id(placement.schedule)], start=end - placement.stop)
+        replace(placement, schedule=inverted[id(placement.schedule)], start=end - placement.stop)
         for placement in placements
     ]
 
 
 def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part]:
-    """Return the parts, started once all of `before` are done."""
+    """Return the parts of `placements` with later starts: after the end of all parts of `before`."""
     base = max((placement.stop for placement in before), default=0)
     return [replace(placement, start=placement.start + base) for placement in placements]
 
 
-def pieces_per_seat(groups: Groups) -> int:
+def units_per_seat(groups: Groups) -> int:
     """Return the number of units per seat with which all stretches begin and end at whole units."""
-    # each level may divide stretches by every group size once more
-    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
-    if fine * groups.size >= MOST_WHOLE:
+    # each level may divide stretches by every group size once more; equal groups divide evenly as they are
+    units = (
+        math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.subgroups and not groups.is_even() else 1
+    )
+    if units * groups.size >= MOST_WHOLE:
         raise Unsupported("the sizes of these groups have no common measure below 2^62; give options with fewer sizes")
-    return fine
+    return units
 
 
 def _group_sizes(groups: Groups) -> Iterator[int]:
@@ -260,15 +265,15 @@ def _nesting_depth(groups: Groups) -> int:
     return 1 + max((_nesting_depth(subgroup) for subgroup in groups.subgroups), default=0)
 
 
-def _stack_exchanges(alike: Sequence[Exchange]) -> Exchange:
-    """Return exchanges of equal path as one, with the rows of all."""
-    if len(alike) == 1:
-        return alike[0]
-    spans = [exchange.where for exchange in alike]
+def _stack_exchanges(exchanges: Sequence[Exchange]) -> Exchange:
+    """Return one exchange with the rows of all these, whose paths are equal."""
+    if len(exchanges) == 1:
+        return exchanges[0]
+    spans = [exchange.where for exchange in exchanges]
     before = np.cumsum([0, *(len(s.begin) for s in spans[:-1])])
     ptr = np.concatenate([[0], *(s.ptr[1:] + b for s, b in zip(spans, before, strict=True))])
     where = Spans(ptr, np.concatenate([s.begin for s in spans]), np.concatenate([s.end for s in spans]))
-    return Exchange(alike[0].path, np.concatenate([exchange.seats for exchange in alike]), where)
+    return Exchange(exchanges[0].path, np.concatenate([exchange.seats for exchange in exchanges]), where)
 
 
 def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Spans) -> Iterator[Exchange]:
@@ -282,6 +287,7 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
         return
     sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
     edges, scale = find_stretches(subgroups)  # where holders change in any subgroup, over `scale`
+    # in the shapes below: q stretches, k subgroups
     # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
     contents_count, q, k = len(contents), len(edges) - 1, len(subgroups)
     at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, subgroup, content] over size * scale
@@ -295,7 +301,10 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
-    """Yield the exchanges among groups if subgroup j, of any size, holds share j; then those inside."""
+    """Yield the exchanges among the outermost groups, then those inside.
+
+    `shares`: owner j is group j and has the data that it holds, whatever the size of the group.
+    """
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale
@@ -335,8 +344,8 @@ def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
 def find_stretches(groups: Sequence[Groups]) -> tuple[Longs, int]:
     """Return where in [0, scale] the holder changes in any of these groups, from 0 to `scale`, and the scale.
 
-    >>> from antiphon.planners.shared.groups import given_groups
-    >>> find_stretches(given_groups("2+3", 5).subgroups)
+    >>> from antiphon.planners.shared.groups import parse_groups
+    >>> find_stretches(parse_groups("2+3", 5).subgroups)
     (array([0, 2, 3, 4, 6]), 6)
     """
     scale = math.lcm(*(group.size for group in groups))
@@ -359,17 +368,17 @@ def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int]
     4 boxes of 8 GPUs give [8, 4]. Without such levels, the only fan-in is the number of ranks.
     """
     deepest = max(topology.places[rank].count("/") for rank in members)
-    seating = list(members)
+    order = list(members)
     sizes: list[int] = []  # of groups, from the innermost
     # from the innermost level: stable sorting by ever shorter prefixes; levels with unequal groups are skipped
     for depth in range(deepest, 0, -1):
-        seating = [rank for group in groups_at(topology, seating, depth) for rank in group]
-        lengths = {len(group) for group in groups_at(topology, seating, depth)}
+        order = [rank for group in groups_at(topology, order, depth) for rank in group]
+        lengths = {len(group) for group in groups_at(topology, order, depth)}
         if len(lengths) == 1 and (size := lengths.pop()) > (sizes[-1] if sizes else 1):
             sizes.append(size)
     if not sizes or sizes[-1] < len(members):
         sizes.append(len(members))
-    return [size // below for size, below in zip(sizes, [1, *sizes[:-1]], strict=True)], seating
+    return [size // below for size, below in zip(sizes, [1, *sizes[:-1]], strict=True)], order
 
 
 def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]:
@@ -405,7 +414,7 @@ def list_factorizations(number: int) -> list[list[int]]:
     return lists[:MOST_FACTORISATIONS]
 
 
-def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
+def parse_fanins(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
     """Parse an option of fan-ins such as "4x2": integers of 2 or more whose product is the number of members."""
     try:
         fans = [int(f) for f in (str(fanins).split("x") if isinstance(fanins, str | int) else fanins)]
@@ -416,4 +425,4 @@ def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanin
     return fans
 
 
-ONE = Groups(1)  # a single rank
+SINGLE_RANK = Groups(1)  # a single rank

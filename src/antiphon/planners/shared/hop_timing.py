@@ -10,7 +10,7 @@ times. A linear program chooses for every hop h the fraction f[h, s] of its data
     t[s] >= load of each resource (link or shared limit) by f[., s] - f[., s - 1]
 
 In a pipeline of equal pieces every hop of a piece comes a fixed number of steps after the first; here it may pause.
-Chunks are cut wherever one of their hops pauses.
+Chunks are cut wherever one of their hops pauses. (`uneven.py` is the alternative in which hops do not pause.)
 
 Example: an allgather on two boxes. Data from the other box arrive late, and until then the links inside a box would be
 idle. With hop timing each rank sends its own block inside the box first and forwards the other box's data later.
@@ -38,28 +38,31 @@ from antiphon.core.dependencies import versions
 from antiphon.core.routes import latencies, resolve
 from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, still_chunks
+from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, unmoved_chunks
 
 Counts = NDArray[np.int64]  # [class, step]
-LABELS = 4  # levels of merging classes
+LEVELS_OF_CLASSES = 4  # from the finest classes to the coarsest, see `HopTimer.class_levels`
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
 NEAR = 1e-6  # in units of rounding: values this near to a half count as a half, whatever the solver's last digits are
-SAME = 1e-9  # relative tolerance when loads are compared
+SAME = 1e-9  # relative tolerance when loads are compared: they are sums of floats
 Hashes = NDArray[np.uint64]
-Span = tuple[Longs, Longs]  # by group: first item, and end
+Span = tuple[Longs, Longs]  # by group of items: number of its first item, and of the first one after it
 
 
 @dataclass(frozen=True, eq=False)
 class HopClasses:
-    """Classes of hops, as the linear program sees them. `class_of`: by row, its class.
+    """Classes of hops, as the linear program sees them.
 
-    By class: `owner`, the label of its chunks (chunks of one label are cut alike); `latency`, in seconds; `load[class,
-    kind]`, seconds per byte of nbytes that the whole class puts on each kind of resource; `depth` and `height`, the
-    steps needed before and after it. Constraints: class `later[i]` at least `lag[i]` steps after class `earlier[i]`.
+    `class_of`: by row of the plan, its class.
+    `chunk_label`: by class, the label of its chunks; chunks of one label are cut alike.
+    `latency`: by class, the latency of its paths in seconds.
+    `earlier`, `later`, `lag`: class later[i] starts at least lag[i] steps after class earlier[i].
+    `load[class, kind]`: seconds per byte of nbytes that the hops of a class together put on a resource of this kind.
+    `depth`, `height`: by class, the steps needed before it and after it.
     """
 
     class_of: Longs
-    owner: Longs
+    chunk_label: Longs
     latency: Floats
     earlier: Longs
     later: Longs
@@ -70,7 +73,7 @@ class HopClasses:
 
     def __len__(self) -> int:
         """Return the number of classes."""
-        return len(self.owner)
+        return len(self.chunk_label)
 
     @property
     def steps(self) -> int:
@@ -82,7 +85,8 @@ class HopClasses:
 class HopProgress:
     """How far hops are by the end of each step: `counts[class, step]` / `denominator` of their data have passed.
 
-    `time`: seconds per byte of nbytes; `latency`: seconds, of all steps together.
+    `time`: the lengths of all steps together, in seconds per byte of nbytes.
+    `latency`: the latencies of all steps together, in seconds.
     """
 
     hops: HopClasses
@@ -109,10 +113,13 @@ class HopTimer:
     def class_levels(self, max_classes: int) -> Iterator[HopClasses]:
         """Yield classifications of at most `max_classes` classes, from fine (exact, slow) to coarse.
 
-        Level 0 has the classes of `classify_hops`. The others merge hops of one latency that need data from the same
-        classes: of chunks of a class (1), of chunks of a class of blocks (2), of any chunks (3).
+        Level 0 has the classes of `classify_hops`. The other levels merge hops of equal latency that need data from the
+        same classes, provided that they move
+        level 1: chunks of the same class,
+        level 2: chunks of blocks of the same class,
+        level 3: any chunks.
         """
-        for level in range(LABELS):
+        for level in range(LEVELS_OF_CLASSES):
             class_of, owner = self._label_rows(level)
             if int(class_of.max(initial=-1)) < max_classes:
                 if level not in self._hop_classes:
@@ -126,49 +133,51 @@ class HopTimer:
         if level not in self._row_labels:
             classes, chunk = self.classes, self.plan.chunk
             if level < 2:
-                owner = classes.chunk[chunk]
+                chunk_label = classes.chunk[chunk]
             elif level == 2:
-                owner = classes.block[self.plan.chunks.block[chunk]]
+                chunk_label = classes.block[self.plan.chunks.block[chunk]]
             else:
-                owner = np.zeros(len(chunk), np.int64)
-            self._row_labels[level] = classes.hop if level == 0 else merge_classes(classes, owner), owner
+                chunk_label = np.zeros(len(chunk), np.int64)
+            self._row_labels[level] = classes.hop if level == 0 else merge_classes(classes, chunk_label), chunk_label
         return self._row_labels[level]
 
-    def _make_hops(self, class_of: Longs, owner: Longs) -> HopClasses | None:
-        """Return the classes with their loads; None if there are too many kinds of resources."""
+    def _make_hops(self, class_of: Longs, chunk_label: Longs) -> HopClasses | None:
+        """Return these classes of rows with their loads; None if there are too many kinds of resources."""
         classes, count = self.classes, int(class_of.max(initial=-1)) + 1
         load = self._class_loads(class_of, count)
         if load is None:
             return None
-        member = np.zeros(count, np.int64)
-        member[class_of] = np.arange(len(class_of))
-        start_order = classes.before
-        # one constraint per pair of classes and lag, for any number of rows
+        member_row = np.zeros(count, np.int64)
+        member_row[class_of] = np.arange(len(class_of))
+        start_order = classes.order
+        # the rows' constraints as constraints of classes, each once
         first, later, lag = np.unique(
             np.stack([class_of[start_order.earlier], class_of[start_order.later], start_order.lag]), axis=1
         )
         depth, height = longest_chains(first, later, lag, count), longest_chains(later, first, lag, count)
-        return HopClasses(class_of, owner[member], classes.latency[member], first, later, lag, load, depth, height)
+        return HopClasses(
+            class_of, chunk_label[member_row], classes.latency[member_row], first, later, lag, load, depth, height
+        )
 
     def _class_loads(self, class_of: Longs, count: int) -> Floats | None:
-        """Return the load by class and kind (class of resources), or None if that would take too long.
+        """Return the load by class of hops and kind (class of resources), or None if that would take too long.
 
         Kinds that another one exceeds in every class are left out: they never decide the length of a step.
         """
         classes, resources = self.classes, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
-        row, on = classes.crossed
+        row, on = classes.crossings
         representatives = np.unique(classes.resource, return_index=True)[1]
         representatives = representatives[np.isin(representatives, on)]  # unused resources have a class, too
         if len(representatives) ** 2 * count > MOST_COMPARED:
             return None
-        place = np.full(len(capacity), -1)
-        place[representatives] = np.arange(len(representatives))
-        crosses_one = place[on] >= 0
-        row, at = row[crosses_one], place[on[crosses_one]]
+        kind_of = np.full(len(capacity), -1)
+        kind_of[representatives] = np.arange(len(representatives))
+        on_representative = kind_of[on] >= 0
+        row, kind = row[on_representative], kind_of[on[on_representative]]
         # bytes of each class on each kind's representative, then seconds: divided by its capacity
         load = np.bincount(
-            at * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
+            kind * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
         )
         load = load.reshape(len(representatives), count) / capacity[representatives][:, None]
         # heaviest first: a resource can only be dominated by a heavier one
@@ -220,51 +229,56 @@ class HopTimer:
         return progress
 
     def to_schedule(self, progress: HopProgress) -> Schedule:
-        """Return the schedule: every chunk cut where some hop of its chunks' label pauses, every hop when it is due."""
+        """Return the schedule: each chunk cut where some hop of chunks of its label pauses, each hop when it is due."""
         plan, hops = self.plan, progress.hops
-        table, rows = [still_chunks([plan], progress.denominator, plan.chunks.denominator)], []
-        count = len(table[0][0])
+        chunk_table, rows = [unmoved_chunks([plan], progress.denominator, plan.chunks.denominator)], []
+        count = len(chunk_table[0][0])
         for owned in _classes_by_owner(hops):
-            place = np.full(len(hops), -1, np.int64)
-            place[owned] = np.arange(len(owned))
-            hop_rows = np.flatnonzero(place[hops.class_of] >= 0)
+            index_of = np.full(len(hops), -1, np.int64)
+            index_of[owned] = np.arange(len(owned))
+            hop_rows = np.flatnonzero(index_of[hops.class_of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
             for low, high in pairwise(_cut_points(progress.counts[owned])):
                 # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
                 due = (progress.counts[owned] < high).sum(axis=1)
-                table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
-                rows.append((0, hop_rows, due[place[hops.class_of[hop_rows]]], number + count))
+                chunk_table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
+                rows.append((0, hop_rows, due[index_of[hops.class_of[hop_rows]]], number + count))
                 count += len(chunks)
-        return join_plans([plan], table, rows, plan.chunks.denominator * progress.denominator, np.ones(count, np.int64))
+        return join_plans(
+            [plan], chunk_table, rows, plan.chunks.denominator * progress.denominator, np.ones(count, np.int64)
+        )
 
 
 def _classes_by_owner(hops: HopClasses) -> Iterator[Longs]:
     """Yield, per label of chunks, the classes of hops of these chunks, which are cut alike."""
-    for owner in np.unique(hops.owner).tolist():
-        yield np.flatnonzero(hops.owner == owner)
+    for owner in np.unique(hops.chunk_label).tolist():
+        yield np.flatnonzero(hops.chunk_label == owner)
 
 
 def _cut_points(counts: Counts) -> list[int]:
-    """Return the amounts after which some of these hops pause, from 0 to the denominator."""
+    """Return the amounts of data after which some of these hops pause, from 0 to the denominator."""
     cuts: list[int] = np.union1d([0], counts).tolist()
     return cuts
 
 
 def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
-    """Return the optimal f[class, step] of the linear program above, or None.
+    """Return the optimal f[class, step] of the linear program in the file's docstring, or None.
 
     Variables: f, then the lengths t of steps.
     """
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    places, kinds = len(hops) * steps, hops.load.shape[1]
-    through, clock = np.arange(places).reshape(len(hops), steps), np.arange(places, places + steps)
-    low, high = np.zeros(places + steps), np.full(places + steps, np.inf)
+    progress_count, kinds = len(hops) * steps, hops.load.shape[1]
+    through, clock = (
+        np.arange(progress_count).reshape(len(hops), steps),
+        np.arange(progress_count, progress_count + steps),
+    )
+    low, high = np.zeros(progress_count + steps), np.full(progress_count + steps, np.inf)
     step = np.arange(steps)
     # nothing can pass before step `depth`, and everything must have passed `height` steps before the end
-    high[:places] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
-    low[:places] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
+    high[:progress_count] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
+    low[:progress_count] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
     # what has passed cannot shrink: f[h, s] - f[h, s + 1] <= 0
     rows = _Rows()
     rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
@@ -276,24 +290,24 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
         loading = np.flatnonzero(hops.load[:, kind])
         load = hops.load[loading, kind][:, None] / hops.load.max()
         rows.add_step_sums(through[loading], np.broadcast_to(load, (len(loading), steps)), clock)
-    cost = np.zeros(places + steps)
+    cost = np.zeros(progress_count + steps)
     cost[clock] = 1
     solution = linprog(
         cost, A_ub=rows.to_matrix(sp, len(cost)), b_ub=np.zeros(rows.count), bounds=np.stack([low, high], axis=1),
         method="highs-ipm",
     )  # fmt: skip
-    return np.asarray(solution.x[:places].reshape(len(hops), steps)) if solution.status == 0 else None
+    return np.asarray(solution.x[:progress_count].reshape(len(hops), steps)) if solution.status == 0 else None
 
 
 class _Rows:
-    """Rows of a linear program under construction: all are sums of columns times values <= 0."""
+    """Rows of a linear program under construction; each says that a sum of columns times values is <= 0."""
 
     def __init__(self) -> None:
         self.count = 0
         self.entries: list[tuple[Longs, Longs, Floats]] = []
 
     def add_rows(self, *terms: tuple[Longs, float]) -> None:
-        """Append rows: the i-th is the sum over terms of value * columns[i]."""
+        """Append rows: the i-th is the sum, over the terms (columns, value), of value * columns[i]."""
         count = len(terms[0][0])
         for columns, value in terms:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
@@ -321,8 +335,8 @@ class _Rows:
 def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts:
     """Return f in integers over the denominator; halves are rounded down, independent of the solver's last digits.
 
-    Rounding is monotone, so constraints f <= f' stay satisfied; where the solver violates one by its tolerance, the
-    larger side is raised.
+    Rounding is monotone, so a constraint f <= f' stays satisfied. Where the solver violates it by its tolerance, f' is
+    raised.
     """
     counts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
     counts[:, -1] = denominator
@@ -357,7 +371,7 @@ def _latency_seconds(hops: HopClasses, counts: Counts) -> float:
 class StartOrder:
     """Hop `later[i]` starts at least `lag[i]` steps after hop `earlier[i]`.
 
-    Lag 1 for data it needs, 0 for data sent before it is overwritten.
+    The lag is 1 if the later hop needs data of the earlier one, and 0 if it overwrites what the earlier one sends.
     """
 
     earlier: Longs
@@ -378,13 +392,15 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     >>> list(zip(constraints.earlier.tolist(), constraints.later.tolist(), constraints.lag.tolist()))
     [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1), (0, 2, 0), (1, 3, 0)]
     """
+    # a version is the value of one cell between two writes, and knows which rows write and read it; versions of a cell
+    # have consecutive numbers in order of time
     history = versions(schedule)
     read_at, readers = history.readers
     write_at, writers = history.writers
     copied = np.zeros(len(history), bool)
     copied[history.write[schedule.op != REDUCE]] = True
     first, idle = history.initial, np.diff(read_at) == 0
-    joins = np.zeros(len(history), bool)  # consecutive additions to an unread sum form one group of writes
+    joins = np.zeros(len(history), bool)  # consecutive additions to an unread sum form one group of versions
     # a group is broken by the initial value, by a copy, and by any reader between two additions
     joins[1:] = ~first[1:] & ~first[:-1] & idle[:-1] & ~copied[1:] & ~copied[:-1]
     begin = np.flatnonzero(~joins)
@@ -396,18 +412,18 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     # the three hazards of a processor pipeline: read after write, write after read, and write after write of a version
     # that nothing reads
     pairs = [
-        (_all_pairs(writers, wrote, every, readers, read, every), 1),
-        (_all_pairs(readers, read, later - 1, writers, wrote, later), 0),
-        (_all_pairs(writers, wrote, unread - 1, writers, wrote, unread), 1),
+        (_pair_items(writers, wrote, every, readers, read, every), 1),
+        (_pair_items(readers, read, later - 1, writers, wrote, later), 0),
+        (_pair_items(writers, wrote, unread - 1, writers, wrote, unread), 1),
     ]
     # a row that reads and writes one cell need not wait for itself
     earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
     lag = np.concatenate([np.full(len(pair[0]), distance, np.int64) for pair, distance in pairs])
-    apart = earlier != after
-    return StartOrder(earlier[apart], after[apart], lag[apart])
+    differ = earlier != after
+    return StartOrder(earlier[differ], after[differ], lag[differ])
 
 
-def _all_pairs(
+def _pair_items(
     left_items: Longs, of_left: Span, left_groups: Longs, right: Longs, of_right: Span, right_groups: Longs
 ) -> tuple[Longs, Longs]:
     """Return all pairs of an item of a left group and an item of the right group beside it.
@@ -430,24 +446,28 @@ def _all_pairs(
 class Classification:
     """The class (a number) of every row (`hop`), chunk, block and resource of a schedule, and what `HopClasses` needs.
 
-    `crossed`: pairs of a row and a resource that it uses. By row: `latency`, that of its path; `weight`, its
-    fraction of nbytes; `adds`, whether it is a reduction. `before`: the order of rows.
+    `crossings`: pairs of a row and a resource that it uses, as two columns.
+    `latency`: by row, the latency of its path in seconds.
+    `weight`: by row, its fraction of nbytes.
+    `is_sum`: by row, whether it is a reduction.
+    `order`: the constraints between rows.
     """
 
     hop: Longs
     chunk: Longs
     block: Longs
     resource: Longs
-    crossed: tuple[Longs, Longs]
+    crossings: tuple[Longs, Longs]
     latency: Floats
     weight: Floats
-    adds: Bools
-    before: StartOrder
+    is_sum: Bools
+    order: StartOrder
 
 
 def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     """Return the coarsest classes whose members have equally many neighbours of every other class.
 
+    Neighbours are a row and its resources, its chunk and the rows ordered before and after it; a chunk and its block.
     Color refinement: colors start from the properties of each item (amount, latency, operation, bandwidth). In each
     round an item's color becomes a hash of its own and its neighbours' colors, until the number of colors is stable.
     O(rounds * rows * links per row).
@@ -455,78 +475,88 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows, resources = schedule.transfers, topology.resources
     hops = np.diff(resolved.table.ptr)[resolved.route]
-    row = np.repeat(np.arange(rows), hops)
-    on = resolved.table.links[ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
+    crossing_row = np.repeat(np.arange(rows), hops)
+    crossed = resolved.table.links[ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
     # a crossing of a link is also a crossing of every shared limit that the link is in
     limits_per_link = (
-        (resources.limit_ptr[on + 1] - resources.limit_ptr[on]) if len(resources.limit_of) else np.zeros_like(on)
+        (resources.limit_ptr[crossed + 1] - resources.limit_ptr[crossed])
+        if len(resources.limit_of)
+        else np.zeros_like(crossed)
     )
-    row = np.concatenate([row, np.repeat(row, limits_per_link)])
+    crossing_row = np.concatenate([crossing_row, np.repeat(crossing_row, limits_per_link)])
     if limits_per_link.any():
-        on = np.concatenate([on, resources.limit_of[ranges(resources.limit_ptr[on], limits_per_link)]])
+        crossed = np.concatenate([crossed, resources.limit_of[ranges(resources.limit_ptr[crossed], limits_per_link)]])
     latency = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
     start_order = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
     # first colors: of rows by amount, latency and operation; of resources by capacity; of chunks and blocks by weight
-    mark = _hash_rows(_number_values(weights)[chunk], _number_values(latency), schedule.op.astype(np.uint64))
-    place = _hash_rows(_number_values(resources.klass))
-    owner = _hash_rows(_number_values(weights))
-    home = _hash_rows(_number_values(schedule.collective.weights))
+    row_color = _hash_rows(_number_values(weights)[chunk], _number_values(latency), schedule.op.astype(np.uint64))
+    resource_color = _hash_rows(_number_values(resources.klass))
+    chunk_color = _hash_rows(_number_values(weights))
+    block_color = _hash_rows(_number_values(schedule.collective.weights))
     block = schedule.chunks.block.astype(np.int64)
-    kinds = 0
+    color_count = 0
     while True:
         # one round: hash each item's color with the multiset of its neighbours' colors
-        place = _hash_rows(place, _sum_hashes(_hash_rows(mark[row]), on, len(place)))
-        owner = _hash_rows(owner, _sum_hashes(_hash_rows(mark), chunk, len(owner)), home[block])
-        home = _hash_rows(home, _sum_hashes(_hash_rows(owner), block, len(home)))
-        mark = _hash_rows(
-            mark,
-            owner[chunk],
-            _sum_hashes(_hash_rows(place[on]), row, rows),
+        resource_color = _hash_rows(
+            resource_color, _sum_hashes(_hash_rows(row_color[crossing_row]), crossed, len(resource_color))
+        )
+        chunk_color = _hash_rows(
+            chunk_color, _sum_hashes(_hash_rows(row_color), chunk, len(chunk_color)), block_color[block]
+        )
+        block_color = _hash_rows(block_color, _sum_hashes(_hash_rows(chunk_color), block, len(block_color)))
+        row_color = _hash_rows(
+            row_color,
+            chunk_color[chunk],
+            _sum_hashes(_hash_rows(resource_color[crossed]), crossing_row, rows),
             _sum_hashes(
-                _hash_rows(mark[start_order.earlier], start_order.lag.astype(np.uint64)), start_order.later, rows
+                _hash_rows(row_color[start_order.earlier], start_order.lag.astype(np.uint64)), start_order.later, rows
             ),
             _sum_hashes(
-                _hash_rows(mark[start_order.later], start_order.lag.astype(np.uint64)), start_order.earlier, rows
+                _hash_rows(row_color[start_order.later], start_order.lag.astype(np.uint64)), start_order.earlier, rows
             ),
         )
         # classes only split (each hash includes the old color), so an unchanged number means a stable partition
-        now = sum(len(np.unique(marks)) for marks in (mark, place, owner, home))
-        if now <= kinds:
+        new_count = sum(len(np.unique(colors)) for colors in (row_color, resource_color, chunk_color, block_color))
+        if new_count <= color_count:
             break
-        kinds = now
-    hop, owners, blocks, places = (
-        np.unique(marks, return_inverse=True)[1].astype(np.int64) for marks in (mark, owner, home, place)
+        color_count = new_count
+    hop, chunks, blocks, resources_of = (
+        np.unique(colors, return_inverse=True)[1].astype(np.int64)
+        for colors in (row_color, chunk_color, block_color, resource_color)
     )
     weight = np.asarray(weights, np.float64)[chunk] / float(scale)
-    return Classification(hop, owners, blocks, places, (row, on), latency, weight, schedule.op == REDUCE, start_order)
+    return Classification(
+        hop, chunks, blocks, resources_of, (crossing_row, crossed), latency, weight, schedule.op == REDUCE, start_order
+    )
 
 
-def merge_classes(classes: Classification, owner: Longs) -> Longs:
-    """Return coarser classes of rows: of equally labelled chunks, one latency, and with the same classes before them.
+def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
+    """Return coarser classes of rows: rows of a class have equally labelled chunks, equal latency, and rows of the same
+    classes before them.
 
     For reductions "before" becomes "after": data flow to a root, so run backwards they look like copies from it.
-    `owner`: by row, the label of its chunk.
+    `chunk_label`: by row, the label of its chunk.
     """
-    start_order, rows = classes.before, len(classes.hop)
-    mixed = ~classes.adds[start_order.earlier] & classes.adds[start_order.later]  # a sum order for a copy
-    adds = np.zeros(rows, bool) if mixed.any() else classes.adds
-    inside = adds[start_order.earlier] == adds[start_order.later]
+    start_order, rows = classes.order, len(classes.hop)
+    # where a reduction follows a copy, data do not flow first to roots and then from them: then nothing is reversed
+    sum_after_copy = ~classes.is_sum[start_order.earlier] & classes.is_sum[start_order.later]
+    is_sum = np.zeros(rows, bool) if sum_after_copy.any() else classes.is_sum
+    inside = is_sum[start_order.earlier] == is_sum[start_order.later]
     first, after, lag = start_order.earlier[inside], start_order.later[inside], start_order.lag[inside]
-    # sums progress towards a root: reversed, they look like copies from it
-    first, after = np.where(adds[first], after, first), np.where(adds[first], first, after)
-    base = _hash_rows(_number_values(owner), _number_values(classes.latency), adds.astype(np.uint64))
-    mark, kinds = base, 0
+    first, after = np.where(is_sum[first], after, first), np.where(is_sum[first], first, after)
+    base = _hash_rows(_number_values(chunk_label), _number_values(classes.latency), is_sum.astype(np.uint64))
+    color, color_count = base, 0
     # refine from the sources on: after i rounds, classes distinguish what lies up to i hops before
-    while (now := len(np.unique(mark))) > kinds:
-        kinds, predecessor_mark = now, _hash_rows(mark[first], lag.astype(np.uint64))
-        order = np.lexsort((predecessor_mark, after))
+    while (new_count := len(np.unique(color))) > color_count:
+        color_count, predecessor_color = new_count, _hash_rows(color[first], lag.astype(np.uint64))
+        order = np.lexsort((predecessor_color, after))
         fresh = np.ones(len(order), bool)
-        fresh[1:] = (np.diff(after[order]) != 0) | (predecessor_mark[order][1:] != predecessor_mark[order][:-1])
+        fresh[1:] = (np.diff(after[order]) != 0) | (predecessor_color[order][1:] != predecessor_color[order][:-1])
         distinct = order[fresh]  # count each class once, not its members
-        mark = _hash_rows(base, _sum_hashes(predecessor_mark[distinct], after[distinct], rows))
-    return np.unique(mark, return_inverse=True)[1].astype(np.int64)
+        color = _hash_rows(base, _sum_hashes(predecessor_color[distinct], after[distinct], rows))
+    return np.unique(color, return_inverse=True)[1].astype(np.int64)
 
 
 def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
@@ -558,7 +588,7 @@ def _hash_rows(*columns: Hashes) -> Hashes:
 
 
 def _sum_hashes(values: Hashes, at: Longs, size: int) -> Hashes:
-    """Return the sum of values by place, modulo 2^64: independent of their order."""
+    """Return, for each of `size` items, the sum of the values at it modulo 2^64: independent of their order."""
     out = np.zeros(size, np.uint64)
     with np.errstate(over="ignore"):
         np.add.at(out, at, values)

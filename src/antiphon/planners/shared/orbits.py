@@ -9,16 +9,16 @@ the symmetries, and each is the image of the first one by exactly one symmetry.
 Why this helps: every symmetry takes a packing (of trees, or of paths) to another one that is as good, and so is the
 mean of all images, which is symmetric. So there is an optimal packing in which each root's trees are images of those of
 the first root of its orbit. A linear program then needs the trees of one root per orbit, and one row per orbit of
-links or shared limits (`rows_of`).
+links or shared limits (`orbit_rows`).
 
 Example: allgather on a 16 x 16 torus has 256 roots. The translations act freely, so one root is planned, and the 1,024
 directed links are 4 rows.
 
 How a large free group is found: start with a symmetry that moves all roots in cycles of equal length, then extend the
 group by a symmetry that commutes with all chosen ones, as long as no product keeps a root in place. Symmetries that
-commute with s are the automorphisms of the machine with an extra link from each node to its image by s. Random ones
-come from product replacement. With many roots random ones rarely work, so `find_turns` first tries rotations of the
-boxes, or of the rows of a grid, as the ranks' places suggest.
+commute with s are the automorphisms of the machine with an extra link from each node to its image by s. Random
+symmetries come from product replacement. With many roots random ones rarely work, so `find_rotations` first tries
+rotations of the boxes, or of the rows of a grid, as the ranks' places suggest.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Symmetries = NDArray[np.int64]  # a row per symmetry of a group
 # where a symmetry takes each node, then each link, then each shared limit. All are numbered together: nodes first, then
 # links (link l is number nodes + l), then limits. Some functions below use the part for nodes only.
 Symmetry = NDArray[np.int64]
-_TRIES = 1500  # random symmetries examined for the first one chosen,
-_MORE = 200  # and for each further one
-_MANY = 256  # with more roots, symmetries that places suggest are tried first: random ones rarely succeed
-MOST = 32  # rotations tested by `find_turns`, two canonical labellings each
+_FIRST_TRIES = 1500  # random symmetries examined for the first one chosen
+_FURTHER_TRIES = 200  # and for each further one, which only extends the group
+_MANY_ROOTS = 256  # with more roots, rotations that the ranks' places suggest are tried first
+MOST_ROTATIONS = 32  # rotations tested by `find_rotations`, two canonical labellings each
 
 
 def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Symmetries:
@@ -57,29 +57,31 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
     sink_set, ranks = set(sinks), topology.ranks
     roles: dict[tuple[int, bool], int] = {}
-    colour = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
+    color = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
     # colors: symmetries take ranks only to ranks of equal role (demand, sink or not), and switches to switches
-    colour += [len(roles)] * topology.switches
+    color += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     # many roots: first try rotations that the places suggest, which only cost a few canonical labellings
-    if len(roots) > _MANY:
-        for element in _with_links(machine, find_turns(machine, colour, roots.tolist())):
+    if len(roots) > _MANY_ROOTS:
+        for element in _with_links(machine, find_rotations(machine, color, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
             best = best if larger is None else larger
         if len(best) == len(roots):
             return best
-    all_of_them = _commuting_symmetries(machine, colour, [])
-    max_order = _max_group_order(all_of_them, roots)
-    for longest in (True, False):  # short cycles first leave more symmetries to commute with
+    generators = _commuting_symmetries(machine, color, [])
+    max_order = _max_group_order(generators, roots)
+    # begin with a symmetry of long cycles, which makes a large group at once; if that does not reach the bound, with
+    # one of short cycles, which more symmetries commute with
+    for longest in (True, False):
         if len(best) < max_order:
-            larger_group = _grow_group(machine, colour, all_of_them, roots, max_order, longest, seed)
+            larger_group = _grow_group(machine, color, generators, roots, max_order, longest, seed)
             best = larger_group if len(larger_group) > len(best) else best
     return best
 
 
 def _grow_group(
     machine: Topology,
-    colour: list[int],
+    color: list[int],
     generators: list[Symmetry],
     roots: Longs,
     max_order: int,
@@ -97,7 +99,7 @@ def _grow_group(
         rng = np.random.default_rng(seed + len(chosen))
         best: tuple[Symmetries, Symmetry] | None = None
         # the first symmetry is made to move all roots in cycles of one length
-        for element in _random_symmetries(generators, rng, _MORE if chosen else _TRIES):
+        for element in _random_symmetries(generators, rng, _FURTHER_TRIES if chosen else _FIRST_TRIES):
             power = element if chosen else _even_power(element, roots, longest)
             if power is None:
                 continue
@@ -111,11 +113,11 @@ def _grow_group(
         # go on among the symmetries that commute with all chosen ones
         group = best[0]
         chosen.append(best[1])
-        generators = _commuting_symmetries(machine, colour, chosen) if len(group) < max_order else []
+        generators = _commuting_symmetries(machine, color, chosen) if len(group) < max_order else []
     return group
 
 
-def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Symmetry]) -> list[Symmetry]:
+def _commuting_symmetries(machine: Topology, color: list[int], chosen: Sequence[Symmetry]) -> list[Symmetry]:
     """Return generators of the symmetries that commute with all of `chosen`."""
     nodes = machine.nodes
     marked = machine
@@ -129,7 +131,7 @@ def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence
             link_type=np.append(marked.link_type, np.full(len(moved), len(marked.types))),
             types=(*marked.types, LinkType(f"image{number}", machine.unit)),
         )
-    return _with_links(machine, automorphisms(marked, colour))
+    return _with_links(machine, automorphisms(marked, color))
 
 
 def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Symmetry]:
@@ -183,6 +185,7 @@ def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator,
         return
     yield from generators
     # product replacement (Celler et al. 1995): multiply random pairs of a pool; the products become nearly uniform
+    # (a pool of 8 or more, mixed 4 times its size before the first product is yielded: usual values)
     pool = [*generators]
     while len(pool) < 8:
         pool.append(pool[len(pool) % len(generators)])
@@ -197,7 +200,10 @@ def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator,
 
 
 def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | None:
-    """Return the power of the symmetry whose cycles of roots all have one length, as long (or as short) as possible."""
+    """Return the power of the symmetry whose cycles of roots all have one length, the longest (or shortest) possible.
+
+    None if only the identity is such a power.
+    """
     lengths = set(_cycle_lengths(element, roots))
     common = math.gcd(*lengths)
     for length in range(common, 1, -1) if longest else range(2, common + 1):
@@ -250,14 +256,14 @@ def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order:
     return np.concatenate(cosets) if len(cosets) > 1 else None
 
 
-def rows_of(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
-    """Return the number of the orbit of every link, then of every shared limit."""
+def orbit_rows(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
+    """Return the number of the orbit of every link, then of every shared limit: its row in a linear program."""
     first_image = group[:, topology.nodes :].min(axis=0)
     return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
 
 
-def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:
-    """Yield symmetries of nodes that keep colors and rotate the roots, level by level of their places, outermost first.
+def find_rotations(machine: Topology, color: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:
+    """Yield symmetries of nodes that keep colors and rotate the roots at one level of their places, outermost first.
 
     On 4 boxes of 8 GPUs these take each box to the next, or each GPU to the next in its box. A level that cannot be
     rotated as a whole (8 GPUs that are joined in pairs) is divided into two levels. O(levels * links log links): as all
@@ -265,19 +271,19 @@ def find_turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -
     """
     fans, seating = nested_groups(machine, roots)
     grid = np.array(seating).reshape(fans[::-1])
-    labelled = _LabelledRoots(machine, colour)
+    labelled = _LabelledRoots(machine, color)
     for axis in range(grid.ndim):
-        yield from labelled.turn_axis(grid, axis)
+        yield from labelled.rotate_axis(grid, axis)
 
 
 class _LabelledRoots:
     """A machine whose roots get colors of their own, to test whether a permutation of the roots is a symmetry."""
 
-    def __init__(self, machine: Topology, colour: Sequence[int]) -> None:
-        self.machine, self.colour = machine, colour
-        self.left = MOST
+    def __init__(self, machine: Topology, color: Sequence[int]) -> None:
+        self.machine, self.color = machine, color
+        self.tests_left = MOST_ROTATIONS
 
-    def turn_axis(self, grid: Longs, axis: int) -> list[Symmetry]:
+    def rotate_axis(self, grid: Longs, axis: int) -> list[Symmetry]:
         """Return the symmetry that rotates this axis of the grid of roots, or those that rotate factors of it; or [].
 
         If the axis cannot be rotated as a whole, its length is split into two factors, each rotated in turn.
@@ -291,18 +297,18 @@ class _LabelledRoots:
         for high in range(2, count):
             if count % high == 0:
                 finer = grid.reshape(*grid.shape[:axis], high, count // high, *grid.shape[axis + 1 :])
-                outer = self.turn_axis(finer, axis)
-                inner = self.turn_axis(finer, axis + 1) if outer else []
+                outer = self.rotate_axis(finer, axis)
+                inner = self.rotate_axis(finer, axis + 1) if outer else []
                 if inner:
                     return [*outer, *inner]
         return []
 
     def extend_to_symmetry(self, grid: Longs, images: Longs) -> Symmetry | None:
         """Return a symmetry of the machine that takes the roots of `grid` to those of `images`, if there is one."""
-        colour = np.array(self.colour)
-        if not self.left or not np.array_equal(colour[grid], colour[images]):
+        color = np.array(self.color)
+        if not self.tests_left or not np.array_equal(color[grid], color[images]):
             return None
-        self.left -= 1
+        self.tests_left -= 1
         (label, key), (image_label, other) = (self._canonical_label(ranks) for ranks in (grid, images))
         if key != other:
             return None
@@ -314,8 +320,8 @@ class _LabelledRoots:
 
     def _canonical_label(self, ranks: Longs) -> tuple[NDArray[np.int32], str]:
         """Return the canonical labelling of the machine with these ranks in distinct colors, and the canonical form."""
-        colours = list(self.colour)
-        top = max(colours) + 1
+        colors = list(self.color)
+        top = max(colors) + 1
         for number, rank in enumerate(ranks.ravel().tolist()):
-            colours[rank] = top + number
-        return canonical(self.machine, colours)
+            colors[rank] = top + number
+        return canonical(self.machine, colors)

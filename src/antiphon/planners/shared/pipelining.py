@@ -41,8 +41,9 @@ from antiphon.planners.shared.uneven import MOST_ROWS, StartSizes, UnevenStarts,
 # numbers of steps that uneven parts and hop timing are tried with
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # without a size: steps beyond the fewest, one schedule each
-QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # (first, last) steps that use only paths of least latency: choices tried
-RANGE = (1, 4, 16, 64, 256, 1024)  # without a size: numbers of pieces, one schedule each
+# A quiet step uses only paths of the least latency. Numbers of quiet (first, last) steps that are tried:
+QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))
+PIECE_NUMBERS = (1, 4, 16, 64, 256, 1024)  # without a size: numbers of pieces, one schedule each
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,24 @@ class PipeliningLimits:
     """Thresholds of the choice between equal pieces, uneven parts and hop timing."""
 
     usual_bytes: int = 2**20  # the message size for which steps are chosen without a size
-    min_gain_uneven: float = 1.005  # uneven parts must be this much faster than equal pieces,
-    min_gain_timed: float = 1.001  # and hop timing this much faster than uneven parts
+    min_gain_uneven: float = 1.005  # uneven parts must be this much faster than equal pieces: they multiply the chunks
+    min_gain_timed: float = 1.001  # hop timing must be this much faster than uneven parts
     max_fewer_steps: int = 5  # uneven parts are tried from 1 / 5 of the steps of the best equal pieces on
     max_quiet_steps: int = 12  # with at most this many steps, quiet steps (QUIET) are tried
-    patience: int = 2  # numbers of steps tried beyond the best
-    few_steps: int = 24  # up to this many, all numbers are tried; above, only those that the trend of the time suggests
+    patience: int = 2  # the search ends after this many numbers of steps in turn that are no better
+    few_steps: int = (
+        24  # up to this many, all numbers of STEPS are tried; above, those that a model of the time suggests
+    )
     min_gain_steps: float = 5e-4  # fraction of the time that another number of steps must be likely to save
-    timed_from: float = 1.005  # hop timing is tried if equal pieces take from this multiple of the time at full rate
-    timed_to: float = 2.0  # up to this one
+    timed_from: float = (
+        1.005  # hop timing is tried if equal pieces take more than this multiple of the time at full rate
+    )
+    timed_to: float = 2.0  # and less than this multiple: above, latency dominates
     max_places: int = 7000  # classes of hops times steps in the linear program of hop timing: four CPU seconds
     max_timed_rows: int = 300_000  # transfers of a schedule with hop timing
-    deep: int = 5  # classes are chosen for this many times the plan's steps; the search begins with half of that
+    # the classes of hop timing must fit a linear program of this many times the plan's steps; the search for the best
+    # number of steps begins at half of that
+    class_steps: int = 5
     max_pieces: int = 2**20  # pieces of a message
     min_bytes: int = 64  # bytes of a piece
     grid: int = 4  # pieces grow by this factor until the time grows, too; the best lies within two such factors
@@ -74,8 +81,7 @@ PIPELINING = PipeliningLimits()
 class PipelineOptions:
     """Options `pieces`, `steps` and `waits` as requested of a planner, the message sizes, and the machine's profile.
 
-    None leaves a choice open: `pieces` and `steps` to the fastest, `waits` to whether it is faster; a size of None is
-    any size.
+    None leaves a choice to the search for the fastest schedule; a size of None is any size.
     """
 
     planner: str
@@ -95,7 +101,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True, eq=False)
 class PipelinedSchedule:
-    """A schedule, the options that produce it, and, in equal pieces, the number of its plan."""
+    """A schedule, the options that produce it, and the number of its plan (used for equal pieces only)."""
 
     schedule: Schedule
     options: dict[str, int]
@@ -106,38 +112,36 @@ class PipelinedSchedule:
 class PipelinePlans:
     """Plans to pipeline for several sizes; intermediate results are cached.
 
-    `kinds`: schedules to mix in uneven parts instead of the plans, all chunks of each together. If not all fit the
-    linear program, the last are left out, but at least `min_kinds` stay.
+    `mix`: schedules to mix in uneven parts instead of the plans; all chunks of each start together. If not all fit the
+    linear program, the last are left out, but at least `min_mixed` stay.
     """
 
     plans: Sequence[Schedule]
     topology: Topology
-    kinds: Sequence[Schedule] = ()
-    min_kinds: int = 1
+    mix: Sequence[Schedule] = ()
+    min_mixed: int = 1
 
     @cached_property
     def uneven(self) -> UnevenStarts:
-        """The plans (or kinds) prepared for uneven parts."""
-        return UnevenStarts(
-            self.kinds or self.plans, self.topology, together=bool(self.kinds), min_plans=self.min_kinds
-        )
+        """The plans (or `mix`) prepared for uneven parts."""
+        return UnevenStarts(self.mix or self.plans, self.topology, together=bool(self.mix), min_plans=self.min_mixed)
 
     @cached_property
     def timer(self) -> HopTimer | None:
         """The plan prepared for hop timing; None with several plans."""
-        return None if self.kinds or len(self.plans) > 1 else HopTimer(self.plans[0], self.topology)
+        return None if self.mix or len(self.plans) > 1 else HopTimer(self.plans[0], self.topology)
 
 
 def stage_plans(prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
-    """Yield pipelined schedules for all sizes: as the options say, else the fastest; without a size, several."""
+    """Yield pipelined schedules for all sizes: as the options say, else the fastest; several for a size of None."""
     for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
         yield from _stage_size(nbytes, prepared, options)
 
 
 def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOptions) -> Iterator[PipelinedSchedule]:
-    """Yield pipelined schedules for one size. `pieces` applies to the first plan only, `steps` to a mix of all."""
+    """Yield pipelined schedules for one size. Option `pieces` applies to the first plan, `steps` to all together."""
     plans, topology = prepared.plans, prepared.topology
-    # option `steps`: a mix in uneven parts, or hop timing
+    # option `steps`: uneven parts of all plans, or hop timing
     if options.steps is not None:
         moving = prepared.uneven.classes
         yield PipelinedSchedule(
@@ -168,7 +172,7 @@ def _step_options(steps: int, waits: bool) -> dict[str, int]:
 
 
 def _piece_option(options: PipelineOptions, number: int, nbytes: int | None) -> int | None:
-    """Return the pieces of plan `number`: the option; but without a size 1, except for the first (deepest) plan."""
+    """Return the option `pieces` for plan `number`; but 1 without a size, except for the first plan, the deepest."""
     return 1 if number and nbytes is None else options.pieces
 
 
@@ -184,7 +188,7 @@ def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:
 def _fastest_variant(
     equal: Sequence[PipelinedSchedule], prepared: PipelinePlans, options: PipelineOptions, nbytes: int
 ) -> PipelinedSchedule:
-    """Return the fastest of equal pieces, uneven parts and hop timing; the latter only where they may pay."""
+    """Return the fastest of equal pieces, uneven parts and hop timing; the latter two only where they may be faster."""
     topology = prepared.topology
 
     def seconds(candidate: PipelinedSchedule) -> float:
@@ -199,18 +203,18 @@ def _fastest_variant(
         and seconds(best) <= PIPELINING.min_gain_uneven * _time_floor(prepared.plans[0], topology, nbytes)
     ):
         return best
-    # hop timing pays neither near the full rate nor where latency dominates
+    # hop timing gains nothing near the full rate, nor where latency dominates
     rate = throughput(prepared.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
-    timed, enclosed = None, False
+    timed, is_interior = None, False
     if (
         prepared.timer is not None
         and options.waits is None
         and PIPELINING.timed_from * full < seconds(best) < PIPELINING.timed_to * full
     ):
-        timed, enclosed = best_hop_timing(prepared.timer, nbytes, full)
+        timed, is_interior = best_hop_timing(prepared.timer, nbytes, full)
     uneven_plan = None
-    if not enclosed:
+    if not is_interior:
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
         min_steps = max(equal_steps // PIPELINING.max_fewer_steps, prepared.uneven.least_steps)
@@ -280,7 +284,7 @@ def _class_levels(timer: HopTimer, steps: int) -> Iterator[HopClasses]:
     For few steps they are no finer than those that the search for the best number of steps uses: so the result depends
     on the number of steps alone.
     """
-    yield from timer.class_levels(PIPELINING.max_places // max(steps, PIPELINING.deep * timer.plan.steps))
+    yield from timer.class_levels(PIPELINING.max_places // max(steps, PIPELINING.class_steps * timer.plan.steps))
 
 
 def _hop_progress(timer: HopTimer, steps: int) -> HopProgress | None:
@@ -295,15 +299,15 @@ def _hop_progress(timer: HopTimer, steps: int) -> HopProgress | None:
 
 
 def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[PipelinedSchedule | None, bool]:
-    """Return the schedule with hop timing in the best number of steps, tried upwards until more cannot pay.
+    """Return the schedule with hop timing in the best number of steps, tried upwards until more cannot be faster.
 
-    Also return whether that number is neither the first nor the last tried: then uneven parts need not be tried, as hop
-    timing covers them. `full`: seconds if links were never idle.
+    Also return whether that number is neither the first nor the last tried: then uneven parts need not be tried, as
+    they are a special case of hop timing. `full`: seconds if links were never idle.
     """
     best: tuple[float, int, HopProgress] | None = None
     first, between = 0, False
     for steps, next_steps in pairwise(STEPS):
-        if 2 * steps < PIPELINING.deep * timer.plan.steps:
+        if steps < PIPELINING.class_steps * timer.plan.steps / 2:
             continue
         progress = _hop_progress(timer, steps)
         if progress is None:
@@ -314,7 +318,7 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[Pipeline
             between = best[1] > first
             break
         best = (predicted, steps, progress)
-        # more steps can save at most what exceeds the full rate, but cost latency in proportion
+        # more steps can save at most the time beyond that at full rate, but add latency in proportion to their number
         if progress.time * nbytes - full < progress.latency * (next_steps - steps) / steps:
             between = steps > first
             break
@@ -326,7 +330,7 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[Pipeline
 
 
 def _sizes_for(uneven: UnevenStarts, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
-    """Return how much starts in which of `steps` steps; None if that takes more steps, or too many transfers."""
+    """Return how much starts in each of `steps` steps; None if impossible, or with too many transfers."""
     if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
         return None
     sizes = uneven.sizes_for(steps, quiet)
@@ -338,7 +342,7 @@ def _fastest_uneven(
 ) -> PipelinedSchedule | None:
     """Return the schedule in uneven parts in the best of these numbers of steps; None if none is possible.
 
-    The time falls with steps, then grows with their latency. `full`: seconds if links were never idle.
+    With more steps the time falls, then grows with their latency. `full`: seconds if links were never idle.
     """
     results: dict[int, tuple[float, StartSizes]] = {}
     worse, untried = 0, list(step_numbers)
@@ -394,8 +398,10 @@ def _next_steps(
 
 
 def _best_sizes(uneven: UnevenStarts, steps: int, nbytes: int) -> tuple[float, StartSizes] | None:
-    """Return the time and the starts that are fastest. With few steps, paths of high latency are also tried without
-    use in the first or last step."""
+    """Return the fastest starts in this number of steps, with their time; None if there are none.
+
+    If the steps are few, quiet first and last steps are tried, too (QUIET).
+    """
     sizes_found = [
         _sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= PIPELINING.max_quiet_steps else QUIET[:1])
     ]
@@ -417,10 +423,12 @@ def pipe_schedule(
     if pieces is not None:
         yield replace(schedule, pieces=pieces)
         return
-    usual = RANGE if schedule.steps > 1 else (1,)
+    several = PIECE_NUMBERS if schedule.steps > 1 else (1,)
     piece_numbers: dict[int, None] = {}
     for nbytes in sizes:
-        piece_numbers |= dict.fromkeys(usual if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)])
+        piece_numbers |= dict.fromkeys(
+            several if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)]
+        )
     yield from (replace(schedule, pieces=number) for number in piece_numbers)
 
 
@@ -431,11 +439,11 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
         """Return the predicted time in this number of pieces."""
         return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
 
-    return least_of(seconds, most_pieces(schedule, nbytes))
+    return find_least(seconds, max_pieces_for(schedule, nbytes))
 
 
-def most_pieces(schedule: Schedule, nbytes: int) -> int:
-    """Return the number of pieces that leaves PIPELINING.min_bytes of the smallest chunk; 1 for a single step."""
+def max_pieces_for(schedule: Schedule, nbytes: int) -> int:
+    """Return the number of pieces with which those of the smallest chunk have PIPELINING.min_bytes; 1 for one step."""
     if schedule.steps < 2:
         return 1
     weights, total_weight = schedule.chunks.weights(schedule.collective)
@@ -443,10 +451,11 @@ def most_pieces(schedule: Schedule, nbytes: int) -> int:
     return max(1, min(PIPELINING.max_pieces, nbytes * smallest // (total_weight * PIPELINING.min_bytes)))
 
 
-def least_of(seconds: Callable[[int], float], top: int) -> int:
-    """Return the number from 1 to `top` that takes least, to within some thousandths of the time.
+def find_least(seconds: Callable[[int], float], top: int) -> int:
+    """Return the number from 1 to `top` with the least `seconds(number)`, to within some thousandths of it.
 
-    The time has one minimum: latency grows with pieces, and the wait for the first piece falls. Some 20 are evaluated.
+    The time has one minimum: latency grows with pieces, and the wait for the first piece falls. Some 20 numbers are
+    evaluated.
     """
     seconds = cache(seconds)
     low = at = 1
@@ -454,7 +463,8 @@ def least_of(seconds: Callable[[int], float], top: int) -> int:
     while at < top and seconds(min(at * PIPELINING.grid, top)) <= seconds(at):
         low, at = at, min(at * PIPELINING.grid, top)
     high = min(at * PIPELINING.grid, top)
-    while high - low > 3 and high > 1.02 * low:  # golden section on a logarithmic scale
+    # golden section on a logarithmic scale, until 2 % remain: near the minimum that changes the time by less
+    while high - low > 3 and high > 1.02 * low:
         span = math.log(high / low)
         lower = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
         upper = min(max(round(low * math.exp(0.618 * span)), lower + 1), high - 1)

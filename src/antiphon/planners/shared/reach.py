@@ -62,7 +62,10 @@ def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]
 
 
 class Reach:
-    """A machine's neighbours and trees, cached. `used`: by link, how often trees use it, relative to its bandwidth."""
+    """A machine's neighbours and trees of shortest paths, cached.
+
+    `used`: by link, the number of trees that use it divided by its bandwidth.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -130,7 +133,7 @@ def find_center(reach: Reach, members: Sequence[int]) -> int:
     """Return the member with the least distance to its farthest member; members that reach all others come first."""
 
     def farthest(source: int) -> int:
-        """Return the hops to the farthest member; more than any path has if some member is out of reach."""
+        """Return the hops to the farthest member; if some member is out of reach, more than any path has."""
         tree = reach.tree_from(source)
         return max(tree[other].depth if other in tree else reach.topology.ranks for other in members)
 
@@ -213,11 +216,11 @@ def suggest_planners(topology: Topology, collective: Collective, *names: str, ot
     >>> suggest_planners(torus, Collective("allgather", 4096), "relay", "direct", "ring")
     'use planner ring, or fewer ranks'
     """
-    able = [name for name in names if _can_plan(find("planner", name), topology, collective)]
-    if not able:
+    suitable = [name for name in names if _can_plan(find("planner", name), topology, collective)]
+    if not suitable:
         return f"use {other}"
-    first = f"{', '.join(able[:-1])} or " if able[1:] else ""
-    return f"use planner {first}{able[-1]}, or {other}"
+    listed = f"{', '.join(suitable[:-1])} or " if suitable[1:] else ""
+    return f"use planner {listed}{suitable[-1]}, or {other}"
 
 
 def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective: Collective) -> bool:
@@ -233,8 +236,8 @@ def _can_plan(entry: Entry[PlannerCapabilities], topology: Topology, collective:
 def _are_one_hop_from_first(topology: Topology, collective: Collective) -> bool:
     """Return whether all members are one hop from the first one.
 
-    Planners with `joined` need every two members one hop apart. For a hint one source is enough: it is cheap, and only
-    odd machines pass it without being joined.
+    Planners that declare `joined` need every two members one hop apart. For a hint this cheaper test of one member is
+    enough: few machines pass it without being joined.
     """
     first, *other_members = collective.members
     return Reach(topology).neighbours(first).keys() >= set(other_members)

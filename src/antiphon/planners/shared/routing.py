@@ -50,58 +50,60 @@ from antiphon.errors import Unsupported
 from antiphon.planners.shared.reach import suggest_planners
 
 MOST_STRIPES = 8  # stripes of the data over equal uplinks
-MOST_CELLS = 2**20  # distances and links in one batch of destinations
-HIGHEST = 6  # levels of switches that are distinguished
-FAR = 2**30  # distance of what is out of reach
+MOST_ENTRIES = 2**20  # table entries (distances and links) of one batch of destinations: bounds the memory
+HIGHEST_LEVEL = 6  # switches above this level count as of this level
+FAR = 2**30  # distance where no path leads to the target
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
     """One path per pair of ranks: pair i takes `table[i]`.
 
-    `plain[i]`: whether that is the only direct link, so that the schedule need not name it. `equal_links[i]`: number of
-    equally good links out of the source. `lost`: pairs without a path (their paths are empty).
+    `only_link[i]`: whether the path is the only direct link, so that the schedule need not name it.
+    `equal_links[i]`: the number of equally good links out of the source.
+    `unreachable`: the pairs without a path; their paths in `table` are empty.
     """
 
     table: Routes
-    plain: NDArray[np.bool_]
+    only_link: NDArray[np.bool_]
     equal_links: Longs
-    lost: Longs
+    unreachable: Longs
 
 
-def find_paths(topology: Topology, src: Ints, dst: Ints, turn: int = 0) -> Paths:
+def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Paths:
     """Return a path for every pair of source and destination.
 
-    `turn`: choose the `turn`-th next of the equally good links out of the source, for striping. O(links log links), and
-    for pairs without a direct link O(links on their paths) and a search per switch next to a destination.
+    `stripe`: number of the stripe of the data; each stripe leaves the source by another of the equally good links.
+    O(links log links), and for pairs without a direct link O(links on their paths) and a search per switch next to a
+    destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
     >>> mixed = build("mixed", 3, both_ways([(0, 1), (0, 3), (1, 3), (2, 3)], wire), switches=1)
     >>> paths = find_paths(mixed, np.array([0, 0]), np.array([1, 2]))
-    >>> [paths.table[i] for i in range(2)], paths.plain.tolist()
+    >>> [paths.table[i] for i in range(2)], paths.only_link.tolist()
     ([(0,), (2, 7)], [True, False])
     """
     width = _width_rank(topology)
-    link, number = _direct_links(topology, src, dst, width)
-    far = np.flatnonzero(number == 0)
+    link, link_count = _direct_links(topology, src, dst, width)
+    unlinked = np.flatnonzero(link_count == 0)
     equal_links_out = np.ones(len(src), np.int64)
     hops = np.ones(len(src), np.int64)
-    hops[far] = 0
+    hops[unlinked] = 0
     routed_rows: list[tuple[Longs, Ints]] = []
-    for rows, lengths, links, equal_links in _switched_paths(topology, src, dst, far, width, turn):
+    for rows, lengths, links, equal_links in _switched_paths(topology, src, dst, unlinked, width, stripe):
         hops[rows], equal_links_out[rows] = lengths, equal_links
         routed_rows.append((rows, links))
     # assemble both kinds of paths in one ragged table
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
     flat = np.empty(int(ptr[-1]), np.int32)
-    near = np.flatnonzero(number > 0)
-    flat[ptr[near]] = link[near]
+    linked = np.flatnonzero(link_count > 0)
+    flat[ptr[linked]] = link[linked]
     for rows, links in routed_rows:
         inside = links >= 0
         at = ptr[rows][:, None] + np.arange(links.shape[1])
         flat[at[inside]] = links[inside]
-    return Paths(Routes(ptr, flat), number == 1, equal_links_out, np.flatnonzero(hops == 0))
+    return Paths(Routes(ptr, flat), link_count == 1, equal_links_out, np.flatnonzero(hops == 0))
 
 
 def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
@@ -125,9 +127,9 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
     within_rank = src == dst  # rows within a rank take no route
-    lost = first.lost[~within_rank[first.lost]]
-    if len(lost):
-        at = int(lost[0])
+    unreachable = first.unreachable[~within_rank[first.unreachable]]
+    if len(unreachable):
+        at = int(unreachable[0])
         would = suggest_planners(
             topology, schedule.collective, "relay", "ring", "multi-ring", other="a machine with routers or switches"
         )
@@ -137,26 +139,26 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
-    lanes = [_with_routes(schedule, stripe, inverse, within_rank) for stripe in stripes]
-    return lanes[0] if count == 1 else merge(lanes)
+    striped = [_with_routes(schedule, stripe_paths, inverse, within_rank) for stripe_paths in stripes]
+    return striped[0] if count == 1 else merge(striped)
 
 
 def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bools) -> Schedule:
-    """Return the schedule with the routes of one stripe. `pair`: by row, the number of its pair. O(rows).
+    """Return the schedule with the routes of one stripe, `by_pair`. `pair`: by row, the number of its pair. O(rows).
 
     Rows over the only direct link, and rows within a rank (`within_rank`, by pair), get no route.
     """
-    named = np.flatnonzero(~(by_pair.plain | within_rank))
-    if not len(named):
+    routed_pairs = np.flatnonzero(~(by_pair.only_link | within_rank))
+    if not len(routed_pairs):
         return schedule
-    number = np.full(len(by_pair.plain), -1, np.int32)
-    number[named] = np.arange(len(named))
-    return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(named))
+    number = np.full(len(by_pair.only_link), -1, np.int32)
+    number[routed_pairs] = np.arange(len(routed_pairs))
+    return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(routed_pairs))
 
 
 def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
     """Return whether every pair has a link or a path through switches."""
-    return not len(find_paths(topology, src, dst).lost)
+    return not len(find_paths(topology, src, dst).unreachable)
 
 
 def narrowest_link(topology: Topology, paths_of_pairs: Paths) -> int:
@@ -191,21 +193,21 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
     order = np.lexsort((np.arange(len(key)), -width, key))
     first = np.flatnonzero(starts(key[order]))
-    number = np.diff(np.append(first, len(key)))
-    have = key[order][first]
-    want = src.astype(np.int64) * nodes + dst
-    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    has_link = have[at] == want
-    return np.where(has_link, order[first][at], -1), np.where(has_link, number[at], 0)
+    link_count = np.diff(np.append(first, len(key)))
+    pair_keys = key[order][first]
+    wanted_keys = src.astype(np.int64) * nodes + dst
+    at = np.minimum(np.searchsorted(pair_keys, wanted_keys), len(pair_keys) - 1)
+    has_link = pair_keys[at] == wanted_keys
+    return np.where(has_link, order[first][at], -1), np.where(has_link, link_count[at], 0)
 
 
 def _switched_paths(
-    topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, turn: int
+    topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, stripe: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
     """Yield, for a batch of destinations at a time, pairs and their paths through switches.
 
-    As (pairs, numbers of links, links padded with -1, equal links out of the source). `far`: the pairs without a direct
-    link. O(links on paths), and a search per switch next to a destination.
+    As (pairs, numbers of links, links padded with -1, equal links out of the source); see `PathTable`. `far`: the pairs
+    without a direct link. O(links on paths), and a search per switch next to a destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -218,23 +220,23 @@ def _switched_paths(
     if not len(far) or not topology.switches:
         return
     net = Switched.of_topology(topology, width)
-    targets, place = dense(dst[far].astype(np.int64), topology.nodes)
+    targets, target_index = dense(dst[far].astype(np.int64), topology.nodes)
     # pairs grouped by target, so that a batch shares its targets' searches
-    order = order_of(place, len(targets))
-    far, place = far[order], place[order]
-    ptr = pointers(place, len(targets))
-    for low, high in net.split_batches(src[far], place, targets):
-        rows, local_place = far[ptr[low] : ptr[high]], place[ptr[low] : ptr[high]] - low
-        near_links = net.find_links(src[rows], local_place, targets[low:high], turn)
-        reached = near_links.hops > 0
-        yield rows[reached], near_links.hops[reached], near_links.links[reached], near_links.equal_links[reached]
+    order = order_of(target_index, len(targets))
+    far, target_index = far[order], target_index[order]
+    ptr = pointers(target_index, len(targets))
+    for low, high in net.split_batches(src[far], target_index, targets):
+        rows, local_index = far[ptr[low] : ptr[high]], target_index[ptr[low] : ptr[high]] - low
+        path_table = net.find_links(src[rows], local_index, targets[low:high], stripe)
+        reached = path_table.hops > 0
+        yield rows[reached], path_table.hops[reached], path_table.links[reached], path_table.equal_links[reached]
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links by owner (a node, or a pair of nodes): owner i has rows ptr[i] to ptr[i + 1], the widest first.
+    """Links grouped by owner: a node, or a pair of nodes. Owner i has entries ptr[i] to ptr[i + 1], the widest first.
 
-    `head`: the switch at the other end; `width`: a number that grows with the bandwidth.
+    `link`: number of the link. `head`: the switch at its other end. `width`: a number that grows with its bandwidth.
     """
 
     ptr: Longs
@@ -248,8 +250,12 @@ class Links:
 
 
 @dataclass(frozen=True, eq=False)
-class NearLinks:
-    """Paths, one per row: the number of links (0: unreachable), the links padded with -1, equal links at the source."""
+class PathTable:
+    """One path per pair of ranks.
+
+    `hops[i]`: number of links of path i (0: unreachable). `links[i]`: these links, padded with -1. `equal_links[i]`:
+    number of equally good first links.
+    """
 
     hops: Longs
     links: Ints
@@ -260,8 +266,10 @@ class NearLinks:
 class Switched:
     """The links at switches, as tables. Switches are numbered from 0 here.
 
-    `up`: links to a switch, by the node that they leave. `down`: links from a switch to a rank, by pair. `pair`: these
-    pairs ascending, as switch * ranks + rank. `near`: the switches with a link to a rank, from near_ptr[rank] on.
+    `up`: links to a switch, grouped by the node that they leave.
+    `down`: links from a switch to a rank, grouped by pair (switch, rank).
+    `pair`: these pairs ascending, each as the number switch * ranks + rank.
+    `near`: the switches with a link to a rank; those of rank r are near[near_ptr[r]] to near[near_ptr[r + 1] - 1].
     `level`: by switch, its distance from the ranks: 0 next to ranks.
     """
 
@@ -294,24 +302,26 @@ class Switched:
         down = down[np.lexsort((down, -width[down], head[down], tail[down]))]
         key = (tail[down] - ranks) * ranks + head[down]
         first = np.flatnonzero(starts(key))
-        beside = order_of(key[first] % ranks, ranks)
+        by_rank = order_of(key[first] % ranks, ranks)
         return Switched(
             ranks, topology.switches,
             Links(pointers(tail[up], topology.nodes), up, head[up] - ranks, width[up]),
             Links(np.append(first, len(down)), down, tail[down] - ranks, width[down]),
-            key[first], pointers(key[first][beside] % ranks, ranks), key[first][beside] // ranks,
+            key[first], pointers(key[first][by_rank] % ranks, ranks), key[first][by_rank] // ranks,
             _switch_levels(topology, tail, head),
         )  # fmt: skip
 
-    def split_batches(self, src: Ints | Longs, place: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
+    def split_batches(self, src: Ints | Longs, target_index: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
         """Yield ranges (low, high) of targets that fit one batch. `place`: by pair, its target's number, ascending."""
-        near = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
-        beyond = len(self.up.link) - int(self.up.ptr[self.ranks])  # links from switch to switch
-        cells = near + beyond + sums(place, self.up.count_links(src), len(targets))
-        edge = np.flatnonzero(starts(np.cumsum(cells) // MOST_CELLS))
+        # entries per target: distances from its switches to all, links between switches, links out of its sources
+        distances = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
+        between_switches = len(self.up.link) - int(self.up.ptr[self.ranks])
+        entries = distances + between_switches + sums(target_index, self.up.count_links(src), len(targets))
+        # a batch begins wherever the running total passes another multiple of MOST_ENTRIES
+        edge = np.flatnonzero(starts(np.cumsum(entries) // MOST_ENTRIES))
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
-    def find_links(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
+    def find_links(self, src: Ints | Longs, target_index: Longs, targets: Longs, stripe: int) -> PathTable:
         """Return a path from every src[i] to targets[place[i]], through switches.
 
         Backward searches give the distance from every switch to every target; then each path takes, link by link, a
@@ -322,20 +332,22 @@ class Switched:
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 3), (3, 4), (1, 4), (2, 4)], LinkType("wire", "1GB/s"))
         >>> net = Switched.of_topology(build("two", 3, wires, switches=2), np.zeros(8, np.int64))
-        >>> near_links = net.find_links(np.array([0, 1]), np.array([0, 0]), np.array([2]), 0)
-        >>> near_links.hops.tolist(), near_links.links.tolist()
+        >>> path_table = net.find_links(np.array([0, 1]), np.array([0, 0]), np.array([2]), 0)
+        >>> path_table.hops.tolist(), path_table.links.tolist()
         ([3, 2], [[0, 2, 7], [4, 7, -1]])
         """
         distance = self._target_distances(targets)
-        first, at_switch, hops_left, equal_links = self._next_links(distance, place, src, targets, turn)
+        first, at_switch, hops_left, equal_links = self._next_links(distance, target_index, src, targets, stripe)
         hops = np.where(hops_left < FAR, hops_left + 1, 0)
         links = np.full((len(src), int(hops.max(initial=0))), -1, np.int32)
         links[:, :1] = first[:, None]
-        # in each round the pairs with at least this many links to go advance; each distinct (target, switch) is decided
-        # once
+        # in each round every pair with more than `left_now` links in its path takes one link; pairs at the same switch
+        # with the same target take the same one, so it is computed once
         for left_now in range(links.shape[1] - 1, 0, -1):
             going = np.flatnonzero(hops > left_now)
-            requests, which = dense(place[going] * self.switches + at_switch[going], len(targets) * self.switches)
+            requests, which = dense(
+                target_index[going] * self.switches + at_switch[going], len(targets) * self.switches
+            )
             at, switch = requests // self.switches, requests % self.switches
             if left_now > 1:
                 link, head, _, _ = self._next_links(distance, at, switch + self.ranks, targets, 0)
@@ -343,7 +355,7 @@ class Switched:
             else:
                 link = self._last_links(switch, targets[at])
             links[going, hops[going] - left_now] = link[which]
-        return NearLinks(hops, links, equal_links)
+        return PathTable(hops, links, equal_links)
 
     def _target_distances(self, targets: Longs) -> Ints:
         """Return [target, switch]: the number of links from the switch to the target, FAR if unreachable."""
@@ -356,7 +368,7 @@ class Switched:
         if not len(with_switch):
             return out
         # one search per distinct switch next to a target, backwards; a target's distance is the least of its switches'
-        begins, place = dense(
+        begins, begin_index = dense(
             self.near[ranges(self.near_ptr[targets[with_switch]], near_count[with_switch])], self.switches
         )
         tail = np.repeat(np.arange(self.switches), np.diff(self.up.ptr[self.ranks :]))
@@ -364,11 +376,11 @@ class Switched:
         back = csr_array((np.ones(len(tail)), (head, tail)), shape=(self.switches, self.switches))
         reach = dijkstra(back, unweighted=True, indices=begins)
         hops = np.where(np.isfinite(reach), reach + 1, FAR).astype(np.int32)
-        out[with_switch] = np.minimum.reduceat(hops[place], (np.cumsum(near_count) - near_count)[with_switch])
+        out[with_switch] = np.minimum.reduceat(hops[begin_index], (np.cumsum(near_count) - near_count)[with_switch])
         return out
 
     def _next_links(
-        self, distance: Ints, place: Longs, node: Ints | Longs, targets: Longs, turn: int
+        self, distance: Ints, target_index: Longs, node: Ints | Longs, targets: Longs, stripe: int
     ) -> tuple[Ints, Longs, Longs, Longs]:
         """Return, by row, the best link from node[i] towards targets[place[i]].
 
@@ -377,7 +389,7 @@ class Switched:
         """
         link_count = self.up.count_links(node)
         row, owner = ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
-        hops_left = distance[place[owner], self.up.head[row]]
+        hops_left = distance[target_index[owner], self.up.head[row]]
         min_hops = np.full(len(node), FAR, np.int64)
         with_links = np.flatnonzero(link_count)
         if len(with_links):
@@ -395,7 +407,7 @@ class Switched:
         reached = owner[begin]
         # D-mod-k (Zahavi): on level l take link (target / count^l) mod count; so targets spread over equal links
         level = np.append(np.zeros(self.ranks, np.int64), self.level)[node[reached]]
-        chosen = row[begin + (targets[place[reached]] // count**level + turn) % count]
+        chosen = row[begin + (targets[target_index[reached]] // count**level + stripe) % count]
         link, head, equal_links = (
             np.full(len(node), -1, np.int32),
             np.full(len(node), -1),
@@ -416,12 +428,12 @@ class Switched:
 
 
 def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:
-    """Return the level of every switch, at most HIGHEST: 0 if a rank leads to it, 1 if one of level 0 does, ..."""
+    """Return the level of every switch: 0 if a rank leads to it, 1 if one of level 0 does, ... up to HIGHEST_LEVEL."""
     ranks = topology.ranks
     level = np.zeros(topology.nodes, np.int64)
-    level[ranks:] = HIGHEST
-    # breadth-first from the ranks upwards; what is higher than HIGHEST counts as HIGHEST
-    for depth in range(HIGHEST):
+    level[ranks:] = HIGHEST_LEVEL
+    # breadth-first from the ranks upwards; what is higher than HIGHEST_LEVEL counts as HIGHEST_LEVEL
+    for depth in range(HIGHEST_LEVEL):
         low = tail[(level[tail] == depth - 1) & (tail >= ranks)] if depth else np.arange(ranks)
         above = head[np.isin(tail, low) & (head >= ranks)]
         level[above] = np.minimum(level[above], depth)

@@ -4,8 +4,9 @@ A row is one transfer: step, chunk, sender, receiver, and whether it copies or r
 for seats 0..P-1 (positions in an order of the members) as NumPy columns; `rows_to_schedule` replaces seats by ranks.
 Irregular ones, such as trees, list rows with their links: `schedule_of`, `schedule_in_parts`. Then
 
-    plan_backwards     makes a reduce of a broadcast, a reducescatter of an allgather (their duals), run backwards
-    machine_for_dual   returns the machine on which that dual is to be planned
+    plan_backwards     plans the dual collective (broadcast for reduce, allgather for reducescatter) and runs that plan
+                       backwards
+    machine_for_dual   returns the machine on which the dual collective is to be planned
     per_root           plans several roots: one schedule per root, side by side
     fold_extra_ranks   extends an allreduce among a power of two to the remaining ranks
     finish_schedule    adds routes, pieces (slices) and provenance
@@ -38,14 +39,14 @@ from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.routing import with_routes
 
-MOST_TRANSFERS = 2**28  # of a schedule
+MOST_TRANSFERS = 2**28  # of a schedule: its columns then take some 5 GB
 # Options that several planners have:
 Order = Annotated[
     str | int | Sequence[int] | None, Option("the ranks in this order, such as 0,3,2,1 (default: by number)")
 ]
 Pieces = Annotated[int, Option("pipelining depth", minimum=1)]
 Directions = Annotated[int, Option("2: half of the data each way round a ring", choices=(1, 2))]
-# pieces with other defaults:
+# The option `pieces` with other defaults:
 PiecesOrBest = Annotated[
     int | None, Option("pipelining depth (default: the best for the message size, several without one)", minimum=1)
 ]
@@ -56,7 +57,7 @@ UnevenSteps = Annotated[
 ChainPieces = Annotated[
     int | None, Option("pipelining depth (default: 32 for broadcast and reduce, else 1)", minimum=1)
 ]
-Make = Callable[[Collective], Schedule]  # plans a collective
+PlanFunction = Callable[[Collective], Schedule]
 Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 
 
@@ -79,13 +80,13 @@ class Seats:
         >>> seats.rank.tolist(), seats.member.tolist()
         ([0, 2, 4], [0, 1, 2])
         """
-        ranks = np.array(given_order(order, collective), np.int32)
+        ranks = np.array(parse_order(order, collective), np.int32)
         if first is not None:
             ranks = np.roll(ranks, -int(np.flatnonzero(ranks == first)[0]))
         return Seats(ranks, np.searchsorted(np.array(collective.members), ranks).astype(np.int64))
 
 
-def given_order(order: Order, collective: Collective) -> list[int]:
+def parse_order(order: Order, collective: Collective) -> list[int]:
     """Parse the option `order`: "0,3,2,1" or a list, every member exactly once."""
     if order is None:
         return list(collective.members)
@@ -98,7 +99,7 @@ def given_order(order: Order, collective: Collective) -> list[int]:
     return ranks
 
 
-def refuse_more_than_fits(
+def refuse_too_many_transfers(
     planner: str, topology: Topology, collective: Collective, rows: int, max_rows: int = MOST_TRANSFERS
 ) -> None:
     """Raise Unsupported, before anything is built, if there would be too many transfers."""
@@ -142,12 +143,12 @@ def collective_among(collective: Collective, kind: str, root: int | None = None)
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
-def plan_backwards(collective: Collective, make: Make) -> Schedule:
-    """Return the plan that `make` makes of the dual collective (a broadcast for a reduce), run backwards."""
+def plan_backwards(collective: Collective, make: PlanFunction) -> Schedule:
+    """Plan the dual collective (a broadcast for a reduce) with `make`, and return that plan run backwards."""
     return invert(make(dual(collective)[0]))
 
 
-def per_root(collective: Collective, make: Make) -> Schedule:
+def per_root(collective: Collective, make: PlanFunction) -> Schedule:
     """Plan a rooted collective as one schedule per root, side by side. O(rows).
 
     >>> def direct(single):
@@ -160,29 +161,29 @@ def per_root(collective: Collective, make: Make) -> Schedule:
     if len(collective.roots) == 1:
         return make(collective)
     blocks = [_blocks_of(collective, i) for i in range(len(collective.roots))]
-    alone = [
+    single_collectives = [
         Collective(collective.kind, collective.ranks, collective.members, (root,), collective.weights[root_blocks])
         for root, root_blocks in zip(collective.roots, blocks, strict=True)
     ]
-    schedules = [make(single) for single in alone]
+    schedules = [make(single) for single in single_collectives]
     # bring all chunk tables to one denominator, and renumber the chunks
     common = math.lcm(*(s.chunks.denominator for s in schedules))
     scale = [common // s.chunks.denominator for s in schedules]
     base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
 
-    def joint(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
+    def join_columns(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
         """Return a column of all schedules, one after the other."""
         return np.concatenate([column(i, s) for i, s in enumerate(schedules)])
 
     chunks = Chunks(
-        narrow(joint(lambda i, s: blocks[i][s.chunks.block])),
-        joint(lambda i, s: s.chunks.offset * scale[i]),
-        joint(lambda i, s: s.chunks.share * scale[i]),
+        narrow(join_columns(lambda i, s: blocks[i][s.chunks.block])),
+        join_columns(lambda i, s: s.chunks.offset * scale[i]),
+        join_columns(lambda i, s: s.chunks.share * scale[i]),
         common,
     )
     return Schedule(
-        collective, chunks, joint(lambda i, s: s.step), narrow(joint(lambda i, s: s.chunk + base[i])),
-        joint(lambda i, s: s.src), joint(lambda i, s: s.dst), joint(lambda i, s: s.op),
+        collective, chunks, join_columns(lambda i, s: s.step), narrow(join_columns(lambda i, s: s.chunk + base[i])),
+        join_columns(lambda i, s: s.src), join_columns(lambda i, s: s.dst), join_columns(lambda i, s: s.op),
     )  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def _blocks_of(collective: Collective, root: int) -> Longs:
 
 
 def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -> Schedule:
-    """Return an allreduce among some ranks (`core`), extended to `extra` ranks by two more steps. O(rows).
+    """Return the allreduce `core` among some ranks, extended to the ranks `extra` by two more steps. O(rows).
 
     Each extra rank first adds its data to those of its partner, and at the end copies the result from it (Thakur,
     Rabenseifner and Gropp 2005).
@@ -220,12 +221,12 @@ def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partne
     chunk = np.tile(chunks, len(extra))
     # Step 0: extra ranks send to their partners; last step: the results come back; `core` in between.
     extra_ends, partner_ends = np.repeat(extra, len(chunks)), np.repeat(partner, len(chunks))
-    nothing = np.zeros(len(chunk), np.int32)
+    zeros = np.zeros(len(chunk), np.int32)
     return Schedule(
-        collective, core.chunks, np.concatenate([nothing, core.step + np.int32(1), nothing + (core.steps + 1)]),
+        collective, core.chunks, np.concatenate([zeros, core.step + np.int32(1), zeros + (core.steps + 1)]),
         np.concatenate([chunk, core.chunk, chunk]), np.concatenate([extra_ends, core.src, partner_ends]),
         np.concatenate([partner_ends, core.dst, extra_ends]),
-        np.concatenate([nothing + REDUCE, core.op, nothing + COPY]),
+        np.concatenate([zeros + REDUCE, core.op, zeros + COPY]),
     )  # fmt: skip
 
 
@@ -235,13 +236,14 @@ def finish_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
-    `options`: those that reproduce this schedule; None values are omitted. `facts`: further facts for the provenance.
+    `options`: those that reproduce this schedule; None values are omitted. `facts`: what the planner found out about
+    it, for the key "found" of the provenance.
     """
-    exact = schedule if schedule.collective is collective else replace(schedule, collective=collective)
-    named = with_routes(exact, topology, planner)
-    stated = {key: value for key, value in options.items() if value is not None}
-    extra = {"found": dict(facts)} if facts else {}
-    return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **extra})
+    requested = schedule if schedule.collective is collective else replace(schedule, collective=collective)
+    routed = with_routes(requested, topology, planner)
+    stated_options = {key: value for key, value in options.items() if value is not None}
+    extra_facts = {"found": dict(facts)} if facts else {}
+    return replace(routed, pieces=pieces, provenance={"planner": planner, "options": stated_options, **extra_facts})
 
 
 def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
@@ -282,11 +284,11 @@ def schedule_in_parts(
 
 
 def machine_for_dual(topology: Topology) -> tuple[Topology, Ints | None]:
-    """Return a machine to plan the dual collective on, and by link its opposite, for `invert` (None: not needed).
+    """Return a machine to plan the dual collective on, and for `invert` the opposite of each of its links, or None.
 
-    If every link and shared limit has an equal opposite, this is the machine itself: the reversed one would be the same
-    up to numbering, but a search on it might end with another plan, and then a reduce would not be exactly as fast as a
-    broadcast. Otherwise it is the reversed machine. O(links log links).
+    If every link and shared limit has an equal opposite, the result is the machine itself. (Its reverse would be the
+    same up to numbering, but a search on it might end with another plan, and then a reduce would not be exactly as fast
+    as a broadcast.) Otherwise it is the reversed machine, where links keep their numbers, and None. O(links log links).
     """
     try:
         links = opposite_links(topology)

@@ -15,8 +15,8 @@ a number of steps. A class that starts in step s loads links in steps s, s + 1, 
 Here load[c, kind, l] is the load of class c in the l-th step after its start.
 
 In the middle of a long pipeline all steps are alike, so `_StepGroups` gives them variables in common; only the steps at
-both ends have their own. A kind is a set of links and shared limits that all classes load alike; kinds that another
-always exceeds are left out.
+both ends have their own. A kind is a set of links and shared limits that every class loads alike; a kind that another
+one exceeds in every step is left out.
 
 Example: a chain of two links in three steps: half starts in step 0, half in step 1. Each step lasts 1/2.
 """
@@ -30,9 +30,9 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
 
-ALIKE = 0.01  # kinds whose loads differ by less than this fraction of a plan's largest are merged
-EDGE = 12  # steps at each end, beyond the deepest class, with their own variables: with 4, up to 0.7 % slower
-MANY = 10_000  # nonzero entries above which the interior point method (with crossover) takes a quarter of the time
+ALIKE = 0.01  # kinds are merged if their loads differ by less than this fraction of the plan's largest load
+EDGE = 12  # steps at each end, besides those of the deepest class, with variables of their own (with 4: 0.7 % slower)
+MANY = 10_000  # nonzero entries from which on the interior point method (with crossover) takes a quarter of the time
 QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest path
 TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
 
@@ -81,24 +81,29 @@ class ChunkClass:
 class _StepGroups:
     """The steps as the linear program sees them: those in the middle of a long pipeline count as one step, repeated.
 
-    While the pipeline fills and drains every step is its own. `kind[s]`: the number of step s's length variable;
-    `shown[s]`: whether the program has rows for step s.
+    While the pipeline fills and drains every step has a variable of its own.
+    `variable[s]`: number of the variable that is the length of step s.
+    `has_rows[s]`: whether the linear program has rows for step s.
+    `edge`: number of steps at each end with start variables of their own.
     """
 
     def __init__(self, steps: int, deepest: int) -> None:
         """`deepest`: the most steps of any class."""
         self.steps, self.edge = steps, deepest + EDGE
+        # steps from `low` to `high` - 1 are in the middle: all that is under way there started in the middle, too
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
         every = np.arange(steps)
-        if high - low < 2:
+        if high - low < 2:  # a short pipeline has no middle
             self.edge = steps
             low = high = steps
-        self.kind = np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
-        self.shown: Bools = (every <= low) | (every >= high)
-        self.kinds = int(self.kind[-1]) + 1
+        self.variable = (
+            np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
+        )
+        self.has_rows: Bools = (every <= low) | (every >= high)
+        self.variable_count = int(self.variable[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
-        """Return, for each step in which a class of this depth can start, the number of the class's variable."""
+        """Return, for each step in which a class of `depth` steps can start, the number of its start variable."""
         every = np.arange(self.steps - depth + 1)
         last = len(every) - self.edge
         if last <= self.edge:
@@ -107,7 +112,7 @@ class _StepGroups:
 
 
 def count_entries(chunk_class: ChunkClass, kinds: Sequence[int], steps: int, deepest: int) -> int:
-    """Return the number of entries of the linear program that a class needs: kinds and steps times starts.
+    """Return the number of entries of the linear program that a class needs: its nonzero loads times start variables.
 
     `deepest`: steps of the deepest class.
 
@@ -122,12 +127,13 @@ def count_entries(chunk_class: ChunkClass, kinds: Sequence[int], steps: int, dee
 
 
 def solve_starts(
-    classes: Sequence[ChunkClass], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
+    classes: Sequence[ChunkClass], kinds: Sequence[int], steps: int, forbidden: Sequence[Bools] | None = None
 ) -> list[Floats] | None:
-    """Return, by class, the fraction of the data that starts in each possible step; None if the program is unsolved.
+    """Return, by class, the fraction of the data that starts in each possible step; None if the solver fails.
 
-    `kinds`: the kinds of resources that count. `shut`: by class and step, whether starting is forbidden. Among nearly
-    equal solutions those with paths of low latency are preferred, since a step lasts as long as its slowest path.
+    `kinds`: numbers of the kinds of resources that count. `forbidden`: by class and step, whether starting is
+    forbidden. Among nearly equal solutions those with paths of low latency are preferred, since a step lasts as long as
+    its slowest path.
 
     A chain of two links is done in three steps by halves:
 
@@ -139,46 +145,48 @@ def solve_starts(
     from scipy.optimize import linprog
 
     plans = sorted({chunk_class.plan for chunk_class in classes})
-    line = _StepGroups(steps, max(chunk_class.steps for chunk_class in classes))
-    places = [line.start_variables(chunk_class.steps) for chunk_class in classes]
-    first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
-    clock, choice = int(first[-1]), int(first[-1]) + line.kinds
+    step_groups = _StepGroups(steps, max(chunk_class.steps for chunk_class in classes))
+    start_variables = [step_groups.start_variables(chunk_class.steps) for chunk_class in classes]
+    first_column = np.cumsum([0, *(int(variables[-1]) + 1 for variables in start_variables)])
+    length_column, plan_column = int(first_column[-1]), int(first_column[-1]) + step_groups.variable_count
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
     latencies = np.array([chunk_class.latency.max() for chunk_class in classes])
     # a slight surcharge on classes with slow paths prefers quick ones among nearly equal solutions
     surcharge = QUICKER * (latencies - latencies.min()) / (latencies.max() or 1.0)
     rows, columns, values = [], [], []
-    cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
+    cost, upper_bound = np.zeros(plan_column + len(plans)), np.full(plan_column + len(plans), np.inf)
     # a length variable counts as many times as there are steps that it stands for
-    cost[clock:choice] = np.bincount(line.kind)
+    cost[length_column:plan_column] = np.bincount(step_groups.variable)
     equal = np.zeros((len(classes) + 1, len(cost)))
-    for number, (chunk_class, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
+    for number, (chunk_class, variables, begin) in enumerate(
+        zip(classes, start_variables, first_column.tolist(), strict=False)
+    ):
         load = chunk_class.load[list(kinds)]
-        # what starts in step s loads step s + level: one entry per kind, level and starting step
+        # what starts in step s loads step s + level: one entry per kind, level and start variable
         kind, level = np.nonzero(load)
-        at = level[:, None] + np.arange(len(place))
-        shown = line.shown[at]
-        rows.append((kind[:, None] * line.kinds + line.kind[at])[shown])
-        columns.append(np.broadcast_to(begin + place, at.shape)[shown])
+        at = level[:, None] + np.arange(len(variables))
+        shown = step_groups.has_rows[at]
+        rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[at])[shown])
+        columns.append(np.broadcast_to(begin + variables, at.shape)[shown])
         values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[shown])
-        columns_of = slice(begin, begin + int(place[-1]) + 1)
-        equal[number, columns_of] = np.bincount(place)
-        equal[number, choice + plans.index(chunk_class.plan)] = -1
+        columns_of = slice(begin, begin + int(variables[-1]) + 1)
+        equal[number, columns_of] = np.bincount(variables)
+        equal[number, plan_column + plans.index(chunk_class.plan)] = -1
         cost[columns_of] = surcharge[number] * equal[number, columns_of]
-        if shut is not None:
-            upper_bound[begin + place[shut[number]]] = 0
-    equal[-1, choice:] = 1
-    rows.append(np.arange(len(kinds) * line.kinds))
-    columns.append(clock + np.tile(np.arange(line.kinds), len(kinds)))
-    values.append(np.full(len(kinds) * line.kinds, -1.0))
-    shape = (len(kinds) * line.kinds, len(cost))
+        if forbidden is not None:
+            upper_bound[begin + variables[forbidden[number]]] = 0
+    equal[-1, plan_column:] = 1
+    rows.append(np.arange(len(kinds) * step_groups.variable_count))
+    columns.append(length_column + np.tile(np.arange(step_groups.variable_count), len(kinds)))
+    values.append(np.full(len(kinds) * step_groups.variable_count, -1.0))
+    shape = (len(kinds) * step_groups.variable_count, len(cost))
     upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
     # the interior point method is quicker on large programs, but returns a mixture of equal optima: a tiny random cost
     # makes the optimum unique
     large = upper.nnz >= MANY
     if large:
-        tie_break = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
-        cost[:clock] += tie_break * equal[:, :clock].sum(axis=0)
+        tie_break = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), length_column)
+        cost[:length_column] += tie_break * equal[:, :length_column].sum(axis=0)
     solution = linprog(
         cost,
         A_ub=upper,
@@ -190,7 +198,9 @@ def solve_starts(
     )
     if solution.status != 0:
         return None
-    return [solution.x[begin + place] for begin, place in zip(first.tolist(), places, strict=False)]
+    return [
+        solution.x[begin + variables] for begin, variables in zip(first_column.tolist(), start_variables, strict=False)
+    ]
 
 
 def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:

@@ -2,8 +2,8 @@
 
 A pipeline of equal pieces leaves links idle while it fills and drains. Input here: one or several unpipelined schedules
 of a collective (plans; for example a deep one of high rate and a shallow one of low rate), and a number N of steps. A
-plan may start anew in every step with another part of the data, and then runs through its own steps. Output
-(`UnevenStarts`): one schedule of N steps.
+plan may start anew in every step with another part of the data (an uneven part), and then runs through its own steps.
+Output (`UnevenStarts`): one schedule of N steps.
 
 The amounts solve a linear program (start_program.py) for the least total time, where each step lasts as long as its
 fullest link or shared limit. The chunks of a plan need not start together: they are divided into classes (every chunk
@@ -13,7 +13,7 @@ Example: a deep fast plan and a shallow slow one, N steps. The deep plan starts 
 it could no longer finish, the shallow one starts with the remaining data, on links that would otherwise idle.
 
 The solution is rounded to fractions with a common denominator. Long runs of equal starts in consecutive steps become
-one chunk in several pieces, so that the schedule stays small (`_starts_of`).
+one chunk in several pieces, so that the schedule stays small (`_list_starts`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from antiphon.core.topology import Topology
 from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 
 MOST_ALONE = 64  # up to this many chunks, each is a class
-MOST_CELLS = 50_000  # entries of a linear program
+MOST_ENTRIES = 50_000  # of a linear program
 MOST_ROWS = 3 * 2**19  # transfers of a schedule in uneven parts
 NOTHING = 1e-9  # amounts below this count as 0
 LONG = 8  # at least this many consecutive equal starts become pieces of one chunk
-SIMPLE, NEAR = 256, 1e-7  # denominators tried before rounding, and the tolerance within which they fit
+SIMPLE = 256  # denominators up to this are tried first: with one that fits all amounts nothing is rounded
+NEAR = 1e-7  # tolerance within which an amount is a multiple of 1 / denominator
 LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # denominators to which amounts are rounded in turn
 LOSS = 5e-4  # fraction of the time that rounding may cost
 
 
 @dataclass(frozen=True, eq=False)
 class StartSizes:
-    """How much starts when: `counts[class, step]` / `denominator` of the data.
+    """How much starts in each step: `counts[class, step]` / `denominator` of the data.
 
-    `time`: seconds per byte of nbytes; `latency`: seconds, of all steps together.
+    `time`: the lengths of all steps together, in seconds per byte of nbytes.
+    `latency`: the latencies of all steps together, in seconds.
     """
 
     counts: NDArray[np.int64]
@@ -92,7 +94,7 @@ class UnevenStarts:
 
     def count_rows(self, sizes: StartSizes) -> int:
         """Return the number of transfers of the schedule."""
-        return sum(rows * len(starts) for rows, starts in zip(self._rows, _starts_of(sizes.counts), strict=True))
+        return sum(rows * len(starts) for rows, starts in zip(self._rows, _list_starts(sizes.counts), strict=True))
 
     @cached_property
     def _rows(self) -> list[int]:
@@ -102,11 +104,11 @@ class UnevenStarts:
         ]
 
     def sizes_for(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
-        """Return how much best starts when in `steps` steps, cached for all message sizes; None if impossible.
+        """Return the best amounts to start in each of `steps` steps, cached for all message sizes; None if impossible.
 
-        Impossible: no plan finishes in time, the program is too large or unsolved, or no denominator is small enough.
-        If the program would be too large, classes of equal depth are merged, then the last plans are left out. `quiet`:
-        numbers of first and of last steps that use only paths of least latency.
+        Impossible: no plan finishes in that many steps, the linear program is too large or unsolved, or no denominator
+        is small enough. If the linear program would be too large, classes of equal depth are merged, then the last
+        plans are left out. `quiet`: numbers of first and of last steps that use only paths of least latency.
         """
         if not self._any_slow_path:  # then quiet steps forbid nothing
             quiet = (0, 0)
@@ -128,7 +130,7 @@ class UnevenStarts:
         time, sizes = self._seconds_per_byte(exact, steps), None
         # the coarsest rounding that loses little: finer ones mean more starts, hence more rows
         for denominator in [*simple_denominator(exact), *LEVELS]:
-            if self._common * denominator >= MAX_DENOMINATOR:
+            if self._common_denominator * denominator >= MAX_DENOMINATOR:
                 continue
             rounded = self._round_starts(exact, denominator)
             finer = StartSizes(
@@ -145,7 +147,7 @@ class UnevenStarts:
         return sizes
 
     @cached_property
-    def _common(self) -> int:
+    def _common_denominator(self) -> int:
         """Denominator of the chunks of all plans."""
         return math.lcm(*(plan.chunks.denominator for plan in self.plans))
 
@@ -163,27 +165,30 @@ class UnevenStarts:
         out = []
         for numbers in numbers_of.values():
             load = np.sum([self.classes[n].load for n in numbers], axis=0)
-            late = np.max([self.classes[n].latency for n in numbers], axis=0)
-            out.append((replace(self.classes[numbers[0]], load=load, latency=late), tuple(numbers)))
+            latency = np.max([self.classes[n].latency for n in numbers], axis=0)
+            out.append((replace(self.classes[numbers[0]], load=load, latency=latency), tuple(numbers)))
         return out
 
     def _usable_plans(self, steps: int, grouping: Sequence[MergedClass]) -> list[int]:
-        """Return the plans that finish in `steps` steps, as many as fit the linear program ([]: fewer than needed)."""
+        """Return the plans that finish in `steps` steps, as many as fit the linear program.
+
+        Return [] if only fewer than `min_plans` fit.
+        """
         usable: list[int] = []
-        cells = 0
+        entries = 0
         for plan in range(len(self.plans)):
             if 0 < self.deepest_of(plan) <= steps:
                 plan_classes = [chunk_class for chunk_class, _ in grouping if chunk_class.plan == plan]
-                cells += sum(
+                entries += sum(
                     count_entries(chunk_class, self.kinds, steps, self._deepest) for chunk_class in plan_classes
                 )
-                if cells > MOST_CELLS:
+                if entries > MOST_ENTRIES:
                     return usable if plan >= self.min_plans else []
                 usable.append(plan)
         return usable
 
     def _forbidden_starts(self, chunk_class: ChunkClass, steps: int, quiet: tuple[int, int]) -> Bools:
-        """Return, by step, whether the class must not start there since it would use a slow path in a quiet step."""
+        """Return, by step, whether the class must not start there, since it would use a slow path in a quiet step."""
         slow = chunk_class.latency > self.quickest
         starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
         return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
@@ -211,16 +216,16 @@ class UnevenStarts:
         return out
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
-        """Return the amounts in integers over the denominator: first that of every plan, then its classes' starts."""
+        """Return the amounts as integers in 1 / denominator. First each plan's amount is rounded, then its starts."""
         plans = [0.0] * len(self.plans)
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
-        shares = whole_numbers(np.array(plans), denominator)
+        shares = round_to_total(np.array(plans), denominator)
         out = np.zeros(exact.shape, np.int64)
         for number, chunk_class in enumerate(self.classes):
             share = int(shares[chunk_class.plan])
             if share:
-                out[number] = whole_alike(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
+                out[number] = round_keeping_run(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
         return out
 
     def _seconds_per_byte(self, sizes: Floats, steps: int) -> float:
@@ -233,25 +238,30 @@ class UnevenStarts:
         return float(busy.max(axis=0).sum())
 
     def to_schedule(self, sizes: StartSizes) -> Schedule:
-        """Return the schedule: a copy of every class for each of its starts; long runs of equal starts are pieces."""
-        common = self._common
-        table, rows = [still_chunks(self.plans, sizes.denominator, common)], []
-        count = len(table[0][0])
+        """Return the schedule: a copy of every class for each of its starts; a long run of equal starts is one copy in
+        pieces."""
+        common = self._common_denominator
+        chunk_table, rows = [unmoved_chunks(self.plans, sizes.denominator, common)], []
+        count = len(chunk_table[0][0])
         pieces = [np.ones(count, np.int64)]
-        for class_parts, starts, chunk_class in zip(sizes.counts, _starts_of(sizes.counts), self.classes, strict=True):
+        for class_parts, starts, chunk_class in zip(
+            sizes.counts, _list_starts(sizes.counts), self.classes, strict=True
+        ):
             plan = self.plans[chunk_class.plan]
-            number = np.full(len(plan.chunks), -1, np.int64)
-            number[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
-            class_rows = np.flatnonzero(number[plan.chunk] >= 0)
+            index_in_class = np.full(len(plan.chunks), -1, np.int64)
+            index_in_class[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
+            class_rows = np.flatnonzero(index_in_class[plan.chunk] >= 0)
             level = plan.step[class_rows] - _first_steps(plan)[plan.chunk[class_rows]]
             scale = common // plan.chunks.denominator
             for start, piece_count in starts.items():
                 share = plan.chunks.share[chunk_class.chunks] * (scale * int(class_parts[start]) * piece_count)
-                table.append((plan.chunks.block[chunk_class.chunks], share))
+                chunk_table.append((plan.chunks.block[chunk_class.chunks], share))
                 pieces.append(np.full(len(chunk_class.chunks), piece_count))
-                rows.append((chunk_class.plan, class_rows, level + start, number[plan.chunk[class_rows]] + count))
+                rows.append(
+                    (chunk_class.plan, class_rows, level + start, index_in_class[plan.chunk[class_rows]] + count)
+                )
                 count += len(chunk_class.chunks)
-        return join_plans(self.plans, table, rows, common * sizes.denominator, np.concatenate(pieces))
+        return join_plans(self.plans, chunk_table, rows, common * sizes.denominator, np.concatenate(pieces))
 
 
 def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[ChunkClass]:
@@ -296,11 +306,12 @@ def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Fl
     return load / capacity[:, None], latency
 
 
-def _starts_of(counts: NDArray[np.int64]) -> list[dict[int, int]]:
-    """Return, by class, the starting steps with the number of pieces that start there: 1, or `pieces`.
+def _list_starts(counts: NDArray[np.int64]) -> list[dict[int, int]]:
+    """Return, by class, the starting steps, each with its number of pieces.
 
-    Equal starts in consecutive steps are what pieces of one chunk do. All classes have the same number of pieces: the
-    length of the shortest long run.
+    Pieces of one chunk start in consecutive steps with equal amounts. So the longest run of such starts of a class
+    becomes one start in several pieces, and the others are starts of 1 piece. All classes use the same number of
+    pieces: the length of the shortest such run of LONG or more.
     """
     runs = [longest_run(row) for row in counts]
     pieces = min((length for _, length in runs if length >= LONG), default=1)
@@ -323,8 +334,8 @@ def simple_denominator(sizes: Floats) -> list[int]:
     ][:1]
 
 
-def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
-    """Return integers near these proportions that sum to the total, by largest remainders."""
+def round_to_total(values: Floats, total: int) -> NDArray[np.int64]:
+    """Return integers near these proportions that sum to the total (method of largest remainders)."""
     exact = values / values.sum() * total
     counts = np.floor(exact + NOTHING).astype(np.int64)
     order = np.argsort(counts - exact, kind="stable")
@@ -332,8 +343,8 @@ def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
     return counts
 
 
-def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
-    """Round like `whole_numbers`, but keep a long run of equal values equal."""
+def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
+    """Return the same as `round_to_total`, except that a long run of equal values stays equal."""
     start, length = longest_run(values)
     # the run gets equal integers; the other values share what remains
     each = round(float(values[start] / values.sum()) * total)
@@ -341,8 +352,8 @@ def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     other_values = values.copy()
     other_values[start : start + length] = 0
     if length < LONG or rest < 0 or not (each and other_values.any()):
-        return whole_numbers(values, total)
-    counts = whole_numbers(other_values, rest)
+        return round_to_total(values, total)
+    counts = round_to_total(other_values, rest)
     counts[start : start + length] = each
     return counts
 
@@ -355,58 +366,59 @@ def longest_run(values: NDArray[Any]) -> tuple[int, int]:
     return int(edges[at]), int(lengths[at])
 
 
-def still_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
+def unmoved_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
     """Return the blocks and shares of chunks that no plan moves, such as blocks that are already in place.
 
-    Shares are in units of 1 / (common * parts_per_share) of a block.
+    Shares are in units of 1 / (common * parts_per_share) of a block. `common`: a common denominator of all plans.
 
     Of an allgather in which only block 1 moves:
 
     >>> from antiphon.core.example import of_rows
-    >>> still_chunks([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], parts_per_share=4, common=1)
+    >>> unmoved_chunks([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], parts_per_share=4, common=1)
     (array([0, 2], dtype=int32), array([4, 4]))
     """
     moving = np.zeros(plans[0].collective.blocks, bool)
     for plan in plans:
         moving[plan.chunks.block[plan.chunk]] = True
     chunks = plans[0].chunks
-    rest = np.flatnonzero(~moving[chunks.block])
-    return chunks.block[rest], chunks.share[rest] * (common // chunks.denominator * parts_per_share)
+    unmoved = np.flatnonzero(~moving[chunks.block])
+    return chunks.block[unmoved], chunks.share[unmoved] * (common // chunks.denominator * parts_per_share)
 
 
 def join_plans(
     plans: Sequence[Schedule],
-    table: Sequence[tuple[NDArray[np.int32], Longs]],
+    chunk_table: Sequence[tuple[NDArray[np.int32], Longs]],
     rows: Sequence[tuple[int, Longs, Longs, Longs]],
     denominator: int,
     pieces: Longs,
 ) -> Schedule:
     """Join rows of several plans into one schedule; chunks are sorted by block and renumbered.
 
-    `table`: blocks and shares of the new chunks, in units of 1 / denominator; `rows`: (number of a plan, some of its
-    rows, their new steps, their new chunks); `pieces`: by new chunk.
+    `chunk_table`: blocks and shares of the new chunks; shares are in units of 1 / denominator of a block.
+    `rows`: tuples (number of a plan, some of its rows, their new steps, their new chunks).
+    `pieces`: by new chunk, its number of pieces.
 
     Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
 
     >>> from antiphon.core.example import of_rows
     >>> plans = [of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))] * 2
-    >>> table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
+    >>> chunk_table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
     >>> rows = [(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
-    >>> joint = join_plans(plans, table, rows, 4, np.array([1, 1]))
+    >>> joint = join_plans(plans, chunk_table, rows, 4, np.array([1, 1]))
     >>> joint.step.tolist(), joint.chunk.tolist(), joint.chunks.offset.tolist(), joint.chunks.share.tolist()
     ([0, 1], [0, 1], [0, 1], [1, 3])
     """
-    # sort the chunks by block; place[i] is the new number of chunk i
-    block = np.concatenate([column_part for column_part, _ in table])
-    share = np.concatenate([column_part for _, column_part in table]).astype(np.int64)
+    # sort the chunks by block; new_number[i] is the new number of chunk i
+    block = np.concatenate([column_part for column_part, _ in chunk_table])
+    share = np.concatenate([column_part for _, column_part in chunk_table]).astype(np.int64)
     order = np.argsort(block, kind="stable")
-    place = np.argsort(order)
+    new_number = np.argsort(order)
     block, share = block[order], share[order]
     # a chunk's offset: what precedes it in its block
     before = np.cumsum(share) - share
     first = np.searchsorted(block, block)
-    shrink = math.gcd(denominator, *np.unique(share).tolist())
-    chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
+    divisor = math.gcd(denominator, *np.unique(share).tolist())
+    chunks = Chunks(block, (before - before[first]) // divisor, share // divisor, denominator // divisor)
     # one table of routes; those of plan n begin at base[n]
     base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
     routes = plans[0].routes
@@ -426,7 +438,7 @@ def join_plans(
 
     return Schedule(
         plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
-        place[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
+        new_number[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
         column("op").astype(np.uint8), route=np.concatenate([route(n, row_numbers) for n, row_numbers, _, _ in rows]),
         routes=routes, pieces=pieces[order],
     )  # fmt: skip

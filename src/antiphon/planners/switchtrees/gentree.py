@@ -43,7 +43,7 @@ from antiphon.core.transform import pipeline
 from antiphon.cost import Profile, as_profile
 from antiphon.options import Option
 from antiphon.planners.shared.routing import with_routes
-from antiphon.planners.shared.rows import Pieces, refuse_more_than_fits
+from antiphon.planners.shared.rows import Pieces, refuse_too_many_transfers
 from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
 from antiphon.planners.switchtrees.cost import SLACK, Cost
 from antiphon.planners.switchtrees.graph import Graph, read_tree
@@ -84,7 +84,7 @@ def gentree(
     parameters = as_profile(profile)
     machine = parameters.on(topology)
     count = len(collective.members)
-    refuse_more_than_fits("gentree", topology, collective, 2 * count * count)
+    refuse_too_many_transfers("gentree", topology, collective, 2 * count * count)
     graph = read_tree(topology, collective.members)
     wanted_sizes = request.sizes if size is None else (parse_size(size),)
     # Without a size, plan for SIZES and yield the plans that differ.

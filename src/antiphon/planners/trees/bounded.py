@@ -34,7 +34,7 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
-from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 
@@ -87,7 +87,7 @@ class TreeGrower:
         self.grown_trees: dict[Hops, None] = {}
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
-        self.row = rows_of(topology, self.group)
+        self.row = orbit_rows(topology, self.group)
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)

@@ -45,7 +45,7 @@ from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.shared.orbits import Symmetries, free_group, rows_of
+from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
 from antiphon.planners.trees.exact_solve import simple_ratio
 from antiphon.planners.trees.master import TINY, Column, Master, Point
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
@@ -129,13 +129,13 @@ class View:
         """Return the view by symmetries that preserve demands and sinks and move every root (`group`: if known)."""
         group = free_group(topology, demand, sinks, seed) if group is None else group
         first_image = group[:, : topology.ranks].min(axis=0).tolist()
-        return View(group, [root for root in sorted(demand) if first_image[root] == root], rows_of(topology, group))
+        return View(group, [root for root in sorted(demand) if first_image[root] == root], orbit_rows(topology, group))
 
     @staticmethod
     def plain(topology: Topology, roots: list[int]) -> View:
         """Return the view without symmetry."""
         group = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
-        return View(group, roots, rows_of(topology, group))
+        return View(group, roots, orbit_rows(topology, group))
 
 
 def _pack_columns(

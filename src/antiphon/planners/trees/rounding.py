@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.orbits import Symmetries, rows_of
+from antiphon.planners.shared.orbits import Symmetries, orbit_rows
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
 MOST = 1024  # largest denominator by default,
@@ -87,7 +87,7 @@ class Capacities:
         """Return a machine's capacities. `group`: symmetries by which links and limits form orbits (default: none)."""
         every = [topology.bandwidth(link) for link in range(topology.links)]
         every += [limit.bandwidth for limit in topology.limits]
-        rows = np.arange(len(every)) if group is None else rows_of(topology, group)
+        rows = np.arange(len(every)) if group is None else orbit_rows(topology, group)
         size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
         images = 1 if group is None else len(group)
         capacity = [every[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]

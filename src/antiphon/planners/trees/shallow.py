@@ -95,12 +95,12 @@ class _Forest:
 class _Plans:
     """Forests, the fastest first, and the kinds to be mixed, each as a schedule.
 
-    The first `min_kinds` kinds form one fast forest; if a mix of all is too large, at least these stay.
+    The first `min_mixed` kinds form one fast forest; if a mix of all is too large, at least these stay.
     """
 
     forests: list[_Forest]
     kinds: list[Schedule]
-    min_kinds: int
+    min_mixed: int
 
 
 Depth = Annotated[int | None, Option("maximum depth of the trees (default: several)", unit="hops", minimum=1)]
@@ -143,7 +143,7 @@ def shallow(
     pipelining = PipelineOptions("shallow", pieces, steps, request.sizes, request.profile)
     # pipeline them for each size; a reduce is then run backwards
     for candidate in stage_plans(
-        PipelinePlans([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
+        PipelinePlans([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_mixed), pipelining
     ):
         schedule = (
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
@@ -185,7 +185,7 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
             replace(down_forest, schedule=schedule, depth=max(up_forest.depth, down_forest.depth), rate=rate)
         )
     return _Plans(
-        forests, [reduce_then_broadcast(kind, kind) for kind in plans[0].kinds if links is not None], plans[0].min_kinds
+        forests, [reduce_then_broadcast(kind, kind) for kind in plans[0].kinds if links is not None], plans[0].min_mixed
     )
 
 
