@@ -182,7 +182,7 @@ def in_boxes(here: Topology, members: Members) -> bool:
     return here.name.startswith("cluster:box=hgx") and len(members) == here.ranks and "boxes=1," not in f"{here.name},"
 
 
-HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
+HELPED = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
 PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any where every two ranks are linked directly or through switches": linked,
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,

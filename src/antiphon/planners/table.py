@@ -11,12 +11,12 @@ ROOTLESS = ("allgather", "reducescatter", "allreduce")  # every rank gets a resu
 ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ranks^2 rows, so `most` limits them
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
-HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
+IN_SWITCHES = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
 JOINED = "any where every two ranks are linked directly or through switches"
 
 
-def _entry(where: str, about: str, can: Can) -> Entry[Can]:
-    return Entry(f"antiphon.planners.{where}", about, can)
+def _entry(function: str, description: str, capabilities: Can) -> Entry[Can]:
+    return Entry(f"antiphon.planners.{function}", description, capabilities)
 
 
 def _pieces(*depths: int) -> list[dict[str, Any]]:
@@ -25,13 +25,16 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 
 # The fields of `PlannerCapabilities` used here; `tune` reads them.
 #   effort       time to plan and verify on many ranks, relative to a schedule of ranks / 2 transfers (1.0); no unit
-#   most         ranks, by collective: on more the planner is refused
+#   most         by collective, the most ranks: on more the planner is refused
 #   sweep        option sets that `tune` tries, by default only the defaults ({})
-#   tuned        False, or collectives: `tune` uses the planner for no others unless it is named
+#   tuned        the collectives for which `tune` uses the planner without its name; False: none
 #   tuned_from   ranks: on smaller machines `tune` uses the planner only by name
-#   tuned_joined False: `tune` uses the planner only by name where links or switches join every two ranks: it has won
-#                nowhere on such machines (`bench/bench_answers.py planners`)
-#   joined       links or switches must connect all ranks; otherwise the planner is refused
+#   tuned_joined False: where links or switches join every two ranks, `tune` uses the planner only by name, since it has
+#                won on no such machine (`bench/bench_answers.py planners`)
+#   joined       every two ranks must be linked directly or through switches; otherwise the planner is refused
+#   sizes        the planner makes another schedule for each message size
+#   in_switches  the planner needs switches that multicast or reduce
+#   process      it always runs in a process of its own
 #   composes     it combines plans of other planners; so it is not used to plan for a group
 #   costly       too slow to plan for groups, unless named
 TABLE: dict[str, Entry[Can]] = {
@@ -108,7 +111,7 @@ TABLE: dict[str, Entry[Can]] = {
         Can(ROOTLESS, JOINED, sweep=({}, *_pieces(4, 16)), effort=0.01, joined=True),
     ),
     "colocated-ps": _entry(
-        "classic.parameter_server:colocated_ps", "every rank is the server of a part: everyone to everyone, twice",
+        "classic.parameter_server:colocated_ps", "every rank is the server of an equal part of the data, in two steps",
         Can(("allreduce", "broadcast", "reduce"), JOINED, sweep=({}, *_pieces(4, 16)), effort=1.0, joined=True),
     ),
     "hierarchical-ps": _entry(
@@ -184,7 +187,7 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "nvls": _entry(
         "inswitch.nvls:nvls", "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
-        Can((*ROOTLESS, "broadcast", "reduce"), HELPED, effort=1.0, in_switches=True),
+        Can((*ROOTLESS, "broadcast", "reduce"), IN_SWITCHES, effort=1.0, in_switches=True),
     ),
     "sharp": _entry(
         "inswitch.sharp:sharp", "combined in the fabric and sent on from there, in one step",

@@ -50,10 +50,10 @@ from antiphon.planners.trees.blink_packing import (
     blink_allreduce,
     blink_broadcast,
     links_within,
-    of_kinds,
     one_hop,
     split_by_rate,
     three_phases,
+    with_link_kinds,
     with_links,
 )
 from antiphon.planners.trees.columns import pack_allreduce_lp
@@ -205,7 +205,7 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
 def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
     """Plan where neither direct links nor one-hop trees join the ranks, a case that the paper does not treat."""
     *_, packing = pack_allreduce(PackingTask(topology, collective))
-    return packing.schedule, packing.count, packing.how
+    return packing.schedule, packing.count, packing.method
 
 
 def _three_phases(
@@ -259,13 +259,13 @@ def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[LinkSu
     If no single kind joins them, all links form one set.
     """
     kinds = sorted({topology.types[i].kind for i in np.unique(topology.link_type).tolist()})
-    rated = [(_broadcast_rate(of_kinds(topology, [kind]), members), kind) for kind in kinds]
+    rated = [(_broadcast_rate(with_link_kinds(topology, [kind]), members), kind) for kind in kinds]
     best, kind = max(rated)
     # No kind of link joins all members by itself.
     if not best:
         return with_links(topology, np.ones(topology.links, bool)), None
-    rest = of_kinds(topology, [other for other in kinds if other != kind])
-    return of_kinds(topology, [kind]), rest if _broadcast_rate(rest, members) else None
+    rest = with_link_kinds(topology, [other for other in kinds if other != kind])
+    return with_link_kinds(topology, [kind]), rest if _broadcast_rate(rest, members) else None
 
 
 def _broadcast_rate(subset: LinkSubset, members: Sequence[int]) -> Fraction:
@@ -362,7 +362,7 @@ def _pack_exactly(subset: LinkSubset, collective: Collective) -> TreeSet:
     roots = collective.roots if collective.kind in ("broadcast", "scatter") else collective.members
     packing = pack_trees(subset.topology, dict.fromkeys(roots, 1), collective.members)
     count = max(sum(tree.root == root for tree in packing.trees) for root in roots)
-    return TreeSet(packing.rate, packing.how, count, trees=tuple(map(subset.map_tree, packing.trees)))
+    return TreeSet(packing.rate, packing.method, count, trees=tuple(map(subset.map_tree, packing.trees)))
 
 
 def _describe_packing(packing: Blink) -> str:

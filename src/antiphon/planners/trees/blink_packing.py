@@ -2,7 +2,7 @@
 
     3.2, 3.3   `blink_broadcast`, `blink_allreduce` pack trees on a machine without switches
     3.5        `three_phases` plans an allreduce over several servers
-    3.4        `split_by_rate` divides data between two kinds of links; `of_kinds` and `with_links` select links
+    3.4        `split_by_rate` divides data between two kinds of links; `with_link_kinds` and `with_links` select links
 
 Packing is the multiplicative-weights method of Garg and Könemann (1998). Every edge has a length:
 
@@ -55,9 +55,9 @@ from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
 EdgeSet = tuple[int, ...]  # a tree, by the numbers of its edges
 WeightedTrees = list[tuple[Fraction, EdgeSet]]
-FINEST = 8  # largest denominator of weights that the integer program tries
-GRAIN = 2**20  # denominator to which weights are rounded down after that
-NODES = 100  # branch-and-bound nodes per integer program
+LARGEST_DENOMINATOR = 8  # of the weights that the integer program tries
+FRACTION_DENOMINATOR = 2**20  # to which the linear program's weights are rounded down if all these fail
+MOST_NODES = 100  # branch-and-bound nodes per integer program
 PackServer = Callable[[Sequence[int]], list[Tree]]  # packs the undirected trees of one server's ranks
 
 
@@ -65,8 +65,8 @@ PackServer = Callable[[Sequence[int]], list[Tree]]  # packs the undirected trees
 class Blink:
     """Packed trees, in bytes/s: their total `rate`, and the `optimum` of any packing.
 
-    `packed`, `packed_rate`: number and rate of the trees before the integer program chose among them. `weights`: the
-    weights that it could choose from: "0 or 1", "whole", "1/2", ..., "fractions".
+    `packed`, `packed_rate`: number and rate of the trees before the integer program chose among them.
+    `weights`: the kind of weights that the chosen trees have: "0 or 1", "whole", "1/2", ..., "fractions".
     """
 
     trees: tuple[Tree, ...]
@@ -85,16 +85,16 @@ def blink_broadcast(
     `epsilon`: accuracy of the multiplicative weights. `threshold`: fraction of the optimum that may be lost to have few
     trees.
     """
-    n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
+    n, arcs, root_vertex = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     _, optimum = tightest_side(machine, root)
-    usable = [e for e, (_, b, _) in enumerate(arcs) if b != top]
+    usable = [e for e, (_, b, _) in enumerate(arcs) if b != root_vertex]
     ends = [arcs[e][:2] for e in usable]
 
-    def least(lengths: Sequence[float]) -> EdgeSet:
+    def find_cheapest(lengths: Sequence[float]) -> EdgeSet:
         """Return the cheapest tree out of the root, as positions in `usable`."""
-        return least_arborescence(n, ends, lengths, top)
+        return least_arborescence(n, ends, lengths, root_vertex)
 
-    packed = multiplicative_weights([arcs[e][2] for e in usable], least, epsilon)
+    packed = multiplicative_weights([arcs[e][2] for e in usable], find_cheapest, epsilon)
     selected, weights = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
     trees = tuple(tree_of_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
@@ -106,11 +106,11 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
     optimum, _ = weakest_partition_of(n, edges)
     ends = [edge[:2] for edge in edges]
 
-    def least(lengths: Sequence[float]) -> EdgeSet:
+    def find_cheapest(lengths: Sequence[float]) -> EdgeSet:
         """Return the cheapest spanning tree."""
         return least_spanning_tree(n, ends, lengths)
 
-    packed = multiplicative_weights([c for *_, c in edges], least, epsilon)
+    packed = multiplicative_weights([c for *_, c in edges], find_cheapest, epsilon)
     selected, weights = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
     trees = tuple(tree_of_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
@@ -119,7 +119,7 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
 def _blink_result(
     trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weights: str
 ) -> Blink:
-    """Return the result with rates in bytes/s; `packed` and `unit` are those before the integer program."""
+    """Return the result with rates in bytes/s. `packed`: the trees before the integer program, with rates in `unit`."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
     return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weights)
 
@@ -151,7 +151,7 @@ def multiplicative_weights(
             length[e] *= 1 + epsilon * weight / capacity[e]
         # only ratios of lengths matter: rescale before floats overflow
         if tree_length > 1e200:
-            length = [x * 2.0**-600 for x in length]
+            length = [x * 2.0**-600 for x in length]  # a power of 2 changes no digits
         fullest = max(x / c for x, c in zip(load, capacity, strict=True))
         if total / fullest >= (1 - epsilon) * proved:
             break
@@ -191,7 +191,10 @@ def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: S
 def select_few_trees(
     packed: WeightedTrees, capacity: Sequence[int], optimum: Fraction, threshold: Fraction = Fraction(1, 20)
 ) -> tuple[WeightedTrees, str]:
-    """Return fewer trees with coarse weights that reach (1 - threshold) of the optimum, and how coarse (3.2.1)."""
+    """Return fewer trees that reach (1 - threshold) of the optimum, and the kind of their weights (3.2.1).
+
+    The coarsest kind with which that is possible is taken; see `Blink.weights`.
+    """
     if not 0 <= threshold < 1:
         raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
     selected, weights = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
@@ -202,27 +205,29 @@ def select_few_trees(
 def _select_trees(
     packed: tuple[tuple[Fraction, EdgeSet], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
 ) -> tuple[WeightedTrees, str]:
-    """Do the work of `select_few_trees`, cached: integer programs take long, and several collectives use the same."""
+    """Do the work of `select_few_trees`, cached: integer programs take long, and several collectives need the
+    same one.
+    """
     trees = [tree for _, tree in packed]
     uses = np.zeros((len(capacity), len(trees)))
     for i, tree in enumerate(trees):
         uses[list(tree), i] = 1
-    widest = [min(capacity[e] for e in tree) for tree in trees]
+    narrowest = [min(capacity[e] for e in tree) for tree in trees]
     min_total = (1 - threshold) * optimum
     best: tuple[Fraction, WeightedTrees, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
-    for grain in range(FINEST + 1):  # 0: weights of 0 or 1
-        scale = max(grain, 1)
-        max_weight = [1 if grain == 0 else width * scale for width in widest]
+    for denominator in range(LARGEST_DENOMINATOR + 1):  # 0: weights of 0 or 1
+        scale = max(denominator, 1)
+        max_weight = [1 if denominator == 0 else width * scale for width in narrowest]
         chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, None)
         if chosen is not None and sum(chosen) >= min_total * scale:
             # first maximize the total; then, at the required total, minimize the number of trees
-            if grain:
+            if denominator:
                 chosen = (
                     _integer_weights(uses, [c * scale for c in capacity], max_weight, ceil(min_total * scale)) or chosen
                 )
             return _weighted_trees(
                 chosen, scale, trees
-            ), "0 or 1" if not grain else "whole" if grain == 1 else f"1/{grain}"
+            ), "0 or 1" if not denominator else "whole" if denominator == 1 else f"1/{denominator}"
     fractions = _fractional_weights(uses, capacity, trees)
     total = sum((w for w, _ in fractions), Fraction(0))
     if total >= min(min_total, best[0]):
@@ -241,20 +246,21 @@ def _integer_weights(
 ) -> list[int] | None:
     """Return integral weights of trees that fit the capacities, or None if none are found.
 
-    With the greatest sum; or, with `enough`, on the fewest trees whose weights sum to that at least. `uses[edge,
-    tree]`: 1 if the tree uses the edge.
+    Without `enough`, their sum is the greatest. With it, the trees are the fewest whose weights sum to `enough` at
+    least.
+    `uses[edge, tree]`: 1 if the tree uses the edge.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     count = uses.shape[1]
     limits = np.array(capacity, float)
     if enough is None:
-        program = milp(
+        solution = milp(
             -np.ones(count),
             constraints=LinearConstraint(uses, -np.inf, limits),
             bounds=Bounds(0, np.array(max_weight, float)),
             integrality=np.ones(count),
-            options={"node_limit": NODES},
+            options={"node_limit": MOST_NODES},
         )
     else:
         # variables: the weights, then per tree 0 or 1 for "chosen"
@@ -262,7 +268,7 @@ def _integer_weights(
         # a weight is nonzero only if its tree is chosen: w <= max_weight * chosen
         allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
         total = np.hstack([np.ones((1, count)), np.zeros((1, count))])
-        program = milp(
+        solution = milp(
             np.concatenate([np.zeros(count), np.ones(count)]),
             constraints=[
                 LinearConstraint(np.hstack([uses, zero]), -np.inf, limits),
@@ -271,11 +277,11 @@ def _integer_weights(
             ],
             bounds=Bounds(0, np.concatenate([np.array(max_weight, float), np.ones(count)])),
             integrality=np.ones(2 * count),
-            options={"node_limit": NODES},
+            options={"node_limit": MOST_NODES},
         )
-    if program.x is None:
+    if solution.x is None:
         return None
-    weights = [round(x) for x in program.x[:count]]
+    weights = [round(x) for x in solution.x[:count]]
     # the solver works with tolerances: check the rounded weights exactly
     fits = all(
         sum(w for w, use in zip(weights, row, strict=True) if use) <= c for row, c in zip(uses, capacity, strict=True)
@@ -290,16 +296,16 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Edge
     """
     from scipy.optimize import linprog
 
-    program = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
-    weights = [int(max(x, 0) * (1 - 1e-9) * GRAIN) for x in program.x]
+    solution = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
+    weights = [int(max(x, 0) * (1 - 1e-9) * FRACTION_DENOMINATOR) for x in solution.x]
     loads = [sum(w for w, use in zip(weights, row, strict=True) if use) for row in uses]
-    scale = max(Fraction(x, c * GRAIN) for x, c in zip(loads, capacity, strict=True))
-    weighted_trees = _weighted_trees(weights, GRAIN, trees)
+    scale = max(Fraction(x, c * FRACTION_DENOMINATOR) for x, c in zip(loads, capacity, strict=True))
+    weighted_trees = _weighted_trees(weights, FRACTION_DENOMINATOR, trees)
     return weighted_trees if scale <= 1 else [(w / scale, tree) for w, tree in weighted_trees]
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
-    """Return from every member a tree that reaches all others in one hop, of rate 1.
+    """Return a tree of rate 1 from every member that reaches all other members in one hop.
 
     Raises Unsupported if two members are joined neither directly nor through switches.
     """
@@ -328,15 +334,15 @@ class _NetworkCard:
 
 
 def three_phases(
-    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], local: PackServer
+    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], pack_server: PackServer
 ) -> tuple[Schedule, int]:
-    """Return an allreduce over several servers in three phases, and its number of parts.
+    """Return an allreduce over several servers in three phases, and the number of parts into which it cuts the data.
 
-    `servers`: the ranks of each. `local`: packs the undirected trees of a server's ranks. O(rows).
+    `servers`: the ranks of each. `pack_server`: returns packed undirected trees over a server's ranks. O(rows).
     """
     reach = Reach(topology)
     # cut the data wherever the share of a tree or of a network card ends, in any server
-    packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
+    packed = [pack_server(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
     network_cards = [_network_cards(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
     lists: list[Sequence[Tree | _NetworkCard]] = [*packed, *network_cards]
     refinement = refine_shares(lists)
@@ -371,16 +377,16 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
     start = max(_tree_height(hops) for _, hops in trees)
     servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
     stages = [replace(Part.alone(up, data), start=start - up.steps) for up, _ in servers]
-    # the roots exchange: each reduces an equal fraction from the others, then sends it back to them
+    # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
     if len(trees) > 1:
-        edge = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
+        bounds = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
         for number, (middle, _) in enumerate(trees):
             other_roots = [top for top, _ in trees if top != middle]
             star = {
                 top: Hop(middle, _one_hop_path(reach, middle, top), 1, _one_hop_path(reach, top, middle))
                 for top in other_roots
             }
-            own_data = data.cut(np.zeros(1, np.int64), edge[number : number + 1], edge[number + 1 : number + 2])
+            own_data = data.cut(np.zeros(1, np.int64), bounds[number : number + 1], bounds[number + 1 : number + 2])
             stages += [
                 replace(Part.alone(phase, own_data), start=start + i)
                 for i, phase in enumerate(_tree_schedules(ranks, middle, star))
@@ -391,8 +397,8 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
 
 def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
     """Return a reduce up a tree to its root, and a broadcast down from there."""
-    high, members = _tree_height(hops), (top, *hops)
-    up: list[Row] = [(high - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
+    height, members = _tree_height(hops), (top, *hops)
+    up: list[Row] = [(height - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
     down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
     shares = [(0, Fraction(1))]
     return (
@@ -409,7 +415,7 @@ def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) ->
 def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_NetworkCard]:
     """Return the network cards of server number `at`, with their ranks and rates.
 
-    Ranks share a card if their paths to another server begin with the same link or shared limit.
+    A machine names no cards: ranks share one if their paths to another server begin with the same link or shared limit.
     """
     topology = reach.topology
     outside = servers[at - 1][0]
@@ -443,17 +449,17 @@ def _tree_height(hops: dict[int, Hop]) -> int:
 
 @dataclass(frozen=True)
 class LinkSubset:
-    """A machine with some links of the whole machine: its link i is number `links[i]` there. Ranks are the same."""
+    """A machine with some of the links of another machine: its link i is link `links[i]` there. Ranks are the same."""
 
     topology: Topology
     links: tuple[int, ...]
 
     def map_path(self, path: Iterable[int]) -> tuple[int, ...]:
-        """Return a path in the whole machine's link numbers."""
+        """Return a path in the other machine's link numbers."""
         return tuple(self.links[link] for link in path)
 
     def map_tree(self, tree: Tree) -> Tree:
-        """Return the tree in the whole machine's link numbers."""
+        """Return the tree in the other machine's link numbers."""
         hops = tuple(
             (rank, Hop(hop.parent, self.map_path(hop.path), hop.depth, self.map_path(hop.back)))
             for rank, hop in tree.hops
@@ -464,10 +470,10 @@ class LinkSubset:
 def with_links(topology: Topology, keep: NDArray[np.bool_]) -> LinkSubset:
     """Return the machine with these links only; shared limits keep their remaining links. O(links)."""
     links = np.flatnonzero(keep)
-    place = np.cumsum(keep) - 1
+    new_number = np.cumsum(keep) - 1
     limits = []
     for limit in topology.limits:
-        remaining = tuple(int(place[link]) for link in limit.links if keep[link])
+        remaining = tuple(int(new_number[link]) for link in limit.links if keep[link])
         if remaining:
             limits.append(SharedLimit(limit.name, remaining, limit.bandwidth))
     subset = replace(
@@ -477,8 +483,8 @@ def with_links(topology: Topology, keep: NDArray[np.bool_]) -> LinkSubset:
     return LinkSubset(subset, tuple(links.tolist()))
 
 
-def of_kinds(topology: Topology, kinds: Iterable[str]) -> LinkSubset:
-    """Return the machine with the links of these kinds only, such as "nvlink"."""
+def with_link_kinds(topology: Topology, kinds: Iterable[str]) -> LinkSubset:
+    """Return the machine with the links whose type has one of these kinds, such as "nvlink"."""
     kept_kinds = set(kinds)
     keep = np.array([kind.kind in kept_kinds for kind in topology.types])[topology.link_type]
     return with_links(topology, keep)
@@ -493,8 +499,9 @@ def links_within(topology: Topology, place: str) -> LinkSubset:
 def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
     """Return how much of `total` goes over the slow links (PCIe) so that both kinds finish together (Equation 8).
 
-    `fast`, `slow`: rates of trees over each kind; `waiting`: T_dpa, the delay before the slow ones may start. If the
-    equation is negative (little data, which the paper does not treat), all data use the fast links.
+    `fast`, `slow`: rates of the trees over each kind of links. `waiting`: T_dpa, the delay before the slow links may
+    start. If the equation gives a negative amount (little data, which the paper does not treat), all data use the fast
+    links.
     """
     share = (total * slow - waiting * slow * fast) / (slow + fast)
     return max(share, Fraction(0))

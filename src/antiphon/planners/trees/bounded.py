@@ -1,4 +1,4 @@
-"""Pack trees of bounded depth out of one root, near the greatest rate that such trees can have.
+"""Pack trees of bounded depth out of one root, by_nearest the greatest rate that such trees can have.
 
 Input: a machine, its root and members (`TreeGrower`), and the maximum depth. Output (`pack_bounded`): trees with rates
 that fit all links and shared limits together. It is the engine of the planner `shallow`.
@@ -7,17 +7,17 @@ The method is a heuristic column generation (compare columns.py). Trees are grow
 grow exponentially with the load that earlier trees put on a link (multiplicative weights), so that trees avoid each
 other. Then a linear program finds the best rates of all trees so far; its dual prices, blended with the former, show
 where another tree would help. This repeats until the rate gains no more. With symmetries that keep the root in place,
-a tree stands for all its images, and a row of the program is an orbit of links or limits.
+a tree stands for all its images, and a row of the linear program is an orbit of links or limits.
 
 Growing one tree: minimum spanning trees of bounded depth are NP-hard (facility location is a special case), so no
 optimum is promised. `grow_tree` starts with a tree of the fewest hops, or of the cheapest paths. Then it adds hubs: the
-rank that saves most becomes the parent of every rank that it can serve for less within the depth, until nothing is
-saved.
+rank that saves most becomes the parent of every rank to which its hop is cheaper, within the depth; and so on until no
+rank saves anything.
 
 Example: root 0, eight ranks at price 10 from the root and price 1 from each other, depth 2. All from the root cost 80.
 One hub costs 10 + 7 * 1 = 17.
 
-Effort is counted in ranks^2 times hubs, so results are the same on every machine.
+Effort is counted in ranks^2 times hubs, so results are the same on every computer.
 """
 
 from __future__ import annotations
@@ -45,26 +45,29 @@ Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the root with the h
 class BoundedLimits:
     """Effort and tolerances of the search for trees of bounded depth."""
 
-    round_effort: int = 4000  # rounds of each stage = this / ranks,
-    min_rounds: int = 24  # at least this many
+    round_effort: int = 4000  # each stage has this / ranks rounds,
+    min_rounds: int = 24  # but at least this many
     max_rounds: int = 120  # and at most this many
     max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
-    hub_effort: int = 3 * 10**4  # fixed effort of a hub
-    min_trees: int = 10  # trees for which the effort must suffice
-    trees_per_program: int = 8  # trees between programs on machines of more than large_ranks
-    max_idle: int = 10  # programs without a new tree or gain, after which the search ends
+    hub_effort: int = 3 * 10**4  # effort of trying a hub, besides ranks^2
+    min_trees: int = 10  # no tree may use more than max_effort / min_trees
+    trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after so many trees
+    max_idle: int = 10  # rounds without gain, after which the search ends
     sharpness: float = 8.0  # the fullest row costs e^sharpness times an empty one
-    random_factors: tuple[float, float] = (0.5, 2.0)  # of prices, so that trees differ
+    random_factors: tuple[float, float] = (
+        0.5,
+        2.0,
+    )  # prices are multiplied by factors in this range, so that trees differ
     min_gain: float = 1e-4  # relative: smaller differences of rates do not count
-    sparse_rounds: int = 4  # programs solved for few trees
-    rare: float = 0.1  # rates below this fraction of the mean rate count as small
-    large_ranks: int = 128  # on more ranks, symmetries within boxes would multiply the trees too much
-    tie_price: float = 1e-6  # of the mean price: surcharge per link, more on slow ones
+    sparse_rounds: int = 4  # linear programs solved in turn to have few trees
+    small_rate: float = 0.1  # rates below this fraction of total rate / ranks count as small
+    large_ranks: int = 128  # on more ranks, symmetries within boxes are not used: they would multiply the trees
+    tie_price: float = 1e-6  # surcharge per link, as a fraction of the mean price; slow links have more
     solver_gap: float = 1e-7  # relative optimality gap of the linear programs
-    max_denominator: int = 10**6  # of rates in unit links,
-    min_rate: Fraction = Fraction(1, 1000)  # if above this; rounding would distort smaller rates
+    max_denominator: int = 10**6  # to which rates, in unit links, are rounded
+    min_rate: Fraction = Fraction(1, 1000)  # smaller rates stay as they are: rounding would distort them
     missing_price: float = 1e30  # price of a missing path
-    min_saving: float = 1e-9  # relative: a change must save more
+    min_saving: float = 1e-9  # a hub must save more than this fraction of the tree's cost
 
 
 BOUNDED = BoundedLimits()
@@ -73,8 +76,8 @@ BOUNDED = BoundedLimits()
 class TreeGrower:
     """A machine prepared for growing trees out of one root.
 
-    `capacity`: by row, bytes/s; a row is a link, a shared limit, or an orbit of these under `group`. `spent`: effort so
-    far. `grown_trees`: every tree that was grown.
+    `capacity`: by row, bytes/s; a row is a link, a shared limit, or an orbit of these under `group`.
+    `spent`: effort so far. `grown_trees`: every tree that was grown. `position`: by rank, its index in the members.
     """
 
     def __init__(
@@ -91,48 +94,49 @@ class TreeGrower:
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
-        # of_row[i] is a row that link of_link[i] loads: its own, and those of its limits
+        # link crossing_link[i] loads row crossing_row[i]: the row of the link itself, and those of its limits
         limits_per_link = np.diff(resources.limit_ptr)
-        self.of_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
-        self.of_link = np.concatenate(
+        self.crossing_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
+        self.crossing_link = np.concatenate(
             [np.arange(topology.links), np.repeat(np.arange(topology.links), limits_per_link)]
         )
         self.paths = PricedPaths(
             topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
         )
         link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
-        # a slight surcharge per link, larger on slow ones, decides between equally cheap paths
-        self.slow = BOUNDED.tie_price * (
+        # a slight surcharge per link, larger on slow links, decides between equally cheap paths
+        self.tie_surcharge = BOUNDED.tie_price * (
             1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links)
         )
-        self.place = {rank: number for number, rank in enumerate(members)}
+        self.position = {rank: number for number, rank in enumerate(members)}
 
     @property
-    def plain(self) -> bool:
-        """Whether there is no symmetry to use."""
+    def has_no_symmetry(self) -> bool:
+        """Whether the only symmetry is the identity."""
         return len(self.group) == 1
 
-    def grow_priced(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
+    def grow_priced(self, price: Floats, max_depth: int, by_nearest: bool = False) -> tuple[Hops, Floats] | None:
         """Return a cheap tree at these prices of rows, and its load on each row; None if no tree is that shallow.
 
-        `near`: as for `grow_tree`.
+        `by_nearest`: as for `grow_tree`.
         """
-        link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
-        priced_paths = self.paths.price_paths(link_price + self.slow * link_price.mean() + 1e-300)
+        link_price = np.bincount(self.crossing_link, weights=price[self.crossing_row], minlength=self.topology.links)
+        # 1e-300: no price may be 0, which a sparse graph may take for a missing link
+        priced_paths = self.paths.price_paths(link_price + self.tie_surcharge * link_price.mean() + 1e-300)
         # grow the tree over positions in the members, then look up its links
-        cells = len(self.place) ** 2 + BOUNDED.hub_effort
+        hub_effort = len(self.position) ** 2 + BOUNDED.hub_effort
         grown = grow_tree(
             priced_paths[0],
-            self.place[self.root],
+            self.position[self.root],
             max_depth,
-            max(BOUNDED.max_effort // BOUNDED.min_trees // cells, 1),
-            near,
+            max(BOUNDED.max_effort // BOUNDED.min_trees // hub_effort, 1),
+            by_nearest,
         )
         if grown is None:
             return None
-        self.spent += cells * grown.hubs
+        self.spent += hub_effort * grown.hubs
         hops = []
-        for rank, at in self.place.items():
+        for rank, at in self.position.items():
             if rank != self.root:
                 parent = int(grown.parent[at])
                 path = self.paths.path_links(priced_paths, parent, at)
@@ -144,7 +148,7 @@ class TreeGrower:
         """Return how often a tree uses each row."""
         links = np.array([link for _, hop in hops for link in hop.path])
         crossed = np.bincount(links, minlength=self.topology.links)
-        load = np.bincount(self.of_row, weights=crossed[self.of_link], minlength=len(self.capacity))
+        load = np.bincount(self.crossing_row, weights=crossed[self.crossing_link], minlength=len(self.capacity))
         return load.astype(np.float64)
 
 
@@ -157,42 +161,43 @@ def pack_bounded(
     """
     # columns of the linear program: trees with their load on every row
     columns = {tree.hops: grower.row_load(tree.hops) for tree in start_trees}
-    used = np.sum([*columns.values(), np.zeros(len(grower.capacity))], axis=0)
-    rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(grower.place)))
+    row_loads = np.sum([*columns.values(), np.zeros(len(grower.capacity))], axis=0)
+    rounds = min(BOUNDED.max_rounds, max(BOUNDED.min_rounds, BOUNDED.round_effort // len(grower.position)))
     rng = np.random.default_rng(max_depth)
-    # stage 1: prices from loads only, perturbed in every other turn so that trees differ
-    for turn in range(0 if start_trees else rounds):
+    # stage 1: prices from loads only, perturbed in every other round so that trees differ
+    for round_number in range(0 if start_trees else rounds):
         if columns and (
             grower.spent >= BOUNDED.max_effort
-            or (turn % BOUNDED.trees_per_program == 0 and _reaches_goal(grower, list(columns.values()), goal))
+            or (round_number % BOUNDED.trees_per_lp == 0 and _reaches_goal(grower, list(columns.values()), goal))
         ):
             break
-        price = _load_prices(used, grower.capacity) * (
-            rng.uniform(*BOUNDED.random_factors, len(used)) if turn % 2 else 1
+        price = _load_prices(row_loads, grower.capacity) * (
+            rng.uniform(*BOUNDED.random_factors, len(row_loads)) if round_number % 2 else 1
         )
-        tree = grower.grow_priced(price, max_depth, turn % 4 > 1)
+        tree = grower.grow_priced(price, max_depth, round_number % 4 > 1)
         if tree is None:
             return None
         columns[tree[0]] = tree[1]
-        used += tree[1]
+        row_loads += tree[1]
     # stage 2: prices of the linear program, blended with those of loads
     rates, price = _solve_rates(grower, list(columns.values()))
     best, idle = rates.sum(), 0
-    for turn in range(rounds):
+    for round_number in range(rounds):
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         before = len(columns)
-        # three trees per round: at the program's prices alone, and at two blends
-        for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
-            price_blend = _load_prices(used, grower.capacity) * (
-                rng.uniform(*BOUNDED.random_factors, len(used)) if blend else 1
+        # per round three or four trees: at the linear program's prices single_rate, and at two blends with prices of
+        # loads
+        for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
+            price_blend = _load_prices(row_loads, grower.capacity) * (
+                rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
             )
             price_blend = _blend_prices(price, price_blend, grower.capacity, blend)
-            for near in (False, True) if number == 2 else (turn % 2 == 0,):
-                tree = grower.grow_priced(price_blend, max_depth, near)
+            for by_nearest in (False, True) if number == 2 else (round_number % 2 == 0,):
+                tree = grower.grow_priced(price_blend, max_depth, by_nearest)
                 assert tree is not None
                 columns[tree[0]] = tree[1]
-                used += tree[1]
+                row_loads += tree[1]
         if len(columns) > before:
             rates, price = _solve_rates(grower, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + BOUNDED.min_gain) else idle + 1
@@ -201,17 +206,19 @@ def pack_bounded(
 
 
 def _reaches_goal(grower: TreeGrower, loads: Sequence[Floats], goal: float) -> bool:
-    """Return whether trees with these loads reach the goal already; asked on large machines only, to save time."""
-    return len(grower.place) > BOUNDED.large_ranks and _solve_rates(grower, loads)[0].sum() >= goal * (
+    """Return whether trees with these loads reach the goal already; False on smaller machines, where stage 2 is
+    quick.
+    """
+    return len(grower.position) > BOUNDED.large_ranks and _solve_rates(grower, loads)[0].sum() >= goal * (
         1 - BOUNDED.min_gain
     )
 
 
-def _load_prices(used: Floats, capacity: Floats) -> Floats:
+def _load_prices(row_loads: Floats, capacity: Floats) -> Floats:
     """Return prices that grow exponentially with each row's load relative to its capacity."""
-    full = used / capacity
-    top = full.max()
-    return exp(BOUNDED.sharpness * (full / top - 1)) / capacity if top else 1 / capacity
+    fill = row_loads / capacity
+    top = fill.max()
+    return exp(BOUNDED.sharpness * (fill / top - 1)) / capacity if top else 1 / capacity
 
 
 def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) -> Floats:
@@ -220,52 +227,54 @@ def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) 
 
 
 def _scaled_table(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
-    """Return the matrix of the linear program, the rate of each tree if it were alone, and which rows have load.
+    """Return the matrix of the linear program, the greatest rate of each tree on its own, and which rows have load.
 
-    An entry [row, tree] is the fraction of the row's capacity that the tree uses at that rate, so at most 1: this suits
-    the solver. Rows without load are left out.
+    An entry [row, tree] is the fraction of the row's capacity that the tree uses at that rate. So entries are at most
+    1, which suits the solver. Rows without load are left out.
     """
     table = np.array(loads).T / grower.capacity[:, None]
-    alone = 1 / table.max(axis=0)
-    table = table * alone
+    single_rate = 1 / table.max(axis=0)
+    table = table * single_rate
     loaded_rows: Bools = table.any(axis=1)
-    return table[loaded_rows], alone, loaded_rows
+    return table[loaded_rows], single_rate, loaded_rows
 
 
 def _solve_rates(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Return the rates of trees with these loads that are greatest in total, and the dual prices of rows."""
+    """Return rates of the trees with these loads whose sum is greatest, and the dual prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, loaded_rows = _scaled_table(grower, loads)
-    solution = linprog(-alone / alone.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds")
+    table, single_rate, loaded_rows = _scaled_table(grower, loads)
+    solution = linprog(
+        -single_rate / single_rate.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds"
+    )
     assert solution.status == 0, "a packing of trees has an optimum"
     price = np.zeros(len(grower.capacity))
     # dual prices of the scaled rows, back to prices per byte
     price[loaded_rows] = np.maximum(-solution.ineqlin.marginals, 0)
-    return solution.x * alone, price / grower.capacity
+    return solution.x * single_rate, price / grower.capacity
 
 
 def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
     """Return rates with the same total on few and shallow trees.
 
     A linear program minimizes the mean depth of ranks, over all trees weighted by rate. It is repeated with costs that
-    favour trees of large rate in the solution before (reweighted L1 minimization), so that few trees remain.
+    favour trees of large rate in the previous solution (reweighted L1 minimization), so that few trees remain.
     """
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, _ = _scaled_table(grower, list(columns.values()))
+    table, single_rate, _ = _scaled_table(grower, list(columns.values()))
     depth_sums = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
     total_rate, balanced_rates = rates.sum(), rates
-    for turn in range(BOUNDED.sparse_rounds):
+    for round_number in range(BOUNDED.sparse_rounds):
         # a tree of small rate costs more, up to twice as much as one of large rate
-        rare = total_rate / len(grower.place)
+        unit_rate = total_rate / len(grower.position)
         cost = (
             depth_sums
             / depth_sums.mean()
-            * (1 + BOUNDED.rare / (balanced_rates / rare + BOUNDED.rare) if turn else 1)
-            * alone
+            * (1 + BOUNDED.small_rate / (balanced_rates / unit_rate + BOUNDED.small_rate) if round_number else 1)
+            * single_rate
             / total_rate
         )
         # the total must stay the same, up to the solver's accuracy
@@ -273,13 +282,13 @@ def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates
             cost,
             A_ub=sp.csr_array(table),
             b_ub=np.ones(len(table)),
-            A_eq=(alone / total_rate)[None],
+            A_eq=(single_rate / total_rate)[None],
             b_eq=[1 - BOUNDED.solver_gap],
             method="highs-ds",
         )
         if solution.status != 0:
             break
-        balanced_rates = solution.x * alone
+        balanced_rates = solution.x * single_rate
     return np.asarray(balanced_rates, np.float64)
 
 
@@ -304,8 +313,8 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     equally many images.
     """
     inside = set(members)
-    colour = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
-    orbit = _label_orbits(automorphisms(topology, colour), topology.nodes)
+    color = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
+    orbit = _label_orbits(automorphisms(topology, color), topology.nodes)
     other_members = [rank for rank in members if rank != root]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
@@ -320,13 +329,13 @@ def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
-    # power = element ** boxes, by repeated squaring: the identity for symmetries that rotate the boxes
+    # power = element^boxes for every symmetry, by repeated squaring: the identity if the symmetry rotates the boxes
     power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
     while times:
         power = np.take_along_axis(square, power, 1) if times & 1 else power
         square, times = np.take_along_axis(square, square, 1), times // 2
-    box_turns = group[(power == np.arange(group.shape[1])).all(axis=1)]
-    return box_turns if len(box_turns) == boxes else group
+    box_rotations = group[(power == np.arange(group.shape[1])).all(axis=1)]
+    return box_rotations if len(box_rotations) == boxes else group
 
 
 def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
@@ -345,8 +354,8 @@ class PricedPaths:
     """Cheapest paths between ranks at changing prices of links, by direct links or through switches."""
 
     def __init__(self, topology: Topology, ranks: Longs, links: Longs) -> None:
-        """Use these links only. In the graph, links out of a rank leave from a second node of it, numbered beyond the
-        topology's nodes: so no path passes through a rank.
+        """Use only `links`. In the graph each rank is two nodes: links into rank r lead to node r, and links out of it
+        begin at node r + (nodes of the topology). So no path passes through a rank.
         """
         self.ranks, self.nodes, self.links_used = ranks, topology.nodes, links
         src, dst = topology.link_src[links].astype(np.int64), topology.link_dst[links].astype(np.int64)
@@ -355,7 +364,11 @@ class PricedPaths:
         self.size = topology.nodes + topology.ranks
 
     def price_paths(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
-        """Return the cost by [from, to] in places of `ranks`, and what `path_links` needs: predecessors, link table."""
+        """Return the cost by [from, to] as positions in `ranks`, and for `path_links` the predecessors and a link
+        table.
+
+        The link table has the ends of each used link as one number (ascending), and the link's number.
+        """
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
 
@@ -377,7 +390,7 @@ class PricedPaths:
         return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
 
     def path_links(self, priced_paths: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
-        """Return the links of the cheapest path from `tail` to `head` (places in `ranks`), by `price_paths`."""
+        """Return the links of the cheapest path between `tail` and `head`, positions in `ranks`, by `price_paths`."""
         _, before, (key, link) = priced_paths
         path = []
         node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
@@ -390,43 +403,43 @@ class PricedPaths:
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """By place in the members: every rank's parent (-1 for the root) and depth; and the number of hubs tried."""
+    """A tree over positions in the members: by position, the parent (-1: root) and the depth. `hubs`: hubs tried."""
 
     parent: Longs
     depth: Longs
     hubs: int
 
 
-def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, near: bool = False) -> GrownTree | None:
+def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, by_nearest: bool = False) -> GrownTree | None:
     """Return a cheap tree out of the root, at most `max_depth` deep; None if there is none. O(ranks^2) per hub.
 
-    `near`: start with a tree grown rank by rank, each time by the cheapest hop, if that reaches all; by default level
-    by level. `hubs`: the most hubs to try.
+    `by_nearest`: start with a tree grown rank by rank, each time by the cheapest hop (if that reaches all ranks), and
+    not with one grown level by level. `hubs`: the most hubs to try.
     """
-    first_tree = (_grow_nearest(cost, root, max_depth) if near else None) or _grow_by_level(cost, root, max_depth)
+    first_tree = (_grow_nearest(cost, root, max_depth) if by_nearest else None) or _grow_by_level(cost, root, max_depth)
     return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, *first_tree)
 
 
 def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs, depth: Longs) -> GrownTree:
-    """Improve a tree by hubs: the rank that saves most becomes the parent of all ranks that it serves for less."""
+    """Improve a tree by hubs: the rank that saves most becomes the parent of all ranks to which its hop is cheaper."""
     count = len(cost)
     everyone = np.arange(count)
     hub_count = 0
     while hub_count < min(4 * count, hubs):
         hub_count += 1
         height = _subtree_heights(parent, depth)
-        paid = cost[parent, everyone]
-        paid[root] = 0
-        saved = paid[None, :] - cost  # by [new parent, rank]
-        saved[(depth[:, None] + 1 + height[None, :]) > max_depth] = 0
-        saved[:, root] = 0
-        np.maximum(saved, 0, out=saved)
-        _forbid_cycles(saved, parent, depth)
-        gain = saved.sum(axis=1)
+        hop_cost = cost[parent, everyone]
+        hop_cost[root] = 0
+        savings = hop_cost[None, :] - cost  # by [new parent, rank]
+        savings[(depth[:, None] + 1 + height[None, :]) > max_depth] = 0
+        savings[:, root] = 0
+        np.maximum(savings, 0, out=savings)
+        _forbid_cycles(savings, parent, depth)
+        gain = savings.sum(axis=1)
         hub = int(gain.argmax())
-        if gain[hub] <= BOUNDED.min_saving * (paid.sum() + BOUNDED.min_saving):
+        if gain[hub] <= BOUNDED.min_saving * (hop_cost.sum() + BOUNDED.min_saving):
             break
-        moved = np.flatnonzero(saved[hub] > 0)
+        moved = np.flatnonzero(savings[hub] > 0)
         parent[moved] = hub
         depth = _tree_depths(parent, root)
     return GrownTree(parent, depth, hub_count)
@@ -447,17 +460,17 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs
     count = len(cost)
     parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     depth[root] = 0
-    by, price = np.full(count, root), cost[root].copy()
+    best_parent, price = np.full(count, root), cost[root].copy()
     price[root] = np.inf
     for _ in range(count - 1):
         rank = int(price.argmin())
         if price[rank] >= BOUNDED.missing_price:
             return None
-        parent[rank], depth[rank] = by[rank], depth[by[rank]] + 1
+        parent[rank], depth[rank] = best_parent[rank], depth[best_parent[rank]] + 1
         price[rank] = np.inf
         if depth[rank] < max_depth:
             cheaper = (cost[rank] < price) & (depth < 0)
-            by[cheaper], price[cheaper] = rank, cost[rank][cheaper]
+            best_parent[cheaper], price[cheaper] = rank, cost[rank][cheaper]
     return parent, depth
 
 
@@ -499,11 +512,11 @@ def _tree_depths(parent: Longs, root: int) -> Longs:
     return depth
 
 
-def _forbid_cycles(saved: Floats, parent: Longs, depth: Longs) -> None:
+def _forbid_cycles(savings: Floats, parent: Longs, depth: Longs) -> None:
     """Set the savings of moves that would put a rank below itself to 0, in place."""
     everyone = np.arange(len(parent))
-    above: Longs = everyone
+    ancestor: Longs = everyone
     for _ in range(int(depth.max())):
-        above = np.where(parent[above] >= 0, parent[above], above)
-        saved[everyone, above] = 0
-    saved[everyone, everyone] = 0
+        ancestor = np.where(parent[ancestor] >= 0, parent[ancestor], ancestor)
+        savings[everyone, ancestor] = 0
+    savings[everyone, everyone] = 0

@@ -2,17 +2,20 @@
 
 Input: a machine, the demand of every root (its relative amount of data) and the sinks, the ranks that receive all of
 it. Output (`Packing`): trees with exact rates that fit all links and shared limits, their total rate, and an upper
-bound on the rate of any packing. The program has a variable per tree and a row per link or shared limit:
+bound on the rate of any packing. The linear program has a variable per tree and a row per link or shared limit:
 
     maximize    t                                                   (the rate of the packing)
     such that   for every root r:   sum of the rates of its trees = demand[r] * t
                 for every row:      sum over trees of (rate * how often the tree uses the row) <= capacity
 
-There are exponentially many trees (columns), so they are generated: solve the program over the trees known so far; its
-dual gives a price per row and a worth per root; a tree that costs less than its root's worth at these prices improves
-the optimum. Add the cheapest tree of each root (pricing.py) and repeat. If no tree is cheaper than its worth, the
-program is optimal, and the prices prove the rate by weak duality. A hop between ranks takes the cheapest path through
-switches, so paths need not be enumerated.
+There are exponentially many trees (columns), so they are generated: solve the linear program over the trees known so
+far. Its dual has a price per row and, per root, a worth (the dual value of the root's equation). A tree that costs less
+than its root's worth at these prices improves the optimum. Add the cheapest tree of each root (pricing.py) and repeat.
+If no tree costs less than its root's worth, the solution is optimal, and the prices prove its rate by weak duality:
+
+    rate of any packing <= (sum of capacity * price) / (sum over roots of demand * cost of the root's cheapest tree)
+
+A hop between ranks takes the cheapest path through switches, so paths need not be enumerated.
 
 Example: broadcast from 0 to 1 and 2 on unit links between all pairs. With the star 0>1, 0>2 alone the rate is 1. Its
 links now have prices, 1>2 and 2>1 are free, so a path such as 0>1>2 is cheaper; with both paths the rate is 2, the cut
@@ -52,19 +55,22 @@ from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops,
 from antiphon.planners.trees.to_schedule import Forest, Tree
 
 _SIMPLE = (12, 200, 5000)  # largest denominators tried for exact prices
-_DEEPER = 4  # depths tried beyond the least possible, before depth is left free
-_FINE = 2**28  # float prices are rounded to this part of the greatest: sums over trees stay in int64
-_BETTER = 1e-8  # a column must cost less than its worth by this fraction of the value
-_WARM = 6  # trees per group at prices that grow with load, before the first linear program
+_EXTRA_DEPTHS = 4  # depths tried beyond the least possible, before depth is left free
+_PRICE_SCALE = 2**28  # float prices become integers up to this: sums over trees stay in int64
+_MIN_SAVING = 1e-8  # a column must cost less than its group's worth by this fraction of the value
+_FIRST_TREES = 6  # trees per group at prices that grow with load, before the first linear program
+_LOAD_SHARPNESS = 3.0  # there, the price per capacity of the fullest row is e^3 times that of an empty one
 _MOST_ROUNDS = 2000  # of pricing per linear program
 _PATIENCE = 8  # rounds without gain, with a depth limit, before giving up
-_TRIES = 6  # random restarts per shallow tree once the quick heuristic stops helping
-_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach, before giving up
+_RESTARTS = 6  # random restarts per shallow tree once the quick heuristic finds no better tree
+_MOST_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach, before giving up
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Root r's trees carry demand[r] * rate bytes per second in total. No packing of trees exceeds `bound`."""
+    """Packed trees; those of root r carry demand[r] * rate bytes per second in total. No packing exceeds rate
+    `bound`.
+    """
 
     rate: Fraction
     representatives: tuple[Tree, ...]  # the trees of one root per orbit
@@ -94,23 +100,23 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
     + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
     """
     needed = _check_demand(topology, demand, sinks)
-    return _pack_columns(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
+    return _pack_columns(topology, needed, sinks, hops, QuotientView.without_symmetry(topology, sorted(needed)))
 
 
 def pack_orbits(
-    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None
+    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: QuotientView | None = None
 ) -> Packing | None:
     """Pack trees of one root per orbit; the other roots use their images. None if the machine has no useful symmetry.
 
     `view`: the symmetries, if known. Otherwise as `pack_lp`, with fewer rows and roots.
     """
     needed = _check_demand(topology, demand, sinks)
-    view = view or View.of(topology, needed, sinks, 0)
+    view = view or QuotientView.of(topology, needed, sinks, 0)
     return _pack_columns(topology, needed, sinks, None, view) if view.images > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class QuotientView:
     """A machine modulo some of its symmetries: one root per orbit, and the orbit of every link and shared limit."""
 
     group: Symmetries  # a row per symmetry: the image of every node, link and limit
@@ -125,21 +131,25 @@ class View:
     @staticmethod
     def of(
         topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Symmetries | None = None
-    ) -> View:
-        """Return the view by symmetries that preserve demands and sinks and move every root (`group`: if known)."""
+    ) -> QuotientView:
+        """Return the view by symmetries that preserve demands and sinks and move every root: `group`, or those
+        found.
+        """
         group = free_group(topology, demand, sinks, seed) if group is None else group
         first_image = group[:, : topology.ranks].min(axis=0).tolist()
-        return View(group, [root for root in sorted(demand) if first_image[root] == root], orbit_rows(topology, group))
+        return QuotientView(
+            group, [root for root in sorted(demand) if first_image[root] == root], orbit_rows(topology, group)
+        )
 
     @staticmethod
-    def plain(topology: Topology, roots: list[int]) -> View:
-        """Return the view without symmetry."""
+    def without_symmetry(topology: Topology, roots: list[int]) -> QuotientView:
+        """Return the view in which every root, link and limit is an orbit of its own."""
         group = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
-        return View(group, roots, orbit_rows(topology, group))
+        return QuotientView(group, roots, orbit_rows(topology, group))
 
 
 def _pack_columns(
-    topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View
+    topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: QuotientView
 ) -> Packing:
     """Pack the trees of one root per orbit; `hops`: maximum depth, None to choose it."""
     network = network_of(topology)
@@ -149,7 +159,7 @@ def _pack_columns(
     search = DepthSearch(
         lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut
     )
-    # Edmonds, and splitting off balanced switches: the cut bound is attained
+    # by Edmonds' theorem, and by splitting off balanced switches, trees of some depth attain the cut bound
     attained = not topology.limits and network.balanced
     best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
@@ -177,15 +187,15 @@ class DepthSearch:
     """One packing problem, solved for several maximum depths; generated columns are shared between them."""
 
     def __init__(self, make: Callable[[], ColumnGeneration], bound: Fraction) -> None:
-        """`make`: returns the problem without columns; `bound`: an upper bound on its value."""
+        """`make`: returns the problem without columns. `bound`: an upper bound on its value."""
         self.make, self.bound = make, bound
         self.pool: list[Column] = []
 
     def find_best(self, hops: int | None, first: int, attained: bool) -> DepthPacking:
-        """Return the best packing with at most `hops` hops; if None, one of the best rate at the least depth found.
+        """Return the best packing of depth `hops`; without `hops`, one of the best rate at the least depth found.
 
-        `first`: the fewest hops that reach all sinks. `attained`: the bound is known to be attained by trees that are
-        deep enough, so depths are tried from the least on, without the problem of unlimited depth first.
+        `first`: the fewest hops that reach all sinks. `attained`: trees that are deep enough are known to attain the
+        bound, so that the problem of unlimited depth need not be solved first.
         """
         if hops is not None:
             packing = self.pack_at_depth(hops, self.bound)
@@ -194,7 +204,7 @@ class DepthSearch:
             return packing
         unlimited = None if attained and self.make().is_exact else self.pack_at_depth(None, self.bound)
         goal = self.bound if unlimited is None else unlimited.value
-        last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
+        last = first + _EXTRA_DEPTHS if unlimited is None else min(first + 3 * _EXTRA_DEPTHS, unlimited.depth - 1)
         # the rate is known; now find the least depth that has it
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
@@ -222,7 +232,7 @@ class DepthSearch:
     def pack_at_depth(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> DepthPacking | None:
         """Return the best packing found with at most `hops` hops; None if no tree of that depth reaches all sinks.
 
-        `target`: the value at which to stop; `all_or_nothing`: a lower value is of no use.
+        `target`: the value at which to stop. `all_or_nothing`: a lower value is of no use.
         """
         generation = self.make()
         if not generation.add_first_columns(hops):
@@ -245,14 +255,14 @@ class DepthSearch:
 def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> Fraction:
     """Return an upper bound on any packing, by the prices at a float optimum, made integral to be exact.
 
-    Stop once the bound meets `value`, that of the packing.
+    `value`: that of the packing; a bound that meets it need not be improved.
     """
     best: Fraction | None = None
     for max_denominator in _SIMPLE:
         # optimal prices are usually simple ratios: guess them from floats; if they do not prove the value, allow
         # larger denominators
         prices = simple_ratio(point.price, max_denominator)
-        prices = whole_prices(point.price, generation.fine) if prices is None else prices
+        prices = whole_prices(point.price, generation.price_scale) if prices is None else prices
         priced = generation.price_all(prices, None)
         assert priced is not None
         bound = generation.master.dual_bound(prices, priced[0])
@@ -264,19 +274,23 @@ def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> 
 
 
 def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]) -> dict[int, int]:
-    """Return the roots with a positive demand. Raises Infeasible if a sink is out of reach of one, naming the first."""
-    needed = {root: int(weight) for root, weight in demand.items() if weight}
-    for root in sorted(needed):
-        if needed[root] < 0 or not 0 <= root < topology.ranks:
+    """Return the roots with a positive demand. Raises Infeasible if a root cannot reach a sink, naming the
+    first such.
+    """
+    roots_demand = {root: int(weight) for root, weight in demand.items() if weight}
+    for root in sorted(roots_demand):
+        if roots_demand[root] < 0 or not 0 <= root < topology.ranks:
             raise Invalid(f"demand of rank {root}: expected ranks 0 to {topology.ranks - 1}, weights of 0 or more")
-    check_reach(topology, sorted(needed), sinks)
-    if not any(set(sinks) - {root} for root in needed):
+    check_reach(topology, sorted(roots_demand), sinks)
+    if not any(set(sinks) - {root} for root in roots_demand):
         raise Invalid("nothing must move: name a root with a demand, and a rank other than it")
-    return needed
+    return roots_demand
 
 
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
-    """Raise Infeasible if a sink is out of reach of a root, naming the first. `back`: the machine is a reversed one."""
+    """Raise Infeasible if a root cannot reach a sink, naming the first such root. `back`: the machine is a reversed
+    one.
+    """
     ends, hop_prices = {*roots, *sinks}, HopPrices(topology)
     first = roots[:1]
     if (
@@ -286,20 +300,20 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
     ):
         return  # everyone reaches the first root, and it reaches everyone
     for root in roots:
-        lost = sorted(set(sinks) - hop_prices.reachable_from([root]).keys())
-        if lost:
-            ranks = "ranks " if len(lost) > 1 else "rank "
-            ranks += ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
+        unreachable = sorted(set(sinks) - hop_prices.reachable_from([root]).keys())
+        if unreachable:
+            ranks = "ranks " if len(unreachable) > 1 else "rank "
+            ranks += ", ".join(map(str, unreachable[:8])) + (", ..." if len(unreachable) > 8 else "")
             direction = f"from {ranks} to rank {root}" if back else f"from rank {root} to {ranks}"
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
 
 def largest_eccentricity(topology: Topology, groups: Sequence[TreeGroup], sinks: Sequence[int]) -> int:
-    """Return the hops that the tree needs whose farthest sink is farthest from its root."""
+    """Return the greatest distance, in hops, between a group's root and a sink: the least depth that all trees need."""
     hops_by_direction = {
-        turned: HopPrices(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}
+        inward: HopPrices(reverse(topology) if inward else topology) for inward in {g.inward for g in groups}
     }
-    reached = (hops_by_direction[group.turned].reachable_from([group.root]) for group in groups)
+    reached = (hops_by_direction[group.inward].reachable_from([group.root]) for group in groups)
     return max(distance[sink] for distance in reached for sink in sinks)
 
 
@@ -307,9 +321,9 @@ def largest_eccentricity(topology: Topology, groups: Sequence[TreeGroup], sinks:
 class InAndOut:
     """Trees of an allreduce, in to roots and out of them, with equal rates in and out per root.
 
-    `rate`: bytes of nbytes per second, which no packing of such trees exceeds by more than `bound` says. `trees_in`
-    are trees of the reversed machine (core.reshape.reverse: links keep their numbers), so their hops lead away from the
-    root; reduced data take the links of a hop backwards, last link first.
+    `rate`: bytes of nbytes per second. `bound`: a rate that no packing of such trees exceeds.
+    `trees_in`: trees of the reversed machine (core.reshape.reverse: links keep their numbers), so their hops lead away
+    from the root; reduced data take the links of a hop backwards, last link first.
     """
 
     rate: Fraction
@@ -341,8 +355,8 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     out, into = network_of(topology).degrees()
     # upper bound: all data enter and leave every member at least once
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))
-    row_of = View.plain(topology, roots).row_of
-    groups = [TreeGroup(root, turned) for turned in (False, True) for root in roots]
+    row_of = QuotientView.without_symmetry(topology, roots).row_of
+    groups = [TreeGroup(root, inward) for inward in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
     search = DepthSearch(
         lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit
@@ -352,25 +366,26 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     trees: dict[bool, list[Tree]] = {False: [], True: []}
     for column, rate in best.rates:
         group = groups[column.group]
-        trees[group.turned].append(Tree(group.root, rate * scale, column.tree))
-    up, down = (tuple(sorted(trees[turned], key=attrgetter("root"))) for turned in (True, False))
+        trees[group.inward].append(Tree(group.root, rate * scale, column.tree))
+    up, down = (tuple(sorted(trees[inward], key=attrgetter("root"))) for inward in (True, False))
     return InAndOut(best.value * scale, up, down, best.bound * scale)
 
 
 @dataclass(frozen=True)
 class TreeGroup:
-    """The group of trees with one root; `turned`: on the reversed machine, that is, in to the root."""
+    """The group of trees with one root. `inward`: they are trees of the reversed machine, that is, in to the root."""
 
     root: int
-    turned: bool = False
+    inward: bool = False
 
 
 class ColumnGeneration:
     """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
-    `share`, `gain`, `unit`: see `Master`. `row_of`: by link and limit, its row in the program. `images`: images of a
-    tree under the symmetries, which load the rows together; 1 without symmetry. `is_exact`: whether cheapest
-    trees can be computed exactly, which they can if no rank only relays.
+    `share`, `gain`, `unit`: as in `Master`: what the groups of trees must carry, the objective, and the scale of rates.
+    `row_of`: by link and limit, its row in the linear program.
+    `images`: number of images of a tree under the symmetries, which load the rows together; 1 without symmetry.
+    `is_exact`: whether cheapest trees can be computed exactly: whether no rank only relays.
     """
 
     def __init__(
@@ -385,13 +400,13 @@ class ColumnGeneration:
         )
         resources = topology.resources
         self.row_of = row_of
-        table = np.array(resources.capacity, object)[resources.klass]
+        capacities = np.array(resources.capacity, object)[resources.klass]
         capacity = [0] * (int(self.row_of.max(initial=-1)) + 1)
-        for row, c in zip(self.row_of.tolist(), table.tolist(), strict=True):
+        for row, c in zip(self.row_of.tolist(), capacities.tolist(), strict=True):
             capacity[row] += int(c)
         self.master = Master(capacity, share, gain, unit)
-        self.tries = min(_TRIES, 2**12 // topology.ranks**2)
-        self.fine = min(_FINE, FAR // self.hop_prices.most)
+        self.restarts = min(_RESTARTS, 2**12 // topology.ranks**2)
+        self.price_scale = min(_PRICE_SCALE, FAR // self.hop_prices.max_tree_cost)
         self.limits: list[list[int]] = [[] for _ in range(topology.links)]
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
@@ -400,7 +415,7 @@ class ColumnGeneration:
     def make_column(self, number: int, priced_hops: PricedHops, parents: Parents) -> Column:
         """Return a tree of group `number` as a column: how often it loads each row, summed over its images."""
         group = self.groups[number]
-        hops = priced_hops.tree_hops(parents, group.root, group.turned)
+        hops = priced_hops.tree_hops(parents, group.root, group.inward)
         load: dict[int, int] = {}
         for _, hop in hops:
             for link in hop.path:
@@ -411,26 +426,26 @@ class ColumnGeneration:
         return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
 
     def price_tree(
-        self, number: int, priced_hops: PricedHops, hops: int | None, tries: int
+        self, number: int, priced_hops: PricedHops, hops: int | None, restarts: int
     ) -> tuple[int, Parents] | None:
-        """Return the cost and parents of a group's cheapest tree found, at most `hops` deep."""
+        """Return the cost and parents of the cheapest tree found for a group, at most `hops` deep."""
         group = self.groups[number]
-        cost = priced_hops.cost.T if group.turned else priced_hops.cost
-        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], priced_hops.far, tries)
+        cost = priced_hops.cost.T if group.inward else priced_hops.cost
+        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], priced_hops.far, restarts)
         return None if parents is None else (priced_hops.tree_price(cost, parents), parents)
 
     def price_all(
-        self, prices: Sequence[int], hops: int | None, tries: int = 0
+        self, prices: Sequence[int], hops: int | None, restarts: int = 0
     ) -> tuple[list[int], list[Column]] | None:
         """Return every group's cheapest cost and tree at integral prices of rows; None if a group has no tree.
 
-        `hops`, `tries`: maximum depth, and restarts of its heuristic.
+        `hops`: maximum depth. `restarts`: of the heuristic for trees of limited depth.
         """
-        big = max(prices, default=0) * self.hop_prices.most >= FAR
-        priced_hops = self.hop_prices.price_hops(np.array(prices, object if big else np.int64)[self.row_of])
+        exceeds_int64 = max(prices, default=0) * self.hop_prices.max_tree_cost >= FAR
+        priced_hops = self.hop_prices.price_hops(np.array(prices, object if exceeds_int64 else np.int64)[self.row_of])
         costs, columns = [], []
         for number in range(len(self.groups)):
-            cheapest_tree = self.price_tree(number, priced_hops, hops, tries)
+            cheapest_tree = self.price_tree(number, priced_hops, hops, restarts)
             if cheapest_tree is None:
                 return None
             costs.append(cheapest_tree[0] * self.images)
@@ -443,8 +458,9 @@ class ColumnGeneration:
         """
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
-        for _ in range(_WARM):
-            load_prices = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
+        for _ in range(_FIRST_TREES):
+            fullest = max(float((load / capacity).max()), 1e-12)  # 1e-12: no load yet
+            load_prices = exp(_LOAD_SHARPNESS * (load / capacity) / fullest) / capacity
             priced = self.price_all(whole_prices(load_prices, 2**20), hops)
             if priced is None:
                 return False
@@ -456,11 +472,11 @@ class ColumnGeneration:
     def generate_columns(
         self, hops: int | None, target: Fraction, all_or_nothing: bool
     ) -> tuple[Point, Fraction | None]:
-        """Add columns until none helps or the target is met; return the optimum and an upper bound on any packing.
+        """Add columns until none improves the optimum or the target is met.
 
-        The bound holds only if trees are exactly cheapest (`is_exact`); it is None with a depth limit. With a
-        depth limit the search gives up once the value stalls or, with `all_or_nothing`, once the prices indicate that
-        the target is out of reach.
+        Return the optimum and an upper bound on any packing. The bound holds only if trees are exactly cheapest
+        (`is_exact`); it is None with a depth limit. With a depth limit the search gives up once the value stalls or,
+        with `all_or_nothing`, once the prices indicate that the target is out of reach.
         """
         master, best = self.master, None
         goal = float(target / master.unit) * (1 - TINY)
@@ -475,33 +491,33 @@ class ColumnGeneration:
             # stabilization: duals oscillate between rounds, so price at a running average, too
             average_price = point.price if average_price is None else 0.6 * average_price + 0.4 * point.price
             rounds = [(*self._price_round(point, price, hops, 0), price) for price in (average_price, point.price)]
-            # stop once no tree helps, the bound is met, or the target seems out of reach
-            added = any(helped for _, helped, _ in rounds)
+            # stop once no tree improves the optimum, the bound is met, or the target seems out of reach
+            added = any(improved for _, improved, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))
             if hops is None:
                 best = bound if best is None else min(best, bound)
             # heuristic trees: the bound is no proof, so retry with more effort before giving up
             doubtful = hops is not None and all_or_nothing and bound < target
-            if doubtful and self.tries:
-                bound, helped = self._price_round(point, price, hops, self.tries)
-                doubtful, added = bound < target, added or helped
-            if hops is not None and self.tries and not added:
-                added = self._price_round(point, point.price, hops, 4 * self.tries)[1]
+            if doubtful and self.restarts:
+                bound, improved = self._price_round(point, price, hops, self.restarts)
+                doubtful, added = bound < target, added or improved
+            if hops is not None and self.restarts and not added:
+                added = self._price_round(point, point.price, hops, 4 * self.restarts)[1]  # a last, longer attempt
             doubts += doubtful
             met = best is not None and point.value >= float(best / master.unit) * (1 - TINY)
-            if not added or doubts >= _DOUBTS or met:
+            if not added or doubts >= _MOST_DOUBTS or met:
                 break
         return point, best
 
     def _price_round(
-        self, point: Point, price: NDArray[np.float64], hops: int | None, tries: int
+        self, point: Point, price: NDArray[np.float64], hops: int | None, restarts: int
     ) -> tuple[Fraction, bool]:
-        """Add the cheapest trees at these prices that improve the optimum; return a bound and whether there were any.
+        """Add the cheapest trees at these prices that improve the optimum.
 
-        The bound is one on every packing if the trees are exactly cheapest.
+        Return an upper bound on every packing, valid if the trees are exactly cheapest, and whether any tree was added.
         """
-        ints = whole_prices(price, self.fine)
-        priced = self.price_all(ints, hops, tries)
+        ints = whole_prices(price, self.price_scale)
+        priced = self.price_all(ints, hops, restarts)
         assert priced is not None, "the first columns reached all sinks"
         # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
         bound = self.master.dual_bound(ints, priced[0])
@@ -511,18 +527,18 @@ class ColumnGeneration:
     def _is_improving(self, point: Point, column: Column) -> bool:
         """Return whether a column costs less than its group's worth (negative reduced cost)."""
         cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
-        return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
+        return cost < point.worth[column.group] - _MIN_SAVING * max(point.value, 1e-30) / len(self.groups)
 
 
 def _useful_ranks(topology: Topology, group: TreeGroup, sinks: Sequence[int]) -> list[int]:
-    """Return the ranks that a tree of the group may pass: on some path from its root to a sink."""
-    ahead = HopPrices(reverse(topology) if group.turned else topology)
-    behind = HopPrices(topology if group.turned else reverse(topology))
+    """Return the ranks that a tree of the group may pass: those on some path from its root to a sink."""
+    ahead = HopPrices(reverse(topology) if group.inward else topology)
+    behind = HopPrices(topology if group.inward else reverse(topology))
     reached = ahead.reachable_from([group.root])
     return sorted({group.root, *sinks, *(reached.keys() & behind.reachable_from(sinks).keys())})
 
 
-def whole_prices(prices: NDArray[np.float64], fine: int) -> list[int]:
+def whole_prices(prices: NDArray[np.float64], largest: int) -> list[int]:
     """Scale float prices to integers, the largest `fine`."""
     top = float(prices.max(initial=0.0)) or 1.0
-    return [int(v) for v in np.rint(np.maximum(prices, 0.0) / top * fine).tolist()]
+    return [int(v) for v in np.rint(np.maximum(prices, 0.0) / top * largest).tolist()]

@@ -13,7 +13,7 @@ capacities times q and demands times p all numbers are integers. First the switc
 
 The constructive proof grows a tree arc by arc, such that the remaining capacity still serves all sinks. Here a whole
 batch of equal trees grows at once, as one tree with as much weight as possible (Schrijver, "Combinatorial
-Optimization", 53.2; Berczi and Frank 2010 for many roots). `Packing` keeps a flow per sink (`SinkFlows`), so that
+Optimization", 53.2; Berczi and Frank 2010 for many roots). `ForestGrower` keeps a flow per sink (`SinkFlows`), so that
 testing an arc costs a few augmenting paths instead of a maximum flow per sink.
 
 Example: broadcast from 0 on 0 > 1 (2 units), 0 > 2 (1), 1 > 2 (1): the cut around rank 1 and that around 2 both have 2.
@@ -54,9 +54,9 @@ from antiphon.planners.trees.splitting import (
 )
 from antiphon.planners.trees.to_schedule import Tree
 
-MOST_TRIES = 200  # rounds of regrowing trees,
-SPARE = 10**7  # fewer on large machines: limit of rounds * ranks^3, a second or two,
-PATIENCE = 60  # and no more after this many rounds without gain
+MOST_TRIES = 200  # rounds of regrowing trees
+REGROW_EFFORT = 10**7  # and rounds * ranks^3 is at most this: a second or two
+PATIENCE = 60  # and regrowing ends after this many rounds without gain
 Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
 
 
@@ -66,10 +66,10 @@ def pack_forests(
     """Pack trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest possible rate.
 
     Return the rate and the trees, at rates in bytes/s. The tightest cut (core.bounds) proves that no packing is faster.
-    None where this method does not reach that rate. It always does if every rank is a sink, switches are balanced and
-    there are no shared limits; it often does with limits on links with a common end, with other switches, and with
-    ranks that only relay. Raises Invalid if a sink cannot be reached. `tries`: rounds of regrowing (default: by the
-    number of ranks). Time grows with about ranks^3.
+    None where this method does not reach that rate. It always reaches it if every rank is a sink, switches are balanced
+    and there are no shared limits; it often reaches it with limits on links with a common end, with other switches, and
+    with ranks that only relay. Raises Invalid if a sink cannot be reached. `tries`: rounds of regrowing (default: by
+    the number of ranks). Time grows with about ranks^3.
     """
     weights = {root: int(weight) for root, weight in sorted(demand.items()) if weight}
     members = sorted({*sinks, *weights})
@@ -77,8 +77,8 @@ def pack_forests(
     link_graph = build_link_graph(topology)
     if link_graph is None:
         return None
-    common = math.gcd(*weights.values())
-    weights = {root: weight // common for root, weight in weights.items()}
+    divisor = math.gcd(*weights.values())
+    weights = {root: weight // divisor for root, weight in weights.items()}
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
     side, best = tightest_cut(
         link_graph.to_network(link_graph.to_arc_paths()), supplies, _receiving_sinks(sinks, weights)
@@ -92,14 +92,14 @@ def pack_forests(
     for spanned in (members, list(range(topology.ranks))):
         trees = _pack_spanned(link_graph, link_graph.to_arc_paths(best.denominator), supply, spanned, tries)
         if trees is not None:
-            return best * topology.resources.scale / common, [_to_tree(tree, set(members), unit) for tree in trees]
+            return best * topology.resources.scale / divisor, [_to_tree(tree, set(members), unit) for tree in trees]
         if len(spanned) == topology.ranks:
             break
     return None
 
 
 def fit_trees(link_graph: LinkGraph, supply: Mapping[int, int]) -> list[Tree] | None:
-    """Return trees from every root to all ranks, of total weight `supply[root]`; None where they do not fit."""
+    """Return trees from every root to all ranks, of total weight `supply[root]`; None if such trees do not fit."""
     everyone = list(range(link_graph.ranks))
     trees = _pack_spanned(link_graph, link_graph.to_arc_paths(), supply, everyone, MOST_TRIES)
     return None if trees is None else [_to_tree(tree, set(everyone), Fraction(1)) for tree in trees]
@@ -120,13 +120,13 @@ def _unreachable_message(topology: Topology, root: int, members: Sequence[int]) 
     """Return the message for members that no links with bandwidth lead to from the root."""
     has_bandwidth = np.array([bool(kind.bandwidth) for kind in topology.types])[topology.link_type]
     side = reachable_nodes(topology, [root], has_bandwidth)
-    lost = [str(rank) for rank in members if not side[rank]]
-    shown = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
+    unreachable = [str(rank) for rank in members if not side[rank]]
+    shown = ", ".join(unreachable[:8]) + (f" and {len(unreachable) - 8} more" if len(unreachable) > 8 else "")
     return f"topology {topology.name}: no path leads from rank {root} to rank {shown}; add links or leave these out"
 
 
 def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[int]:
-    """Return the sinks that some other rank must send to."""
+    """Return the sinks that receive from some other rank: all but a sink that is the only root."""
     return [sink for sink in sorted(set(sinks)) if supply.keys() - {sink}]
 
 
@@ -147,10 +147,10 @@ def _pack_spanned(
         return None
     index = {rank: number for number, rank in enumerate(spanned)}
     arcs = {(index[tail], index[head]): capacities for (tail, head), capacities in direct.items()}
-    packing = Packing(len(spanned), arcs, {index[root]: amount for root, amount in supply.items()})
+    packing = ForestGrower(len(spanned), arcs, {index[root]: amount for root, amount in supply.items()})
     trees = packing.grow_all()
     if tries is None:
-        tries = min(MOST_TRIES, SPARE // len(spanned) ** 3)
+        tries = min(MOST_TRIES, REGROW_EFFORT // len(spanned) ** 3)
     return [_renumber_tree(link_graph, tree, spanned) for tree in regrow_trees(packing, trees, tries)]
 
 
@@ -188,13 +188,13 @@ class Arborescence:
     depth: int
 
 
-class Packing:
+class ForestGrower:
     """Grow trees one after the other out of the remaining capacity, breadth first so that they are shallow.
 
     Every node is a sink. Invariant between trees: `flows` brings every sink all of `remaining_supply`, what no tree
-    carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of the
-    tree's nodes (`SinkFlows.taken`). An arc that cannot take the whole weight under this rule is left out; when no arc
-    can, the weight of the whole tree is lowered.
+    carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of the tree's
+    nodes (`SinkFlows.tree_flow`). An arc that cannot take the whole weight under this rule is left out. If no
+    arc can, the weight of the whole tree is lowered.
     """
 
     def __init__(self, nodes: int, arc_paths: Mapping[Arc, Mapping[Path, int]], supply: Mapping[int, int]) -> None:
@@ -249,7 +249,7 @@ class Packing:
         self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
-        """Return what `restore_state` needs. Only between trees, with no supply left."""
+        """Return what `restore_state` needs. To be called only between trees, with no supply left."""
         flows, arc_paths = self.flows, {arc: capacities[:] for arc, capacities in self.arc_paths.items()}
         return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], arc_paths
 
@@ -264,7 +264,7 @@ class Packing:
         self.members, self.inside, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
         for sink in range(nodes):
-            flows.taken[root][sink] = self.weight if sink != root else 0
+            flows.tree_flow[root][sink] = self.weight if sink != root else 0
             flows.sources[sink] = 1 << root if sink != root else 0
         ends = zip(flows.tail, flows.head, strict=True)
         self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]
@@ -276,7 +276,7 @@ class Packing:
     def _add_full_arcs(self) -> None:
         """Add all arcs that take the whole weight: level by level, within a level the widest first.
 
-        What an arc can take of this tree only decreases while the tree grows, so each is tried once.
+        What an arc can take of this tree only decreases while the tree grows, so each arc is tried once.
         """
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
@@ -311,15 +311,15 @@ class Packing:
         arc took. O(sinks), and a path search for each sink whose flow must move.
         """
         flows, row = self.flows, self.flows.flow[arc]
-        tail, head, full = flows.tail[arc], flows.head[arc], flows.capacity[arc]
-        # optimistically take the arc; every sink that used more than what remains must find another path, or the weight
+        tail, head, capacity = flows.tail[arc], flows.head[arc], flows.capacity[arc]
+        # take the arc first; every sink whose flow used more than what remains must find another path, or the weight
         # shrinks
-        accepted = min(weight, full)
-        remaining = full - accepted
-        # only sinks whose flow fills what remains are affected
-        near = [sink for sink, amount in enumerate(row) if amount >= remaining]
+        accepted = min(weight, capacity)
+        remaining = capacity - accepted
+        # only sinks whose flow uses all that remains, or more, are affected
+        affected = [sink for sink, amount in enumerate(row) if amount >= remaining]
         flows.capacity[arc] = remaining
-        for sink in near:
+        for sink in affected:
             if row[sink] > remaining:
                 lacking = flows.divert_excess(sink, arc, head)
                 accepted, remaining = accepted - lacking, remaining + lacking
@@ -331,13 +331,13 @@ class Packing:
         self.max_weight[arc] = min(self.max_weight[arc], accepted)
         if accepted == weight and keep:
             return True
-        flows.capacity[arc] = full
-        for sink in near:
-            flows.restore_taken(sink, arc)
+        flows.capacity[arc] = capacity
+        for sink in affected:
+            flows.restore_start(sink, arc)
         return accepted == weight
 
     def join_arc(self, arc: int) -> None:
-        """Extend the tree by this arc, whose capacity `_try_arc` has taken; every sink's flow is complete again."""
+        """Extend the tree by this arc, whose capacity `_try_arc` has taken; the invariant holds again."""
         flows = self.flows
         node = flows.head[arc]
         self.arc[node] = arc
@@ -349,14 +349,14 @@ class Packing:
     def _release_sink(self, sink: int) -> None:
         """Cancel the flow that the tree's weight needed to reach a sink: the sink is now a node of the tree itself."""
         flows = self.flows
-        flows.move_taken(sink, sink, -1, flows.taken[sink][sink])
+        flows.move_start(sink, sink, -1, flows.tree_flow[sink][sink])
         for source in set_bits(flows.sources[sink]):
-            while flows.taken[source][sink]:
+            while flows.tree_flow[source][sink]:
                 path = self._flow_path(source, sink)
-                amount = min(flows.taken[source][sink], *(flows.flow[arc][sink] for arc in path))
+                amount = min(flows.tree_flow[source][sink], *(flows.flow[arc][sink] for arc in path))
                 for arc in path:
                     flows.send_flow(sink, flows.head[arc], flows.tail[arc], amount)
-                flows.move_taken(sink, source, -1, amount)
+                flows.move_start(sink, source, -1, amount)
 
     def _flow_path(self, source: int, sink: int) -> list[int]:
         """Return arcs that the sink's flow uses from source to sink, as few as possible."""
@@ -389,8 +389,8 @@ class Packing:
                 continue
             missing = amount
             for source in set_bits(flows.sources[sink]):
-                amount_here = min(missing, flows.taken[source][sink])
-                flows.move_taken(sink, source, -1, amount_here)
+                amount_here = min(missing, flows.tree_flow[source][sink])
+                flows.move_start(sink, source, -1, amount_here)
                 self._add_flow_along(sink, source, amount_here)
                 missing -= amount_here
         self.weight -= amount
@@ -416,13 +416,13 @@ def _take_path(arc_paths: list[tuple[int, Path]], weight: int) -> Path:
 
 
 def _put_path(arc_paths: list[tuple[int, Path]], path: Path, weight: int) -> None:
-    """Give the weight back to the path."""
+    """Add the weight to the capacity of the path."""
     at = next(at for at, (_, other) in enumerate(arc_paths) if other == path)
     amount, _ = arc_paths.pop(at)
     insort(arc_paths, (amount + weight, path))
 
 
-def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int) -> list[Arborescence]:
+def regrow_trees(packing: ForestGrower, trees: Sequence[Arborescence], tries: int) -> list[Arborescence]:
     """Remove and regrow a few trees, `tries` times, to have fewer and shallower ones; return the best trees.
 
     A try keeps the new trees if they are no more and no deeper than the removed ones; it costs as much as growing at
@@ -456,7 +456,7 @@ def regrow_trees(packing: Packing, trees: Sequence[Arborescence], tries: int) ->
 
 
 def measure_quality(trees: Sequence[Arborescence]) -> Quality:
-    """Return what `regrow_trees` minimizes."""
+    """Return the number of trees and their depths in descending order, which `regrow_trees` minimizes."""
     return len(trees), sorted((tree.depth for tree in trees), reverse=True)
 
 
@@ -481,7 +481,7 @@ def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int
     return chosen
 
 
-def _root_eccentricity(packing: Packing, root: int) -> int:
+def _root_eccentricity(packing: ForestGrower, root: int) -> int:
     """Return the distance of the farthest node from the root: no tree is shallower."""
     flows = packing.flows
     depth = {root: 0}

@@ -94,7 +94,7 @@ class _Program:
     """
 
     def __init__(self, topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> None:
-        self.topology, self.turned = topology, list(turned)
+        self.topology, self.inward = topology, list(turned)
         self.roots = sorted(range(topology.ranks) if demand is None else demand)
         self.links, self.directions = topology.links, len(turned)
         demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
@@ -107,7 +107,7 @@ class _Program:
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
         self.ends = [
             (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
-            for back in self.turned
+            for back in self.inward
         ]
         self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
@@ -261,7 +261,7 @@ def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portion
                     free / total_weight * grain,
                     demand,
                 )
-                for direction, back in enumerate(program.turned)
+                for direction, back in enumerate(program.inward)
             }
             trees = {back: tuple(trees_found) for back, trees_found in packings.items() if trees_found is not None}
             if len(trees) == program.directions:

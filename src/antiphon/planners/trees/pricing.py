@@ -4,7 +4,7 @@ Column generation (columns.py) improves a packing of trees by asking again and a
 current prices of links and shared limits. Input: integral prices; output: each rank's parent in the tree (`Parents`).
 With integral prices a cheapest tree is exact, and so is the bound on packings that it proves.
 
-    `HopPrices`, `PricedHops`   price of the cheapest hop between any two ranks: one link, or links through switches
+    `HopPrices`, `PricedHops`   price of the cheapest hop between any two ranks: over one link, or through switches
     `cheapest_tree`             minimum-cost arborescence over all ranks (Chu and Liu 1965; Edmonds 1967)
     `shallow_tree`              the same with a depth limit: NP-hard, so a heuristic
     `tree_of`                   trees that need not reach all ranks (Steiner trees, also NP-hard): best of three methods
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop
 
-FAR = 2**60  # price of a missing hop: above any tree's cost
+FAR = 2**60  # price of a missing hop: above any tree's cost, and sums of a few still fit int64
 Costs = NDArray[Any]  # [from rank, to rank]: price of the cheapest hop
 Parents = list[int]  # per rank the rank that it receives from; -1 for the root and ranks left out
 Matrix = NDArray[np.int64]
@@ -34,8 +34,8 @@ Matrix = NDArray[np.int64]
 class HopPrices:
     """A machine's hops between ranks, prepared to be priced repeatedly.
 
-    Parallel links are grouped by their ends. `most`: upper bound on the cost of any tree if all prices are 1. At
-    prices up to FAR // `most` every tree costs less than FAR.
+    Parallel links are grouped by their ends. `max_tree_cost`: upper bound on the cost of any tree if all prices are 1,
+    so at prices up to FAR // `max_tree_cost` every tree costs less than FAR.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -47,12 +47,12 @@ class HopPrices:
         self.order = np.argsort(key, kind="stable")
         self.pairs, self.first = np.unique(key[self.order], return_index=True)
         self.size = np.diff([*self.first, len(self.order)])
-        # equal prices are resolved by the number of links: each adds 1, and prices are multiplied by more than any tree
-        # has links
+        # of equal prices the one with fewer links counts as cheaper: prices are multiplied by more links than any tree
+        # has, and each link adds 1
         self.scale = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
         widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
         # 4: room for the 1 that each link adds, and for costs perturbed by up to a half (`shallow_tree`)
-        self.most = 4 * self.scale * widest * topology.ranks * (topology.switches + 1)
+        self.max_tree_cost = 4 * self.scale * widest * topology.ranks * (topology.switches + 1)
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
@@ -60,19 +60,19 @@ class HopPrices:
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
         # a link costs its own price and that of its shared limits; the 1 prefers fewer links among equal prices
-        each = price[:links] * self.scale + 1
+        link_cost = price[:links] * self.scale + 1
         if len(self.owner):
-            np.add.at(each, self.owner, price[self.limit_of] * self.scale)
-        offered = each[self.order]
+            np.add.at(link_cost, self.owner, price[self.limit_of] * self.scale)
+        offered = link_cost[self.order]
         cheapest_of_pair = np.minimum.reduceat(offered, self.first)
-        place = self.first
-        if len(place) < len(offered):  # parallel links: take the first of the cheapest of each pair
+        position = self.first
+        if len(position) < len(offered):  # parallel links: take the first of the cheapest of each pair
             cheap = np.flatnonzero(offered == np.repeat(cheapest_of_pair, self.size))
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
-            place = cheap[np.unique(pair, return_index=True)[1]]
-        chosen = self.order[place]
-        # above any tree's cost; 4 as for `most`
-        far: Any = FAR if price.dtype != object else (int(each.sum()) + 1) * 4 * ranks
+            position = cheap[np.unique(pair, return_index=True)[1]]
+        chosen = self.order[position]
+        # above any tree's cost; 4 as for `max_tree_cost`
+        far: Any = FAR if price.dtype != object else (int(link_cost.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
         cost[self.pairs] = cheapest_of_pair
         link = np.full(nodes * nodes, -1, np.int64)
@@ -93,7 +93,7 @@ class HopPrices:
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
 
     def reachable_from(self, starts: Sequence[int]) -> dict[int, int]:
-        """Return the ranks that data from these can reach, with the number of hops. O(links)."""
+        """Return the ranks that data from `starts` can reach, each with the number of hops to it. O(links)."""
         ranks, out = self.topology.ranks, self.out
         distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
         while level:
@@ -122,18 +122,18 @@ class PricedHops:
     def __init__(self, hop_prices: HopPrices, cost: Costs, far: int, link: Matrix, via: Matrix) -> None:
         """`link`, `via`: by ends, the link of a direct hop, and the switch that an indirect one passes (-1: none)."""
         self.hop_prices, self.cost, self.far, self._link, self._via = hop_prices, cost, far, link, via
-        self._known: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def path_of(self, a: int, b: int) -> tuple[int, ...]:
         """Return the links of the cheapest hop from node a to node b."""
-        if (a, b) not in self._known:
+        if (a, b) not in self._paths:
             switch = int(self._via[a, b])
             path = (int(self._link[a, b]),) if switch < 0 else self.path_of(a, switch) + self.path_of(switch, b)
-            self._known[a, b] = path
-        return self._known[a, b]
+            self._paths[a, b] = path
+        return self._paths[a, b]
 
     def tree_price(self, cost: Costs, parents: Parents) -> int:
-        """Return the cost of a tree at the original prices, without the tie-break.
+        """Return the cost of a tree at the original prices, without the 1 per link that breaks ties.
 
         `cost`: that of these hops, or its transpose for a tree of the reversed machine.
         """
@@ -290,11 +290,11 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int
     # perturb by at most half of the highest cost
     max_shift = int(cost[cost < far].max(initial=0)) // 2
     for number in range(1 + restarts):
-        shaken_cost = cost
+        perturbed_cost = cost
         if number:
-            shaken_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
-            shaken_cost[cost >= far] = far
-        for tree in _start_trees(shaken_cost, root, max_depth, far):
+            perturbed_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
+            perturbed_cost[cost >= far] = far
+        for tree in _start_trees(perturbed_cost, root, max_depth, far):
             parents = _improve_tree(cost, tree, max_depth)
             if tree_cost(cost, parents) < best_cost:
                 best, best_cost = parents, tree_cost(cost, parents)
@@ -302,7 +302,10 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int
 
 
 def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
-    """Return trees to improve: grown by layer, grown by price, and grown by price from the top of the cheapest tree."""
+    """Return up to three trees to improve.
+
+    They are grown by layer, by price, and by price starting with the upper hops of the cheapest tree of any depth.
+    """
     unlimited = cheapest_tree(cost, root, far)  # in depth
     if unlimited is None:
         return []
@@ -387,54 +390,56 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
     every = np.arange(count)
     tree = np.array(parents, np.int64)
     root = int(np.flatnonzero(tree < 0)[0])
-    above = np.where(tree < 0, root, tree)
-    for _ in range(4 * count):
-        depth, height, below = _tree_shape(above, root)
-        now = cost[above, every]
-        # gain[u, v]: what moving v below u saves; forbidden below itself, or if its subtree would become too deep
-        gain = now[None, :] - cost
+    parent_of = np.where(tree < 0, root, tree)
+    for _ in range(4 * count):  # nearly always ends sooner; bounds the time
+        depth, height, below = _tree_shape(parent_of, root)
+        hop_cost = cost[parent_of, every]
+        # gain[u, v]: what moving v below u saves; 0 where u is below v or the subtree of v would become too deep
+        gain = hop_cost[None, :] - cost
         gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
         # the best new parent of every rank, and what it saves
-        where = gain.argmax(axis=0)
-        worth = gain[where, every]
-        first = int(worth.argmax())
-        if worth[first] <= 0:
+        new_parent = gain.argmax(axis=0)
+        saving = gain[new_parent, every]
+        first = int(saving.argmax())
+        if saving[first] <= 0:
             break
         if height[first]:
-            above[first] = where[first]
+            parent_of[first] = new_parent[first]
             continue
         # several leaves may move at once, unless one would hang below another that moves
         moved, used = np.zeros(count, bool), np.zeros(count, bool)
-        leaves = np.flatnonzero((worth > 0) & (height == 0))
-        for rank in leaves[np.argsort(-worth[leaves], kind="stable")].tolist():
-            to = int(where[rank])
+        leaves = np.flatnonzero((saving > 0) & (height == 0))
+        for rank in leaves[np.argsort(-saving[leaves], kind="stable")].tolist():
+            to = int(new_parent[rank])
             if not moved[to] and not used[rank]:
                 moved[rank] = used[to] = True
-                above[rank] = to
-    above[root] = -1
-    return above.tolist()
+                parent_of[rank] = to
+    parent_of[root] = -1
+    return parent_of.tolist()
 
 
-def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def _tree_shape(
+    parent_of: NDArray[np.int64], root: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Return the depth of every rank, the height of its subtree, and below[u, v]: whether u lies under v (or is v).
 
     `above`: per rank its parent; the root's is itself.
     """
-    count, every = len(above), np.arange(len(above))
+    count, every = len(parent_of), np.arange(len(parent_of))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
     # all ranks climb one hop at a time until all are at the root
-    at, climbed = every.copy(), 0
+    ancestor, climbed = every.copy(), 0
     while True:
-        below[every, at] = True
-        # a rank that has climbed all the way so far makes the subtree of `at` that high; others wait at the root, and
-        # their depth, which counts their own hops, is smaller
-        np.maximum.at(height, at, np.where(depth >= climbed, climbed, 0))
-        if np.all(at == root):
+        below[every, ancestor] = True
+        # a rank that has not yet met the root is `climbed` hops below `at`, so the subtree of `at` is that high; ranks
+        # already at the root have a smaller depth, which counts their hops
+        np.maximum.at(height, ancestor, np.where(depth >= climbed, climbed, 0))
+        if np.all(ancestor == root):
             return depth, height, below
-        depth += at != root
-        at = above[at]
+        depth += ancestor != root
+        ancestor = parent_of[ancestor]
         climbed += 1
 
 
@@ -444,7 +449,7 @@ def tree_of(
 ) -> Parents | None:  # fmt: skip
     """Return a cheap tree from the root to the sinks, at most `max_depth` hops deep.
 
-    `useful`: the ranks that may be in the tree, root and sinks among them; the others relay. `restarts`: as for
+    `useful`: the ranks that may be in the tree: root, sinks and ranks that may relay. `restarts`: as for
     `shallow_tree`. The tree is the cheapest if every useful rank is root or sink and `max_depth` is None. Otherwise it
     is the cheapest of up to three: over root and sinks alone; over all useful ranks, with branches that reach no sink
     removed; and, without a depth limit, over the ranks on shortest paths between sinks (the metric-closure heuristic
@@ -460,9 +465,9 @@ def tree_of(
         near = useful if max_depth is None else _near_ranks(cost, root, max_depth, need, useful, far)
         trees.append(_prune_tree(_tree_within(cost, root, max_depth, near, far, restarts), need))
     if len(useful) > len(need) and max_depth is None:
-        passed = _ranks_on_shortest_paths(cost, root, need, far)
-        if passed is not None:
-            trees.append(_prune_tree(_tree_within(cost, root, None, passed, far), need))
+        path_ranks = _ranks_on_shortest_paths(cost, root, need, far)
+        if path_ranks is not None:
+            trees.append(_prune_tree(_tree_within(cost, root, None, path_ranks, far), need))
     candidates = [parents for parents in trees if parents is not None]
     return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
 

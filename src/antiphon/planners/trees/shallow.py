@@ -213,7 +213,7 @@ def _forests_by_depth(
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
     # kinds come from packings with equal rates for all images of a tree; make one of the fastest packing if need be
-    if grower.plain:
+    if grower.has_no_symmetry:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
         symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
@@ -312,7 +312,7 @@ def _by_depth(
         hopeless = losses >= LOSSES and plain.spent > PATIENT
         # giving all images of a tree equal rates restricts the packing: without that a faster one may be found, whose
         # trees are then tried with equal rates
-        if best.rate < goal * float(ENOUGH) and not grower.plain and len(ranks) <= TWICE and not hopeless:
+        if best.rate < goal * float(ENOUGH) and not grower.has_no_symmetry and len(ranks) <= TWICE and not hopeless:
             plain_packing = pack_bounded(plain, depth_limit, goal)
             losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
             if plain_packing is not None and plain_packing.rate > best.rate:
@@ -330,7 +330,7 @@ def _by_depth(
     slow = next((max_rate * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
     if depth is None and (fastest < slow or not max_rate):
         packed = pack_trees(machine, {root: 1}, ranks)
-        yield SymmetricTrees.of_trees(machine, packed.trees), packed.how, None
+        yield SymmetricTrees.of_trees(machine, packed.trees), packed.method, None
 
 
 def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees, how: str) -> _Forest:

@@ -1,16 +1,16 @@
 """Replace switches by direct arcs between ranks, so that trees can be packed over ranks alone (edge splitting).
 
-Input: a machine as a `LinkGraph`; the supply, that is, the amount that each root sends; the sinks, that is, ranks
-that must each be able to receive the whole supply. Output (`without_switches`): arcs between ranks that still let
-every sink receive it. Each arc comes with the paths of links that it stands for (`ArcPaths`), so that trees over arcs
-translate back to links.
+Input: a machine as a `LinkGraph`; the supply, that is, the amount that each root sends; the sinks, that is, ranks that
+must each be able to receive the whole supply. Output (`without_switches`): arcs between ranks that still let every sink
+receive the whole supply. Each arc comes with the paths of links that it stands for (`ArcPaths`), so that trees over
+arcs translate back to links.
 
-A switch with equal capacity in and out can be split off: for a pair of neighbours u and t, some capacity of u -> switch
-and of switch -> t moves to a new arc u -> t, until no capacity passes through the switch any more. Some choice of
-amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and Jackson 1995), and it is
-found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`). Spreading capacity evenly
-over the pairs is a cheap guess that usually suffices; the exact amounts are computed only where the guess fails. An
-unbalanced switch is treated alike; if that leaves some sink short, the result is None.
+A switch with equal capacity in and out can be split off: for a pair of neighbours (ports) u and t, some capacity of the
+arcs u -> switch and switch -> t moves to a new arc u -> t, until no capacity passes through the switch any more. Some
+choice of amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and Jackson 1995),
+and it is found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`). Spreading capacity
+evenly over the pairs is a cheap guess that usually suffices; the exact amounts are computed only where the guess fails.
+An unbalanced switch is treated in the same way; if that leaves some sink short, the result is None.
 
 Example: 4 ranks on one switch, 3 units in and out each. The even guess gives 1 unit to each of the 12 ordered pairs:
 a complete graph, with the same cuts between ranks as before.
@@ -21,9 +21,9 @@ when an arc loses capacity, the excess flow is pushed onto other paths. Removing
 a or not at all, so if d units of some sink's flow find no other path, exactly a - d units may be removed.
 
 Capacities are Python ints: exact for any size. The open arcs of a sink's flow are one bit mask per node, so a search
-takes one operation per node and not per arc. Measured (CPU seconds, packing the forest of 128 GPUs in 16 boxes):
-searching arc by arc 11, with masks 0.8; arc by arc compiled with numba 0.3, but 4 s for compiling, 0.25 s for importing
-and 200 MB to install. Hence no compiled core.
+takes one operation per node and not per arc. Measured (CPU seconds, packing the forest of 128 GPUs in 16 boxes): 11
+where searches go arc by arc, 0.8 with masks. Compiled with numba, arc by arc takes 0.3, but compiling takes 4 s,
+importing 0.25 s and installing 200 MB. So this is plain Python.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def without_switches(
     """Return arcs between ranks through which every sink can still receive every root's supply.
 
     `arc_paths`: arcs between ranks and switches. `guess`: try even amounts before exact ones. None where a switch could
-    not be removed; that never happens if all switches are balanced and every rank is a sink. O(switches * ports^2) for
+    not be removed. That never happens if all switches are balanced and every rank is a sink. O(switches * ports^2) for
     guesses, and O(ports^2 * sinks) path searches for each switch that is split exactly.
     """
     order = _switches_far_first(link_graph, arc_paths)
@@ -106,7 +106,7 @@ def _port_capacities(arc_paths: ArcPaths, switch: int) -> tuple[dict[int, int], 
 
 
 def _port_groups(arc_paths: ArcPaths, switch: int, ports: Sequence[int], nodes: int) -> dict[int, tuple[int, int]]:
-    """Return for each neighbour of the switch (port) a group number and its position in the group.
+    """Return for each neighbour of the switch (port) the number of its group and its position in the group.
 
     A group is a connected component of the graph without the switch, such as a box. If that graph is connected, each
     port is a group of its own.
@@ -121,9 +121,9 @@ def _port_groups(arc_paths: ArcPaths, switch: int, ports: Sequence[int], nodes: 
     for port in ports:
         group.setdefault(label[port], []).append(port)
     return {
-        port: (number, place)
+        port: (number, position)
         for number, group_ports in enumerate(group.values())
-        for place, port in enumerate(group_ports)
+        for position, port in enumerate(group_ports)
     }
 
 
@@ -131,25 +131,27 @@ def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]
     """Return all pairs (from, to) of ports in three stages: to other groups, within a group, back to the same node.
 
     A stage goes round by round; in each round every node has another partner. A node's partners are ordered by the
-    capacity that already joins them (least first), then by position: equal positions first, so that each network card
+    capacity of the direct arc to them (least first), then by position: equal positions first, so that each network card
     sends to its peers in other boxes.
     """
     into, out = _port_capacities(arc_paths, switch)
-    where = _port_groups(arc_paths, switch, sorted({*into, *out}), nodes)
-    groups = 1 + max((group for group, _ in where.values()), default=0)
-    widest = 1 + max((place for _, place in where.values()), default=0)
+    group_of = _port_groups(arc_paths, switch, sorted({*into, *out}), nodes)
+    groups = 1 + max((group for group, _ in group_of.values()), default=0)
+    largest_group = 1 + max((position for _, position in group_of.values()), default=0)
     stages: list[list[tuple[int, Arc]]] = [[], [], []]
     for tail in into:
-        own, own_place = where[tail]
+        own_group, own_position = group_of[tail]
         rows: list[list[tuple[int, int, int, int]]] = [[], [], []]
         for head in out:
-            other, place = where[head]
-            stage_number = 2 if tail == head else 1 if own == other else 0
+            other_group, position = group_of[head]
+            stage_number = 2 if tail == head else 1 if own_group == other_group else 0
             joined_capacity = sum(arc_paths.get((tail, head), {}).values())
-            # keys of the turn order: capacity so far, then equal places, then the nearest group
-            rows[stage_number].append((joined_capacity, (place - own_place) % widest, (other - own) % groups, head))
+            # a node's partners are ordered by these keys: capacity so far, equal positions first, the nearest group
+            rows[stage_number].append(
+                (joined_capacity, (position - own_position) % largest_group, (other_group - own_group) % groups, head)
+            )
         for stage, row in zip(stages, rows, strict=True):
-            stage += [(turn, (tail, head)) for turn, (*_, head) in enumerate(sorted(row))]
+            stage += [(round_number, (tail, head)) for round_number, (*_, head) in enumerate(sorted(row))]
     return [[pair for _, pair in sorted(stage)] for stage in stages]
 
 
@@ -166,8 +168,8 @@ def _even_amounts(arc_paths: ArcPaths, switch: int, nodes: int) -> Amounts:
         for tail, head in stage:
             outward[tail] += out[head]
             inward[head] += into[tail]
-        # capacity in times capacity out over their sum in this stage, rounded down; the second and third pass deal out
-        # what rounding leaves
+        # first pass: a pair gets capacity in * capacity out / (the sum over all partners of the one with more), rounded
+        # down; the second pass deals out single units, the third all that is left
         share = {(a, b): into[a] * out[b] // (max(outward[a], inward[b]) or 1) for a, b in stage}
         for limit in (share, dict.fromkeys(stage, 1), None):
             for tail, head in stage:
@@ -185,19 +187,19 @@ def _split_off(link_graph: LinkGraph, arc_paths: ArcPaths, switch: int, amounts:
 
     Capacity from a node back to itself is dropped.
     """
-    rest = {arc: list(capacities.items()) for arc, capacities in sorted(arc_paths.items()) if switch in arc}
+    paths_at_switch = {arc: list(capacities.items()) for arc, capacities in sorted(arc_paths.items()) if switch in arc}
     remaining_paths = {arc: dict(capacities) for arc, capacities in arc_paths.items() if switch not in arc}
     for (tail, head), amount in amounts.items():
         missing = amount
         while missing:
             # join the last path in with the last path out, by the lesser of their capacities
-            (first, a), (second, b) = rest[tail, switch][-1], rest[switch, head][-1]
+            (first, a), (second, b) = paths_at_switch[tail, switch][-1], paths_at_switch[switch, head][-1]
             moved = min(missing, a, b)
             missing -= moved
             for arc, path, path_capacity in (((tail, switch), first, a), ((switch, head), second, b)):
-                rest[arc].pop()
+                paths_at_switch[arc].pop()
                 if path_capacity > moved:
-                    rest[arc].append((path, path_capacity - moved))
+                    paths_at_switch[arc].append((path, path_capacity - moved))
             if tail != head:
                 capacities = remaining_paths.setdefault((tail, head), {})
                 path = link_graph.join_paths(first, second)
@@ -304,7 +306,7 @@ class LinkGraph:
 
     ranks: int
     nodes: int  # with extra switches
-    real: int  # number of the topology's own links
+    topology_links: int  # number of the topology's own links; extra links come after them
     tail: tuple[int, ...]  # by link
     head: tuple[int, ...]
     capacity: tuple[int, ...]
@@ -321,6 +323,7 @@ class LinkGraph:
         """Return the arcs as a `Network`, for cuts."""
         arcs = sorted(arc_paths)
         amounts = [sum(arc_paths[arc].values()) for arc in arcs]
+        # int64 if sums of capacities, in the computation of cuts, surely fit; else Python ints
         kind = np.int64 if 4 * sum(amounts) < 2**62 else object
         ends = np.array(arcs, np.int64).reshape(-1, 2)
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, kind))
@@ -330,7 +333,7 @@ class LinkGraph:
         path: list[int] = []
         for link in (*first, *second):
             path.append(link)
-            # `link` ends where an earlier link began: what lies between is a loop
+            # if `link` ends where an earlier link of the path began, what lies between is a loop
             for at, before in enumerate(path):
                 if self.tail[before] == self.head[link]:
                     del path[at:]
@@ -339,11 +342,13 @@ class LinkGraph:
 
     def links_of(self, path: Path) -> Path:
         """Return the topology's own links of a path."""
-        return tuple(link for link in path if link < self.real)
+        return tuple(link for link in path if link < self.topology_links)
 
 
 def build_link_graph(topology: Topology) -> LinkGraph | None:
-    """Return the graph; None where a shared limit has no place in it: no common end, or a link in several limits."""
+    """Return the machine as a graph; None if links of a shared limit have no common end, or a link has several
+    limits.
+    """
     resources = topology.resources
     width = [resources.capacity[klass] for klass in resources.klass.tolist()]
     tail, head, capacity = topology.link_src.tolist(), topology.link_dst.tolist(), width[: topology.links]
@@ -353,8 +358,8 @@ def build_link_graph(topology: Topology) -> LinkGraph | None:
         if side is None or not drawn_links.isdisjoint(limit.links):
             return None
         drawn_links |= set(limit.links)
-        # the shared limit becomes a switch: its links end (or begin) there, and one link of the limit's capacity leads
-        # on
+        # the shared limit becomes a switch `middle`: its links end (or begin) there, and one link of the limit's
+        # capacity joins it to the node where they ended (or began)
         middle = topology.nodes + number
         ends = (tail, head)[side]
         extra = [middle, middle]
@@ -393,9 +398,9 @@ class SinkFlows:
     Nodes are 0..nodes-1, and 0..sinks-1 are the sinks; each ordered pair of nodes has at most one arc. `served`:
     whether every sink could be served at the start.
 
-    For packing (forest.py) one tree grows at a time. Its weight has left the root's supply, but a sink outside the
-    tree must still be able to receive it: from any node that the tree has reached, over capacity that the tree does not
-    use. `taken[node][sink]` is the part of the sink's flow that starts at that node of the tree.
+    For packing (forest.py) one tree grows at a time. Its weight has left the root's supply, but a sink outside the tree
+    must still be able to receive that weight: from any node that the tree has reached, over capacity that the tree does
+    not use. `tree_flow[node][sink]` is the part of the sink's flow that starts at that node of the tree.
     """
 
     def __init__(self, nodes: int, sinks: int, arcs: Mapping[Arc, int], supply: Mapping[int, int]) -> None:
@@ -406,8 +411,8 @@ class SinkFlows:
         self.flow: list[list[int]] = []  # [arc][sink]
         self.at = [[-1] * nodes for _ in range(nodes)]  # [tail][head]: number of the arc
         self.open = [[0] * nodes for _ in range(sinks)]  # [sink][node]: bit mask of the heads of residual arcs
-        self.taken = [[0] * sinks for _ in range(nodes)]
-        self.sources = [0] * sinks  # by sink: bit mask of the nodes at which `taken` is not 0
+        self.tree_flow = [[0] * sinks for _ in range(nodes)]
+        self.sources = [0] * sinks  # by sink: bit mask of the nodes at which `tree_flow` is not 0
         for (tail, head), capacity in sorted(arcs.items()):
             self.add_arc(tail, head, capacity)
         self.served = all(
@@ -453,7 +458,8 @@ class SinkFlows:
         self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
     def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
-        """Send more of the sink's flow from start to some goal (shortest augmenting paths); return what finds no path.
+        """Send `amount` of the sink's flow from start to some goal (shortest augmenting paths); return what finds no
+        path.
 
         `goals`: bit mask of nodes. With `goal`, the goals are that node and the nodes of the growing tree at which flow
         of this sink starts. Where new flow reaches one of the latter, that much starts at `goal` instead.
@@ -468,9 +474,9 @@ class SinkFlows:
             for x, y in itertools.pairwise(path):
                 bottleneck = min(bottleneck, self._residual_capacity(sink, x, y))
             if goal >= 0 and end != goal:
-                bottleneck = min(bottleneck, self.taken[end][sink])
-                self.move_taken(sink, end, goal, bottleneck)
-                if not self.taken[end][sink]:
+                bottleneck = min(bottleneck, self.tree_flow[end][sink])
+                self.move_start(sink, end, goal, bottleneck)
+                if not self.tree_flow[end][sink]:
                     goals &= ~(1 << end)
             for x, y in itertools.pairwise(path):
                 self.send_flow(sink, x, y, bottleneck)
@@ -525,29 +531,32 @@ class SinkFlows:
         self.refresh_pair(sink, x, y)
         self.open[sink][y] |= 1 << x
 
-    def move_taken(self, sink: int, old: int, new: int, amount: int) -> None:
-        """Let this much of the sink's flow start at the tree's node `new` instead of `old`; -1: no longer in the tree.
+    def move_start(self, sink: int, old: int, new: int, amount: int) -> None:
+        """Let this much of the sink's flow start at the tree's node `new` instead of `old` (-1: at no node of the
+        tree).
 
-        The flow itself is the caller's to adjust.
+        Only the bookkeeping changes; the caller adjusts the flow on arcs.
         """
-        remaining = self.taken[old][sink] = self.taken[old][sink] - amount
+        remaining = self.tree_flow[old][sink] = self.tree_flow[old][sink] - amount
         if not remaining:
             self.sources[sink] &= ~(1 << old)
         if new >= 0 and amount:
-            self.taken[new][sink] += amount
+            self.tree_flow[new][sink] += amount
             self.sources[sink] |= 1 << new
 
-    def restore_taken(self, sink: int, arc: int) -> None:
-        """Undo a move of the flow's start from the arc's tail to its head: it starts at the tail and uses the arc."""
+    def restore_start(self, sink: int, arc: int) -> None:
+        """Undo a move of the flow's start from the arc's tail to its head: it starts at the tail again and uses the
+        arc.
+        """
         tail, head = self.tail[arc], self.head[arc]
-        back = self.taken[head][sink]
+        back = self.tree_flow[head][sink]
         if back:
-            self.move_taken(sink, head, tail, back)
+            self.move_start(sink, head, tail, back)
             self.flow[arc][sink] += back
         self.refresh_both(sink, arc)
 
     def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
-        """Reroute what exceeds the arc's capacity; return what finds no other path, and put that back on the arc.
+        """Reroute the flow that exceeds the arc's capacity; what finds no other path stays on the arc and is returned.
 
         `goal`: the arc's head if the growing tree is about to take the arc, so that flow may start there; else -1.
         """

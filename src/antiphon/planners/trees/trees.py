@@ -51,7 +51,7 @@ from antiphon.planners.shared.pipelining import (
 )
 from antiphon.planners.shared.reach import Reach, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
-from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
+from antiphon.planners.trees.columns import QuotientView, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.forest import pack_forests
@@ -80,13 +80,14 @@ from antiphon.planners.trees.to_schedule import (
 
 SPREADING = ("broadcast", "allgather")  # collectives that send data down trees without reducing
 MOST_RANKS = 2048
-MOST_PAIRS = 2**18  # ranks times roots, or times orbits of roots
+MOST_PAIRS = 2**18  # ranks times roots, or ranks times orbits of roots where symmetries are used
 FEWEST_TREES_MAX_RANKS = 16  # up to this many ranks, search the fewest trees
 LP_FIRST_PAIRS = 2**9  # ranks times roots up to which packing by columns is tried without packing by cuts before
-IN_AND_OUT_RANKS = 32  # up to this many, trees in and out are packed by columns: ten seconds on an irregular machine
-CUTS_RANKS = 256  # up to this many, they are packed by cuts
-HALVES_RANKS = 128  # up to this many, option `halves` is tried by default,
-HALVES_FROM, HALVES_TO = 1.02, 2.0  # where the predicted time is between these multiples of the bound
+IN_AND_OUT_RANKS = 32  # up to this many, trees in and out are packed by columns (10 s on an irregular machine)
+CUTS_RANKS = 256  # up to this many, trees in and out are packed by cuts
+HALVES_RANKS = 128  # up to this many, option `halves` is tried by default ...
+HALVES_FROM = 1.02  # ... if the predicted time is above this multiple of the lower bound
+HALVES_TO = 2.0  # and below this one
 _TOO_MANY = (
     "planner trees: {} ranks, {} of them roots, of which no symmetry that was found takes {} to each other: too many; "
     "use compose, greedy or hierarchical-ring"
@@ -124,22 +125,23 @@ def trees(
         )
     bounds = bound(topology, collective)
     lower_bound = bounds.without_help  # without switches that reduce or multicast, which trees do not use
-    stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
-    stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
+    stated_options: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
+    stated_options |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
     # stages 1 and 2, then 3
     best = _best_packing(task, lower_bound.bytes_per_second)
     for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, lower_bound):
         findings = _describe_plan(packing, topology, bounds)
         proof = {"bound": (bounds if findings["optimal"] else lower_bound).stated()}
-        origin = {"planner": "trees", "options": {**stated, **candidate.options}, "seed": request.seed}
+        origin = {"planner": "trees", "options": {**stated_options, **candidate.options}, "seed": request.seed}
         yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
 
 
 @dataclass(frozen=True)
 class PackingTask:
-    """What to pack trees for.
+    """A machine and a collective to pack trees for.
 
-    `max_loss`: fraction of the rate that may be given up to have fewer trees. `max_denominator`: of the trees' shares.
+    `max_loss`: fraction of the rate that may be given up to have fewer trees. `max_denominator`: the largest
+    denominator of the trees' shares of the data; None: 1024, or more if that loses over 0.5 % of the rate.
     """
 
     topology: Topology
@@ -158,15 +160,18 @@ class PackingTask:
 class TreePlan:
     """An unpipelined schedule and the trees it uses.
 
-    `count`: trees of one root, or of the allreduce. `how`: the method, in words. `best`: no packing of such trees is
-    faster, before shares are rounded. `fewest`: a statement on the minimum number of trees. `halves`: for an allreduce
-    by two forests, the allgather on the machine and the one on the reversed machine.
+    `count`: number of trees of one root, or of the allreduce.
+    `method`: how they were packed, in words.
+    `best`: whether no packing of such trees is faster, before shares are rounded.
+    `fewest`: a sentence on the minimum number of trees, for the provenance.
+    `rounding`: how the trees' shares were rounded; None: not at all.
+    `halves`: for an allreduce by two forests, the allgather on the machine and the one on the reversed machine.
     """
 
     schedule: Schedule
     trees: tuple[Tree, ...]
     count: int
-    how: str
+    method: str
     best: bool
     fewest: str | None = None
     rounding: Rounding | None = None
@@ -189,7 +194,8 @@ def _pipeline_plan(
 ) -> Iterator[PipelinedPlan]:
     """Yield the schedule in equal slices, uneven slices or as two halves, for every size.
 
-    `use_halves`: None tries halves where they may be faster. `lower_bound`: the lower bound on time.
+    Halves: a reducescatter and then an allgather, each pipelined on its own. `use_halves`: None tries them where they
+    may be faster. `lower_bound`: the lower bound on time.
     """
     topology, collective = task.topology, task.collective
     if use_halves and collective.kind != "allreduce":
@@ -216,7 +222,7 @@ def _pipeline_plan(
         return
     # one schedule for all sizes; only the slicing depends on the size
     ready = PipelinePlans([packing.schedule], topology)
-    rooted = collective.kind in ("broadcast", "reduce")  # the planner `shallow` starts these unevenly
+    rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
     unset = pipelining.pieces is None and pipelining.steps is None
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
@@ -262,10 +268,10 @@ def _one_after_the_other(
     """
     for second in stage_plans(gather, pipelining):
         pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
-        same = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
+        same_options = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
         try:
             # the reducescatter is the allgather of the reversed machine, run backwards
-            first = invert(next(iter(stage_plans(reversed_gather, same))).schedule)
+            first = invert(next(iter(stage_plans(reversed_gather, same_options))).schedule)
         except Unsupported:  # the reducescatter takes more steps than the allgather
             continue
         schedule = replace(compose(first, second.schedule), collective=collective)
@@ -283,14 +289,14 @@ def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict
         "best_of_its_kind": (packing.best and not lossy) or rate == lower_bound.bytes_per_second,
         "trees": packing.count,
         "deepest": max((tree.depth for tree in packing.trees), default=0),
-        "how": packing.how,
+        "how": packing.method,
     }
     if packing.fewest is not None:
         findings["few"] = packing.fewest
     # state the rate before rounding, too
     if packing.rounding is not None:
         exact = packing.exact_rate(topology)
-        findings["how"] = f"{packing.how}; {packing.rounding.describe()}"
+        findings["how"] = f"{packing.method}; {packing.rounding.describe()}"
         findings["rounding"] = {
             "denominator": packing.rounding.denominator,
             "loss": float(packing.rounding.loss),
@@ -323,10 +329,12 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
     if task.collective.kind == "allreduce":
         packings = list(pack_allreduce(task, max_rate))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
-        # ties: with a loss the fewest trees, without one the fewest steps
+        # of those fast enough: with a loss the one of the fewest trees, without one that of the fewest steps
         top = max(rates)
-        rated = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
-        packing, rate = min(rated, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps))
+        fast_enough = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
+        packing, rate = min(
+            fast_enough, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps)
+        )
         proved = any(packing.best and proved_rate == rate for packing, proved_rate in zip(packings, rates, strict=True))
         return replace(packing, best=proved and rate == top)
     if task.collective.kind in SPREADING:
@@ -337,7 +345,10 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
 
 
 def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
-    """Plan a broadcast or allgather. `back`: on the reversed machine, run backwards later (matters for errors)."""
+    """Plan a broadcast or allgather.
+
+    `back`: the machine is a reversed one and the plan will be run backwards, so errors name links the other way round.
+    """
     topology, collective = task.topology, task.collective
     relation = collective.relation
     # a root's demand is the weight of all blocks it holds initially
@@ -345,9 +356,8 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
         weight_of[rank] += int(collective.weights[block])
     demand = {root: weight for root, weight in weight_of.items() if weight}
-    weightless = [
-        root for root in weight_of if root not in demand
-    ]  # empty blocks are sent, too: receivers wait for them
+    # empty blocks are sent, too: receivers wait for them
+    weightless = [root for root in weight_of if root not in demand]
     check_reach(topology, weightless, task.members, back)
     packed = pack_trees(topology, demand, task.members, task.max_loss, task.seed)
     # one block per root and symmetric roots: build the rows from one tree per orbit
@@ -365,7 +375,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
         schedule = spread_trees(collective, [*trees, *idle_trees])
-    return TreePlan(schedule, trees, _trees_per_root(trees), packed.how, packed.optimal, packed.fewest, rounding)
+    return TreePlan(schedule, trees, _trees_per_root(trees), packed.method, packed.optimal, packed.fewest, rounding)
 
 
 def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Iterator[TreePlan]:
@@ -438,7 +448,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
     ]
     return TreePlan(
         compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), _trees_per_root(out_trees),
-        f"reducescatter and allgather by {out.how}", False, rounding=rounding, halves=(halves[0], halves[1]),
+        f"reducescatter and allgather by {out.method}", False, rounding=rounding, halves=(halves[0], halves[1]),
     )  # fmt: skip
 
 
@@ -448,7 +458,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     This suits machines whose links differ by direction or have shared limits.
     """
     topology, ranks = task.topology, len(task.members)
-    how, proved = "trees in and out with common roots", False
+    method, proved = "trees in and out with common roots", False
     if ranks <= IN_AND_OUT_RANKS:
         packing = pack_allreduce_lp(topology, task.members)
         proved, into, out = packing.proved, packing.trees_in, packing.trees_out
@@ -457,7 +467,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
         if by_cuts is None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
-        how += ", parts of the links by cuts"
+        method += ", parts of the links by cuts"
     # pair the trees by root, and round the pairs' shares
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
@@ -469,13 +479,13 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     if rounding is not None:
         pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     schedule = reduce_and_spread(task.collective, pairs)
-    return TreePlan(schedule, (*into, *out), len(pairs), how, proved, rounding=rounding)
+    return TreePlan(schedule, (*into, *out), len(pairs), method, proved, rounding=rounding)
 
 
 def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pair]:
-    """Return, for every root, pairs of a tree in and a tree out with a rate each.
+    """Return, for every root, pairs of a tree in to it and a tree out of it, each pair with a rate.
 
-    Rates 2, 1 in and 1, 2 out, say, are cut at 1 and at 2: three pairs of rate 1.
+    Trees of a root with rates 2, 1 in and 1, 2 out, say, are divided at 1 and at 2: three pairs of rate 1.
     """
     up, down = trees_by_root(trees_in), trees_by_root(trees_out)
     pairs = []
@@ -499,13 +509,14 @@ def _trees_per_root(trees: Iterable[Tree]) -> int:
 class ForestPacking:
     """Trees out of every root; root r's trees carry demand[r] * rate bytes/s in total.
 
-    `optimal`: no trees are faster. `fewest`: a statement on the minimum number of trees. If the machine's symmetries
-    were used, `representatives` are the trees of one root per orbit, and `forest` has all trees; else `forest` is None.
+    `optimal`: whether no trees are faster. `method`, `fewest`: as in `TreePlan`. If the machine's symmetries were used,
+    `representatives` are the trees of one root per orbit, and `forest` has all trees; else `representatives` are all
+    trees, and `forest` is None.
     """
 
     representatives: tuple[Tree, ...]
     rate: Fraction
-    how: str
+    method: str
     optimal: bool
     fewest: str | None = None
     forest: Forest | None = None
@@ -534,7 +545,7 @@ def pack_trees(
     machine's symmetries, if known.
     """
     if len(demand) == 1:
-        # one root: no symmetric roots to use, but on few direct links the fewest trees can be searched for
+        # one root: no symmetric roots to use, but on few ranks with direct links the fewest trees can be searched for
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
         machine = (
             _direct_links(topology, members)
@@ -547,20 +558,20 @@ def pack_trees(
             optimal = fewest.rate == fewest.optimum
             return ForestPacking(fewest.trees, fewest.rate / demand[root], "fewest trees", optimal, fewest.describe())
     else:
-        view = View.of(topology, demand, members, seed, group)
+        view = QuotientView.of(topology, demand, members, seed, group)
         too_many_pairs = len(members) * len(demand) > MOST_PAIRS
         if too_many_pairs and len(view.roots) * len(members) > MOST_PAIRS // FEWEST_TREES_MAX_RANKS:
             raise Unsupported(_TOO_MANY.format(len(members), len(demand), len(view.roots)))
         symmetric = pack_orbits(topology, demand, members, view)
         if symmetric is not None and (symmetric.proved or too_many_pairs):
-            how = "columns, by the machine's symmetries"
+            method = "columns, by the machine's symmetries"
             return ForestPacking(
-                symmetric.representatives, symmetric.rate, how, symmetric.proved, forest=symmetric.forest
+                symmetric.representatives, symmetric.rate, method, symmetric.proved, forest=symmetric.forest
             )
-    cut = pack_forests(topology, demand, members)
-    if cut is not None:
-        return ForestPacking(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
-    # the column LP grows with ranks times roots; the LP over cuts with ranks and links only
+    forests = pack_forests(topology, demand, members)
+    if forests is not None:
+        return ForestPacking(tuple(forests[1]), forests[0], "Edmonds' forests, switches split off", True)
+    # the size of the LP over trees grows with ranks times roots, that of the LP over cuts only with ranks and links
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
         in_parts = pack_by_cuts(topology, demand, (False,))
         if in_parts is not None:

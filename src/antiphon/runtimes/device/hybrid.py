@@ -29,7 +29,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.blink_packing import of_kinds, split_by_rate
+from antiphon.planners.trees.blink_packing import with_link_kinds, split_by_rate
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.select import plan
 
@@ -152,7 +152,7 @@ def idle_links(schedule: Schedule, topology: Topology) -> Topology:
     used = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     links = {link for route in np.unique(used.route[used.route >= 0]).tolist() for link in used.table[route]}
     kinds = {type_.kind for type_ in topology.types} - {topology.types[topology.link_type[link]].kind for link in links}
-    return of_kinds(topology, kinds).topology
+    return with_link_kinds(topology, kinds).topology
 
 
 def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
