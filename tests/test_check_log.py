@@ -160,6 +160,13 @@ def test_upgrades(tmp_path: Path) -> None:
     assert "slower at 6 of 15 sizes" in entry["text"]
     assert compare_logs(after, before)["verdict"] == "faster"
     assert compare_logs(before, same)["verdict"] == "unchanged"
+    assert compare_logs(before, same)["notes"] == []
+    lines = same.read_text().splitlines()
+    garbled = lines[-1].replace(lines[-1].split()[6], "123456")  # its algbw no longer fits its time
+    same.write_text("\n".join([*lines[:-2], garbled]))
+    assert [note.split(" ")[:4] for note in compare_logs(before, same)["notes"]] == [
+        ["1", "rows", "of", "the"], ["allreduce:", "2", "sizes", "are"],
+    ]  # fmt: skip
     other = tmp_path / "other"
     other.write_text(before.read_text().replace("all_reduce", "all_gather").replace("sum", "none"))
     with pytest.raises(Invalid, match="no collective and size in common"):

@@ -124,4 +124,4 @@ def comparison_lines(result: Mapping[str, Any]) -> list[str]:
         ]  # fmt: skip
         lines += ["", *([entry["collective"]] if len(result["collectives"]) > 1 else [])]
         lines += table(["nbytes", f"before {unit}", f"after {unit}", "time", "beyond noise"], cells)
-    return lines
+    return [*lines, *(line for note in result["notes"] for line in paragraph(note, "  ", "  "))]

@@ -195,13 +195,15 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
 
 def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
     """Return which sizes changed by more than the noise. Invalid if the logs have no size in common."""
-    comparisons = []
-    for kind in dict.fromkeys(run.kind for run in before):
+    comparisons, notes = [], _left_out(before, "before") + _left_out(after, "after")
+    for kind in dict.fromkeys(run.kind for run in (*before, *after)):
         old, new = ([run for run in runs if run.kind == kind] for runs in (before, after))
         if len({run.ranks for run in (*old, *new) if run.ranks}) > 1:
             raise Invalid(f"{kind}: the logs have different numbers of ranks; compare runs of the same job")
         times = [_median_times(runs) for runs in (old, new)]
         sizes = sorted(times[0].keys() & times[1].keys())
+        if single := len(times[0].keys() ^ times[1].keys()):
+            notes.append(f"{kind}: {single} sizes are in one of the logs only and not compared")
         if sizes:
             comparisons.append(_compare_kind(kind, (old, new), sizes, times))
     if not comparisons:
@@ -209,7 +211,15 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
     slower = any(row["verdict"] == "slower" for entry in comparisons for row in entry["rows"])
     faster = any(row["verdict"] == "faster" for entry in comparisons for row in entry["rows"])
     verdict = "slower" if slower else "faster" if faster else "unchanged"
-    return {"verdict": verdict, "collectives": comparisons}
+    return {"verdict": verdict, "collectives": comparisons, "notes": notes}
+
+
+def _left_out(runs: Sequence[Run], which: str) -> list[str]:
+    """Return a note on rows of a log that are not compared; `which` log."""
+    garbled = sum(run.garbled for run in runs)
+    return [f"{garbled} rows of the log {which} are garbled and left out (their algbw contradicts their time)"] * bool(
+        garbled
+    )
 
 
 def _median_times(runs: Sequence[Run]) -> dict[int, float]:
