@@ -21,7 +21,7 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
-from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, pack_by_cuts
+from antiphon.planners.trees.portions import ROUNDED_DENOMINATOR, Portioned, at_full_rate, pack_by_cuts
 from antiphon.planners.trees.to_schedule import Tree
 from antiphon.topologies import topology
 
@@ -45,7 +45,7 @@ def rate_of(machine: Topology, made: Portioned) -> Fraction:
 
 def too_narrow(machine: Topology, rate: Fraction) -> bool:
     """Whether some link carries less than a part of what the parts are of, so that rounding may lose a cut."""
-    return min(kind.bandwidth for kind in machine.types) * FINE < rate * machine.ranks
+    return min(kind.bandwidth for kind in machine.types) * ROUNDED_DENOMINATOR < rate * machine.ranks
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_in_and_out_as_fast_as_trees_packed_one_by_one(seed: int) -> None:
         way = reverse(machine) if turned else machine
         check_trees(at_full_rate(way, some), way, range(machine.ranks))
     assert weights(made.trees[False], machine.ranks) == weights(made.trees[True], machine.ranks)
-    assert sum(weights(made.trees[False], machine.ranks)) == made.grain
+    assert sum(weights(made.trees[False], machine.ranks)) == made.total
     assert exact.rate * NEAR <= rate_of(machine, made) <= exact.bound
 
 
@@ -82,7 +82,7 @@ def test_out_of_several_roots_as_fast_as_trees_packed_one_by_one(seed: int) -> N
         return
     whole = sum(demand.values())
     assert weights(made.trees[False], machine.ranks) == [
-        Fraction(demand.get(rank, 0) * made.grain, whole) for rank in range(machine.ranks)
+        Fraction(demand.get(rank, 0) * made.total, whole) for rank in range(machine.ranks)
     ]
     assert exact.rate * NEAR <= rate_of(machine, made) / whole <= exact.bound
 

@@ -61,7 +61,7 @@ from antiphon.planners.trees.direct_links import directed_machine, undirected_ma
 from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.trees import FEWEST_TREES_MAX_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
-TURNED = ("reduce", "gather", "reducescatter")  # planned as broadcast, scatter, allgather, and run backwards
+RUN_BACKWARDS = ("reduce", "gather", "reducescatter")  # planned as broadcast, scatter, allgather, then reversed
 MOST_RANKS = 64
 LEAST_EPSILON = Fraction(1, 200)  # iterations grow with 1 / epsilon^2: some seconds here
 
@@ -79,19 +79,20 @@ class BlinkOptions:
 
 @dataclass(frozen=True)
 class TreeSet:
-    """The trees of one set of links, in the whole machine's numbers, and their total rate in bytes/s.
+    """The trees over one set of links, in the link numbers of the whole machine, and their total rate in bytes/s.
 
-    The rate is that of the whole vector in an allreduce (`pairs`), else of every root's data (`trees`).
+    An allreduce has `pairs`, and `rate` is that of all its data. Other collectives have `trees`, and `rate` is that of
+    every root's data. `method`: how they were packed, in words. `count`: number of trees, or of one root's trees.
     """
 
     rate: Fraction
-    how: str
+    method: str
     count: int
     pairs: tuple[Pair, ...] = ()
     trees: tuple[Tree, ...] = ()
 
     def scaled_to(self, share: Fraction) -> TreeSet:
-        """Scale the rates to sum to `share`, in an allreduce and for every root."""
+        """Return the trees with rates that sum to `share`, over all pairs or for every root."""
         pairs = tuple(replace(pair, rate=pair.rate * share / self.rate) for pair in self.pairs)
         return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
 
@@ -134,24 +135,24 @@ def blink(
     )  # fmt: skip
     bounds = bound(topology, collective)
     # Blink's trees do not use switches that reduce or multicast: compare with the bound without them.
-    bound_alone = bounds.without_help
-    unpiped, count, how = _plan_unpiped(topology, collective, options)
+    bound_without_switches = bounds.without_help
+    unpiped, count, method = _plan_unpiped(topology, collective, options)
     rate = throughput(unpiped, topology)
     statement = {
         "rate": None if rate is None else str(rate / topology.unit),
         "optimal": rate == bounds.bytes_per_second,
-        **({"optimal_without_switches": rate == bound_alone.bytes_per_second} if bounds.unaided else {}),
+        **({"optimal_without_switches": rate == bound_without_switches.bytes_per_second} if bounds.unaided else {}),
         "trees": count,
-        "how": how,
+        "how": method,
     }
     # Provenance lists only options that differ from the defaults.
     stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
-    usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
-    changed = {key: value for key, value in stated_options.items() if value != usual[key]}
+    defaults = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
+    changed = {key: value for key, value in stated_options.items() if value != defaults[key]}
     for schedule in pipe_schedule(unpiped, topology, pieces, request.sizes, request.profile):
-        stated = {**changed, "pieces": int(schedule.pieces)}
-        proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_alone).stated()}
-        yield replace(schedule, provenance={"planner": "blink", "options": stated, "found": statement, **proof})
+        shown_options = {**changed, "pieces": int(schedule.pieces)}
+        proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_without_switches).stated()}
+        yield replace(schedule, provenance={"planner": "blink", "options": shown_options, "found": statement, **proof})
 
 
 def _parse_share(name: str, value: Any, minimum: Fraction = Fraction(0)) -> Fraction:
@@ -182,9 +183,9 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
     if len(collective.members) < 2:
         return spread_trees(collective, ()), 0, "nothing to move"
     # Combining collectives: plan the dual on the reversed machine, then run it backwards.
-    if collective.kind in TURNED:
-        schedule, count, how = _plan_unpiped(reverse(topology), dual(collective)[0], options)
-        return replace(invert(schedule), collective=collective), count, how
+    if collective.kind in RUN_BACKWARDS:
+        schedule, count, method = _plan_unpiped(reverse(topology), dual(collective)[0], options)
+        return replace(invert(schedule), collective=collective), count, method
     servers = ranks_by_host(topology, collective.members)
     if collective.kind == "allreduce":
         try:
@@ -196,10 +197,10 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
                 raise
             return _plan_exactly(topology, collective)
         pairs = [pair for tree_set in sets for pair in tree_set.pairs]
-        return reduce_and_spread(collective, pairs), len(pairs), "; ".join(tree_set.how for tree_set in sets)
+        return reduce_and_spread(collective, pairs), len(pairs), "; ".join(tree_set.method for tree_set in sets)
     sets = _tree_sets(topology, collective, options)
     schedule = spread_trees(collective, [tree for tree_set in sets for tree in tree_set.trees])
-    return schedule, sum(tree_set.count for tree_set in sets), "; ".join(tree_set.how for tree_set in sets)
+    return schedule, sum(tree_set.count for tree_set in sets), "; ".join(tree_set.method for tree_set in sets)
 
 
 def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
@@ -213,11 +214,11 @@ def _three_phases(
 ) -> tuple[Schedule, int, str]:
     """Plan an allreduce over several servers (3.5)."""
 
-    def local(ranks: Sequence[int]) -> list[Tree]:
+    def pack_local(ranks: Sequence[int]) -> list[Tree]:
         """Pack the undirected trees of one server, over the links inside it."""
         return pack_server(links_within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
-    schedule, count = three_phases(topology, collective, servers, local)
+    schedule, count = three_phases(topology, collective, servers, pack_local)
     return schedule, count, f"three phases over {len(servers)} servers"
 
 
@@ -231,45 +232,46 @@ def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[in
 
 
 def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions) -> list[TreeSet]:
-    """Return one or two sets of trees: over the kind of links that joins all best, and with `hybrid` over all others.
+    """Return one or two sets of trees: over the kind of links with the greatest rate, and with `hybrid` over all
+    others.
 
-    With several servers and no `hybrid` all links form one set: servers are joined by other links than GPUs.
+    With several servers and no `hybrid` all links form one set: other links join servers than join GPUs.
     """
     if len(ranks_by_host(topology, collective.members)) > 1 and not options.hybrid:
         return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
-    main, rest = _subsets_by_kind(topology, collective.members)
+    main, other_links = _subsets_by_kind(topology, collective.members)
     first = pack_subset(main, collective, options)
     if not options.hybrid:
         return [first]
-    if rest is None:
+    if other_links is None:
         raise Unsupported(
             f"planner blink: hybrid needs a second kind of links that joins all ranks of {topology.name}; leave it out"
         )
-    second = pack_subset(rest, collective, options)
-    # Equation 8: both sets finish at the same time, the slower one begins T_dpa later.
+    second = pack_subset(other_links, collective, options)
+    # Equation 8: both sets finish at the same time; the slower one begins T_dpa later.
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
-    waiting = options.t_dpa if options.nbytes else Fraction(0)  # negligible for large data
-    slow = split_by_rate(data, first.rate, second.rate, waiting) / data
+    delay = options.t_dpa if options.nbytes else Fraction(0)  # negligible for large data
+    slow = split_by_rate(data, first.rate, second.rate, delay) / data
     return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 
 
 def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[LinkSubset, LinkSubset | None]:
-    """Return the links of the kind that joins the members best, then all others if they join them, too.
+    """Return the links of the kind over which a broadcast to the members is fastest, then all others.
 
-    If no single kind joins them, all links form one set.
+    The others are None if they do not join all members. If no single kind joins them, all links form one set.
     """
     kinds = sorted({topology.types[i].kind for i in np.unique(topology.link_type).tolist()})
-    rated = [(_broadcast_rate(with_link_kinds(topology, [kind]), members), kind) for kind in kinds]
-    best, kind = max(rated)
-    # No kind of link joins all members by itself.
+    rates = [(_broadcast_rate(with_link_kinds(topology, [kind]), members), kind) for kind in kinds]
+    best, kind = max(rates)
+    # no kind of link joins all members by itself
     if not best:
         return with_links(topology, np.ones(topology.links, bool)), None
-    rest = with_link_kinds(topology, [other for other in kinds if other != kind])
-    return with_link_kinds(topology, [kind]), rest if _broadcast_rate(rest, members) else None
+    other_links = with_link_kinds(topology, [other for other in kinds if other != kind])
+    return with_link_kinds(topology, [kind]), other_links if _broadcast_rate(other_links, members) else None
 
 
 def _broadcast_rate(subset: LinkSubset, members: Sequence[int]) -> Fraction:
-    """Return how fast the first member could broadcast to all over these links; 0 if it cannot."""
+    """Return the greatest rate at which the first member could broadcast to all over these links; 0 if it cannot."""
     if not subset.links:
         return Fraction(0)
     return tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])[1]

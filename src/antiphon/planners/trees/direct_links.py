@@ -1,9 +1,10 @@
 """Represent machines without switches as graphs with integral capacities, and turn sets of edges back into trees.
 
-spanning.py, fewest.py and blink_packing.py work on these graphs. `directed_machine` makes an arc of each link between
-the members. `undirected_machine` makes an edge of each link together with an equal one back, for trees that are used
-both ways. Both raise Unsupported at a switch, or at a shared limit that is narrower than its links. Capacities become
-integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of 25 GB/s.
+spanning.py, fewest.py and blink_packing.py work on these graphs. `directed_machine` turns each link into an arc between
+the members. `undirected_machine` turns each pair of opposite links of equal bandwidth into one edge, for trees that are
+used in both directions. Both raise Unsupported at a switch, or at a shared limit that is narrower than its links
+together. Capacities become integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of
+25 GB/s.
 
 `tree_of_edges` and `tree_of_arcs` make a `Tree` of a set of edges or arcs. A tree of edges gets the middle of its
 longest path as its root, which makes it as shallow as possible: a path of 5 ranks has depth 2.
@@ -35,7 +36,9 @@ class Edge(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """A link from vertex a to vertex b: capacity in units, and the links of the path (one)."""
+    """A link from vertex a to vertex b. `capacity`: in units. `path`: the link, as a tuple of one, as `Hop`
+    wants it.
+    """
 
     a: int
     b: int
@@ -76,8 +79,8 @@ def undirected_machine(
 ) -> Undirected:
     """Return the graph of these ranks (default: all) and of their links, paired with their opposites.
 
-    Raises Unsupported at a switch, a narrow shared limit or a link without an equal opposite; Invalid if a rank is cut
-    off. `unit`: as for `directed_machine`. O(links log links).
+    Raises Unsupported at a switch, a shared limit narrower than its links together, or a link without an equal
+    opposite; Invalid if a rank is cut off. `unit`: as for `directed_machine`. O(links log links).
     """
     machine = directed_machine(topology, members, unit)
     unpaired: dict[tuple[int, int, int], list[int]] = {}
@@ -89,12 +92,11 @@ def undirected_machine(
             edges.append(Edge(b, a, capacity, back.pop(0), link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
-    # A link without an equal opposite cannot be part of an undirected edge.
-    alone = min((link for links in unpaired.values() for link in links), default=None)
-    if alone is not None:
-        ends = f"{topology.link_src[alone]} to {topology.link_dst[alone]}"
+    single = min((link for links in unpaired.values() for link in links), default=None)
+    if single is not None:
+        ends = f"{topology.link_src[single]} to {topology.link_dst[single]}"
         raise Unsupported(
-            f"link {alone} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used both ways; "
+            f"link {single} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used both ways; "
             f"use reducescatter and allgather instead"
         )
     edges.sort()
@@ -107,8 +109,9 @@ def directed_machine(
 ) -> Directed:
     """Return the graph of these ranks (default: all) and of the links between them.
 
-    Capacities are in the largest unit that divides all bandwidths (and `unit`, unless that is 0). Raises Unsupported
-    at a switch or a narrow shared limit. O(links).
+    Capacities are in the largest unit that divides all bandwidths. `unit`: a further number that this unit must divide,
+    such as a rate of trees; 0: none. Raises Unsupported at a switch, or at a shared limit narrower than its links
+    together. O(links).
     """
     ranks = tuple(range(topology.ranks) if members is None else sorted(set(members)))
     if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
@@ -120,8 +123,8 @@ def directed_machine(
             inner.append((number[a], number[b], link))
         elif (a in number and b >= topology.ranks) or (b in number and a >= topology.ranks):
             raise Unsupported(
-                f"{topology.name}: link {link} leads through a switch; trees over undirected links need ranks joined "
-                f"directly, use forests there"
+                f"{topology.name}: link {link} leads through a switch; trees over direct links need ranks without "
+                f"switches in between; use planner trees"
             )
     _check_limits(topology, {link for *_, link in inner})
     speeds = [topology.bandwidth(link) for *_, link in inner]
@@ -137,42 +140,42 @@ def _common_unit(x: Fraction, y: Fraction) -> Fraction:
 
 
 def _check_limits(topology: Topology, links: set[int]) -> None:
-    """Raise Unsupported if a shared limit is narrower than those of its links that are in use."""
+    """Raise Unsupported if a shared limit has less bandwidth than the links `links` in it together."""
     for limit in topology.limits:
         if sum((topology.bandwidth(link) for link in limit.links if link in links), Fraction(0)) > limit.bandwidth:
             raise Unsupported(
-                f"shared limit {limit.name} of {topology.name} is narrower than its links; the linear program over "
-                f"pairs of ranks takes it into account"
+                f"shared limit {limit.name} of {topology.name} is narrower than its links together; use "
+                f"planner trees, which takes it into account"
             )
 
 
 def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
     """Raise Invalid unless these pairs connect all members."""
-    near: list[list[int]] = [[] for _ in members]
+    neighbours: list[list[int]] = [[] for _ in members]
     for a, b in pairs:
-        near[a].append(b)
-        near[b].append(a)
-    # Breadth-first search; the queue grows while it is read.
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    # breadth-first search; the queue grows while it is read
     reached, queue = {0}, [0]
     for v in queue:
-        fresh = [w for w in dict.fromkeys(near[v]) if w not in reached]
-        reached.update(fresh)
-        queue.extend(fresh)
-    lost = [str(rank) for v, rank in enumerate(members) if v not in reached]
-    if lost:
-        shown = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
+        new = [w for w in dict.fromkeys(neighbours[v]) if w not in reached]
+        reached.update(new)
+        queue.extend(new)
+    names = [str(rank) for v, rank in enumerate(members) if v not in reached]
+    if names:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise Invalid(
-            f"{topology.name}: no links join rank {members[0]} to rank{'s' * (len(lost) > 1)} {shown}; add links, or "
+            f"{topology.name}: no links join rank {members[0]} to rank{'s' * (len(names) > 1)} {shown}; add links, or "
             f"leave them out"
         )
 
 
 def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return a longest path of a tree, and every vertex's distance from its first end. O(vertices)."""
-    near: list[list[int]] = [[] for _ in range(vertices)]
+    """Return a longest path of a tree, and every vertex's distance from the last vertex of that path. O(vertices)."""
+    neighbours: list[list[int]] = [[] for _ in range(vertices)]
     for a, b in pairs:
-        near[a].append(b)
-        near[b].append(a)
+        neighbours[a].append(b)
+        neighbours[b].append(a)
     start = 0
     # two breadth-first searches: the farthest vertex from anywhere is an end of a longest path
     for _ in range(2):
@@ -180,7 +183,7 @@ def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[
         depth[start] = 0
         queue = [start]
         for v in queue:
-            for w in near[v]:
+            for w in neighbours[v]:
                 if depth[w] < 0:
                     depth[w], previous[w] = depth[v] + 1, v
                     queue.append(w)
@@ -200,20 +203,22 @@ def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) ->
     """Return the tree of these edges (by number), its root in the middle, which gives the least depth."""
     edges = [machine.edges[e] for e in chosen]
     path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
-    middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
-    top = min(middle)
-    near: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
+    # the one or two vertices in the middle: the root is the one of lower number
+    top = min(path[(len(path) - 1) // 2 : len(path) // 2 + 1])
+    neighbours: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
     for edge in edges:
-        near[edge.a].append((edge.b, edge.forward, edge.back))
-        near[edge.b].append((edge.a, edge.back, edge.forward))
+        neighbours[edge.a].append((edge.b, edge.forward, edge.back))
+        neighbours[edge.b].append((edge.a, edge.back, edge.forward))
     depth, queue = {top: 0}, [top]
     hops = []
     for v in queue:
-        for w, down, up in sorted(near[v]):
+        for w, down, up in sorted(neighbours[v]):
             if w not in depth:
                 depth[w] = depth[v] + 1
                 queue.append(w)
-                hops.append((machine.members[w], Hop(machine.members[v], (down,), depth[w], (up,))))
+                hops.append(
+                    (machine.members[w], Hop(parent=machine.members[v], path=(down,), depth=depth[w], back=(up,)))
+                )
     return Tree(machine.members[top], rate, tuple(sorted(hops)))
 
 
@@ -222,7 +227,7 @@ def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Frac
     into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
     depth = {machine.members.index(root): 0}
     hops = []
-    # Walk up to the first vertex of known depth, then assign depths on the way back.
+    # walk up to the first vertex of known depth, then assign depths on the way back
     for v in into:
         trail = [v]
         while trail[-1] not in depth:

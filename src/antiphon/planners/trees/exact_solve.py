@@ -7,7 +7,7 @@ Gaussian elimination in rationals would let numerators explode, so Dixon's p-adi
 matrix once modulo a prime p, then compute the solution's digits in base p one by one. Once there are twice as many
 digits as numerators and denominators can have (Hadamard's bound on determinants), the fractions are uniquely determined
 and found by the extended Euclidean algorithm, stopped halfway. Small fractions appear after fewer digits, so
-reconstruction is tried earlier, too: the result is verified in every row, so that no wrong one can pass.
+reconstruction is tried earlier, too; as every result is checked in every row, none can be wrong.
 
 Example: 3 x = 1 with p = 7: the inverse of 3 is 5. Digits 5, 4, 4, ...: 5 + 4 * 7 = 33, and 33 = 1/3 modulo 49.
 """
@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from antiphon.planners.trees.pricing import Matrix
 
 PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
-_MOST_DIGITS = 4000  # in base PRIME; then give up
+_MOST_DIGITS = 4000  # digits in base PRIME after which the result is None
 CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
 
 
 def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
-    """Return the x with rows @ x == right; None if there is none, if it is not unique, or rarely by bad luck.
+    """Return the x with rows @ x == right; None if there is none, or if it is not unique.
 
-    There may be more rows than columns. Bad luck: the matrix is singular modulo the prime. O(columns^2 * (rows +
-    digits)).
+    Rarely None is returned by bad luck, too: if the matrix is singular modulo the prime. There may be more rows than
+    columns. O(columns^2 * (rows + digits)).
     """
     count, width = rows.shape
     if width == 0:
@@ -46,8 +46,8 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
     square = rows[picked]
     inverse = _invert_modulo(square % PRIME)
     # Python ints where int64 could overflow
-    wide = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
-    exact: NDArray[Any] = square.astype(object) if wide else square
+    exceeds_int64 = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
+    exact: NDArray[Any] = square.astype(object) if exceeds_int64 else square
     residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)
     # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
     lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
@@ -59,7 +59,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
         value = value + step.astype(object) * power
         power *= PRIME
         # invariant: square @ value + power * residual == right (for the picked rows)
-        residual = (residual - (exact @ (step.astype(object) if wide else step)).astype(object)) // PRIME
+        residual = (residual - (exact @ (step.astype(object) if exceeds_int64 else step)).astype(object)) // PRIME
         enough_digits = power > 2 * limit * limit
         if digit == next_attempt or enough_digits:
             next_attempt *= 2
@@ -112,17 +112,22 @@ def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction
     bound = math.isqrt(modulus // 2)
     common, out = 1, []
     for value in values:
-        # try the common denominator so far first: most denominators divide it
-        # extended Euclid, stopped halfway (Wang 1981)
-        before, now, low, high = modulus, value * common % modulus, 0, 1
-        while now > bound:
-            q = before // now
-            before, now, low, high = now, before - q * now, high, low - q * high
-        if abs(high) * common > bound or not high:
+        # extended Euclid, stopped halfway (Wang 1981), on the value times the common denominator so far: most further
+        # denominators divide that, and then the numbers stay small
+        last_remainder, remainder, last_factor, factor = modulus, value * common % modulus, 0, 1
+        while remainder > bound:
+            q = last_remainder // remainder
+            last_remainder, remainder, last_factor, factor = (
+                remainder,
+                last_remainder - q * remainder,
+                factor,
+                last_factor - q * factor,
+            )
+        if abs(factor) * common > bound or not factor:
             return None
-        sign = -1 if high < 0 else 1
-        common *= abs(high)
-        out.append(Fraction(sign * now, common))
+        sign = -1 if factor < 0 else 1
+        common *= abs(factor)
+        out.append(Fraction(sign * remainder, common))
     return out
 
 

@@ -1,8 +1,8 @@
 """Find the fewest trees that reach the greatest rate (or come within a given loss of it), and prove it if possible.
 
 Input: a graph without switches (direct_links.py), and for a broadcast its root. Output (`Fewest`): weighted trees, and
-a lower bound on the number of trees that the rate needs. Fewer trees mean larger messages and fewer channels; among as
-few trees, shallower ones are then looked for.
+a lower bound on the number of trees that the rate needs. Fewer trees mean larger messages and fewer channels. Of the
+packings with this number of trees, one with shallower trees is then looked for.
 
 Why a finite search suffices: the best weights of K given trees are a vertex of a linear program with integral
 capacities, so by Cramer's rule they are a_i / D with integers a_i, where D is the determinant of a K x K matrix of
@@ -42,10 +42,12 @@ from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edg
 from antiphon.planners.trees.to_schedule import Tree
 
 EFFORT = 20_000  # search nodes in total
-MOST_VERTICES, MOST_EDGES = 16, 80  # up to this size, and
-MOST_UNITS = 400  # up to this rate in units of capacity, trees are searched for
+# trees are searched for only on graphs up to this size:
+MOST_VERTICES = 16
+MOST_EDGES = 80
+MOST_UNITS = 400  # the greatest rate in units of capacity
 MOST_VECTORS = 2000  # weight vectors tried for one number of trees
-ROUNDS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, from round to round
+NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, in turn
 # largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
 WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
@@ -55,7 +57,8 @@ WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, 
 class Fewest:
     """Trees with total `rate` bytes/s.
 
-    `optimum`: the greatest rate of any packing. `at_least`: no fewer trees than this stay within the requested loss.
+    `optimum`: the greatest rate of any packing, in bytes/s. `at_least`: a lower bound on the number of trees of any
+    packing within the requested loss.
     """
 
     trees: tuple[Tree, ...]
@@ -89,11 +92,11 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
-    def make(scale: int, deepest: int | None) -> Search:
+    def make_search(scale: int, deepest: int | None) -> Search:
         """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
-    def known() -> WeightedTrees:
+    def pack_exactly() -> WeightedTrees:
         """Return an exact packing, with as many trees as that method gives."""
         return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(edges, tau, partition)]
 
@@ -101,7 +104,7 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
         """Return the depth of a tree, by its edges."""
         return radius(n, [edges[e][:2] for e in chosen])
 
-    search = _FewestSearch(n, edges, tau, loss, make, known, depth, cuts, effort)
+    search = _FewestSearch(n, edges, tau, loss, make_search, pack_exactly, depth, cuts, effort)
     weighted, lower_bound = search.find_trees()
     trees = tuple(tree_of_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
@@ -112,30 +115,32 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
 
     `effort`: the most search nodes.
     """
-    n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
+    n, arcs, root_vertex = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
     side, rate = tightest_side(machine, root)
     # Edmonds: the greatest rate is the least capacity into a set without the root. Cuts for pruning, as bit masks of
     # such sets: each other rank alone, all of them together, and the minimum cut
     inside = sum(1 << v for v in range(n) if v not in side)
-    cuts = list(dict.fromkeys([*(1 << v for v in range(n) if v != top), (1 << n) - 1 - (1 << top), inside]))
+    cuts = list(
+        dict.fromkeys([*(1 << v for v in range(n) if v != root_vertex), (1 << n) - 1 - (1 << root_vertex), inside])
+    )
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
-    def make(scale: int, deepest: int | None) -> Search:
+    def make_search(scale: int, deepest: int | None) -> Search:
         """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
         inner = [(a, b, c * scale) for a, b, c in arcs]
-        return ArborescenceSearch(n, inner, top, cuts, deepest)
+        return ArborescenceSearch(n, inner, root_vertex, cuts, deepest)
 
-    def known() -> WeightedTrees:
+    def pack_exactly() -> WeightedTrees:
         """Return an exact packing, with as many trees as that method gives."""
-        usable = [c if b != top else 0 for _, b, c in arcs]
-        weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).pack_all(rate)
+        usable = [c if b != root_vertex else 0 for _, b, c in arcs]
+        weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, root_vertex).pack_all(rate)
         return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
         """Return the depth of a tree, by its arcs."""
         return tree_of_arcs(machine, root, chosen, Fraction(1)).depth
 
-    search = _FewestSearch(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
+    search = _FewestSearch(n, arcs, Fraction(rate), loss, make_search, pack_exactly, depth, widths, effort)
     weighted, lower_bound = search.find_trees()
     trees = tuple(tree_of_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, lower_bound)
@@ -146,22 +151,24 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
 
     This capacity is the greatest rate of a broadcast. Raises Invalid if the root cannot reach a rank.
     """
-    n, top = machine.vertices, machine.members.index(root)
+    n, root_vertex = machine.vertices, machine.members.index(root)
     if n < 2:
         raise Invalid("one rank alone has no trees to pack; give at least two ranks")
-    reached, queue = {top}, [top]
+    reached, queue = {root_vertex}, [root_vertex]
     for v in queue:
         for a, b, c, _ in machine.arcs:
             if a == v and c and b not in reached:
                 reached.add(b)
                 queue.append(b)
-    lost = [str(rank) for v, rank in enumerate(machine.members) if v not in reached]
-    if lost:
+    names = [str(rank) for v, rank in enumerate(machine.members) if v not in reached]
+    if names:
         raise Invalid(
-            f"rank {root} cannot reach rank{'s' * (len(lost) > 1)} {', '.join(lost)}; add links, or leave them out"
+            f"rank {root} cannot reach rank{'s' * (len(names) > 1)} {', '.join(names)}; add links, or leave them out"
         )
     tail, head, capacity = merge_arcs([arc[:3] for arc in machine.arcs])
-    side, rate = tightest_cut(Network(n, n, tail, head, capacity), {(top,): 1}, [v for v in range(n) if v != top])
+    side, rate = tightest_cut(
+        Network(n, n, tail, head, capacity), {(root_vertex,): 1}, [v for v in range(n) if v != root_vertex]
+    )
     return frozenset(v for v in range(n) if side[v]), int(rate)
 
 
@@ -171,14 +178,16 @@ class _FewestSearch:
 
     vertices: int
     edges: Sequence[WeightedEdge]
-    rate: Fraction  # the greatest possible, in units
+    rate: Fraction  # the greatest possible, in units of capacity
     loss: Fraction
-    make: Callable[[int, int | None], Search]  # search on capacities times the first argument, with a maximum depth
+    make_search: Callable[
+        [int, int | None], Search
+    ]  # search on capacities times the first argument, with a maximum depth
     pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
     depth: Callable[[Sequence[int]], int]  # of a tree, by its edges
     cuts: Sequence[Sequence[int]]  # the capacities of the edges across each cut
     effort: int  # search nodes left
-    best: WeightedTrees = field(default_factory=list)  # so far
+    best: WeightedTrees = field(default_factory=list)  # the fewest trees so far
 
     def find_trees(self) -> tuple[WeightedTrees, int]:
         """Return the trees, and a lower bound on their number. Stages: exact packing, fewer trees, shallower trees."""
@@ -220,7 +229,8 @@ class _FewestSearch:
         return low
 
     def _weight_sums(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield (denominator, sum of the integral weights over it) that this number of trees may have."""
+        """Yield the sums that the weights of `count` trees may have, as (denominator, integer over it)."""
+        # beyond the table denominators are a guess, so `_weight_vectors` does not call its list complete
         top = DETERMINANTS[count] if count < len(DETERMINANTS) else 10 * self.rate.denominator
         for scale in range(1, top + 1):
             for total in range(math.floor(self.rate * scale), math.ceil(self.min_rate * scale) - 1, -1):
@@ -229,13 +239,13 @@ class _FewestSearch:
     def _weight_vectors(self, count: int) -> tuple[list[tuple[int, tuple[int, ...]]], bool]:
         """Return the weight vectors of `count` trees, the highest rates first, and whether these are all.
 
-        A vector is (denominator, descending integers over it).
+        A vector is (denominator, the weights as descending integers over it).
         """
-        wide = _widest_tree(self.vertices, self.edges)
+        widest = _widest_tree(self.vertices, self.edges)
         choices = (
             (scale, weights)
             for scale, total in self._weight_sums(count)
-            for weights in _partitions_of(total, count, wide * scale)
+            for weights in _partitions_of(total, count, widest * scale)
             if math.gcd(scale, *weights) == 1
         )
         # take one more than allowed, to learn whether the list is complete: an incomplete one proves nothing
@@ -247,10 +257,10 @@ class _FewestSearch:
     def _try_fewer(self, low: int) -> int:
         """Try every number of trees from `low` on, with growing effort; return the raised lower bound.
 
-        Trees that are found become the best. A number all of whose weight vectors are refuted raises `low`.
+        If trees are found, they become the best. If all weight vectors of `low` trees are refuted, `low` rises by 1.
         """
         untried = {count: self._weight_vectors(count) for count in range(low, len(self.best))}
-        for limit in ROUNDS:
+        for limit in NODE_LIMITS:
             for count in sorted(untried):
                 if count < len(self.best):
                     vectors, complete = untried[count]
@@ -276,7 +286,7 @@ class _FewestSearch:
             # searches depend on denominator and depth only: reuse them
             search = self.searches.get((scale, deepest))
             if search is None:
-                search = self.searches[scale, deepest] = self.make(scale, deepest)
+                search = self.searches[scale, deepest] = self.make_search(scale, deepest)
             allowed = min(limit, self.effort)
             try:
                 trees, nodes = search.search_trees(weights, allowed)
@@ -292,17 +302,17 @@ class _FewestSearch:
         return unsettled
 
     def _try_shallower(self) -> None:
-        """Look for as many trees with a smaller maximum depth, within a quarter of the effort."""
+        """Look for the same number of trees with a smaller maximum depth, within a quarter of the remaining effort."""
         self.effort = max(self.effort // 4, 0)
         while True:
-            now = self.best
-            deepest = max(self.depth(tree) for _, tree in now) - 1
-            vectors, _ = self._weight_vectors(len(now))
-            for limit in ROUNDS:
+            before = self.best
+            deepest = max(self.depth(tree) for _, tree in before) - 1
+            vectors, _ = self._weight_vectors(len(before))
+            for limit in NODE_LIMITS:
                 vectors = self._try_weights(vectors, limit, deepest)
                 if not vectors or self.effort <= 0:
                     break
-            if self.best is now:
+            if self.best is before:
                 return
 
 

@@ -12,8 +12,9 @@ vertices its trees connect. Branches are cut off by
     connectivity    trees that cannot be connected without the edge must take it; no tree closes a cycle
     slack           for some partitions (or cuts): the capacity across them, minus the load that any trees of these
                     weights must send across. Capacity that stays unused there uses up slack, and so do trees that
-                    cross more often than they must; below 0 there is no solution
-    waste           capacity of the edges to come that no subset of the weights can fill counts as unused already
+                    cross more often than they must. A slack below 0 means that there is no solution
+    waste           an undecided edge carries the sum of some of the weights; capacity that no such sum can fill counts
+                    as unused already
 
 Example: two trees of weight 1 on a triangle whose edges have capacity 1. Each tree takes 2 edges, 4 in all, of 3: the
 slack of the finest partition is 3 - 2 * 2 < 0, so the search ends before its first node. One tree leaves slack 1: it
@@ -37,7 +38,7 @@ WeightedEdge = tuple[int, int, int]  # a, b, capacity
 
 
 class NodeLimitReached(Exception):
-    """The search reached its limit of nodes."""
+    """The search reached its limit of search nodes (calls of `_search_from`)."""
 
 
 class TreeClass(NamedTuple):
@@ -52,8 +53,11 @@ class Search(ABC):
     """Backtracking over items (edges or arcs), common to both kinds of trees."""
 
     def __init__(self, items: Sequence[int], ends: Sequence[WeightedEdge], tracked: Sequence[tuple[int, ...]]) -> None:
-        """`items`: edges in the order of decisions; by position there, `ends`: its ends and capacity, `tracked`: the
-        partitions (or cuts) that it crosses, by number."""
+        """Set what both searches need.
+
+        `items`: edges or arcs in the order of decisions. By position in `items`: `ends`: its two ends and its capacity.
+        `tracked`: the numbers of the partitions (or cuts) that it crosses.
+        """
         self.items, self.ends, self.tracked = items, ends, tracked
 
     @abstractmethod
@@ -62,9 +66,10 @@ class Search(ABC):
 
     @abstractmethod
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
-        """Return the state with item `at`, and the slacks that the tree's weight reduces since it crosses there again.
+        """Return the state of a tree after it takes the item at position `at`; None if it may not take it.
 
-        None if the tree may not take the item.
+        Also return the numbers of the partitions (or cuts) that the tree now crosses more often than it must, whose
+        slack its weight reduces.
         """
 
     @abstractmethod
@@ -73,7 +78,7 @@ class Search(ABC):
 
     @abstractmethod
     def count_slacks(self, total: int) -> list[int]:
-        """Return the slack of every cut or partition for trees of this total weight, before the first item."""
+        """Return the slack of every partition (or cut) for trees of this total weight, before the first item."""
 
     def search_trees(self, weights: Sequence[int], limit: int) -> tuple[EdgeSets | None, int]:
         """Return trees of these weights (descending) or None, and the number of nodes visited.
@@ -84,11 +89,11 @@ class Search(ABC):
         self._compute_waste(weights, len(slack))
         self.limit, self.nodes = limit, 0
         self.picked: list[tuple[int, ...]] = [()] * len(self.items)
-        # the waste that no choice avoids exceeds some slack: refuted without search
+        # if the waste, which no choice avoids, exceeds some slack, there are no such trees
         if any(s < waste for s, waste in zip(slack, self.waste[0], strict=True)):
             return None, 0
-        alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
-        groups = [TreeClass(self.start_state(), tuple(trees), weight) for weight, trees in alike]
+        by_weight = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
+        groups = [TreeClass(self.start_state(), tuple(trees), weight) for weight, trees in by_weight]
         if not self._search_from(0, groups, slack):
             return None, self.nodes
         trees: list[list[int]] = [[] for _ in weights]
@@ -97,27 +102,29 @@ class Search(ABC):
                 trees[i].append(self.items[at])
         return [tuple(sorted(tree)) for tree in trees], self.nodes
 
-    def _compute_waste(self, weights: Sequence[int], slacks: int) -> None:
-        """Set `waste[at][t]`: the capacity of items from `at` on, across partition t, that no subset of the weights
-        fills.
+    def _compute_waste(self, weights: Sequence[int], slack_count: int) -> None:
+        """Set `waste[at][t]`: the capacity of items from `at` on, across partition t, that no sum of weights
+        can fill.
         """
         sums = {0}
         for weight in weights:
             # all sums of subsets of the weights: the only loads that a link can have
             sums |= {x + weight for x in sums}
-        reach = sorted(sums)
-        self.waste = [[0] * slacks]
+        loads = sorted(sums)
+        self.waste = [[0] * slack_count]
         for (_, _, capacity), tracked in zip(reversed(self.ends), reversed(self.tracked), strict=True):
             row = list(self.waste[-1])
-            # what the best-filling subset leaves of this item
-            unused = capacity - max(x for x in reach if x <= capacity)
+            # capacity minus the largest sum of weights that fits
+            unused = capacity - max(x for x in loads if x <= capacity)
             for t in tracked:
                 row[t] += unused
             self.waste.append(row)
         self.waste.reverse()
 
     def _search_from(self, at: int, groups: list[TreeClass], slack: list[int]) -> bool:
-        """Decide the items from position `at` on; return whether trees were found, whose choices are in `picked`."""
+        """Decide the items from position `at` on; return whether there are trees. `picked`: by item, the trees that
+        take it.
+        """
         self.nodes += 1
         if self.nodes > self.limit:
             raise NodeLimitReached
@@ -126,7 +133,7 @@ class Search(ABC):
         with_item = [self.take_item(group.state, at) for group in groups]
         can_skip = [self.can_skip(group.state, at) for group in groups]
         room = min((slack[t] - self.waste[at + 1][t] for t in self.tracked[at]), default=None)
-        # the number of trees of each group that take this item, fullest use first
+        # try all numbers of trees per group that may take this item, those that leave the least unused first
         for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
             new_slack = list(slack)
             for t in self.tracked[at]:
@@ -155,10 +162,10 @@ class Search(ABC):
 def _list_assignments(
     groups: Sequence[TreeClass], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
 ) -> list[tuple[tuple[int, ...], int]]:
-    """Return the possible numbers of trees per class that take an item, with the capacity then unused, fullest first.
+    """Return the possible numbers of trees per class that take an item, with the capacity then unused, the least first.
 
-    `with_item`: by class None if it may not take the item; `can_skip`: whether it need not; `room`: the most capacity
-    that may stay unused (None: any).
+    `with_item`: by class, None if its trees may not take the item. `can_skip`: by class, whether its trees need not
+    take it. `room`: the most capacity that may stay unused (None: any amount).
     """
     choices: list[tuple[int, tuple[int, ...]]] = []
     fillable = [0]  # capacity that the groups from here on can use
@@ -167,8 +174,10 @@ def _list_assignments(
     fillable.reverse()
 
     def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
+        """Add the choices for classes from `g` on. `counts`: the choice for those before; `unused`: capacity it
+        leaves.
+        """
         # even if all further groups took the item, more would stay unused than the slack allows
-        """Add the choices for classes from `g` on; `counts`: for those before, `unused`: capacity then left."""
         if room is not None and unused - fillable[g] > room:
             return
         if g == len(groups):
@@ -187,16 +196,16 @@ def _list_assignments(
 
 
 def _edge_order(vertices: int, edges: Sequence[WeightedEdge]) -> list[int]:
-    """Return the order of decisions: vertex by vertex, those with the fewest undecided edges first.
+    """Return the order of decisions: vertex by vertex, that with the fewest undecided edges first.
 
-    So vertices are completed early, and dead ends show up early.
+    So all edges of some vertices are decided early, and dead ends show up early.
     """
     unordered = set(range(len(edges)))
     at: list[list[int]] = [[e for e, edge in enumerate(edges) if v in edge[:2]] for v in range(vertices)]
-    order, waiting = [], set(range(vertices))
-    while waiting:
-        v = min(waiting, key=lambda v: (sum(e in unordered for e in at[v]), -len(at[v]), v))
-        waiting.discard(v)
+    order, remaining = [], set(range(vertices))
+    while remaining:
+        v = min(remaining, key=lambda v: (sum(e in unordered for e in at[v]), -len(at[v]), v))
+        remaining.discard(v)
         vertex_edges = sorted((e for e in at[v] if e in unordered), key=lambda e: (-edges[e][2], e))
         unordered.difference_update(vertex_edges)
         order += vertex_edges
@@ -207,8 +216,8 @@ class SpanningSearch(Search):
     """Search for undirected spanning trees, at most `deepest` deep.
 
     Slack is tracked for the partition into single vertices and for `partitions` (by vertex, the label of its part).
-    State: by partition and vertex, the vertices connected with it if parts count as connected (bit masks); then the
-    positions of the edges taken.
+    State of a tree: per partition a tuple that gives, by vertex, the bit mask of the vertices connected with it (where
+    the vertices of a part count as connected); at the end the positions of the edges taken.
     """
 
     def __init__(
@@ -222,7 +231,7 @@ class SpanningSearch(Search):
         self.labels = [list(range(vertices)), *map(list, partitions)]
         order = _edge_order(vertices, edges)
         ends = [edges[e] for e in order]
-        tracked = [tuple(t for t, of in enumerate(self.labels) if of[a] != of[b]) for a, b, _ in ends]
+        tracked = [tuple(t for t, part_of in enumerate(self.labels) if part_of[a] != part_of[b]) for a, b, _ in ends]
         super().__init__(order, ends, tracked)
         self.later_neighbours = [[0] * vertices]  # by position: neighbours over the items from there on
         for a, b, _ in reversed(ends):
@@ -235,23 +244,23 @@ class SpanningSearch(Search):
         self.exits: list[dict[int, bool]] = [{} for _ in ends]
 
     def count_slacks(self, total: int) -> list[int]:
-        """Each tree crosses a partition (parts - 1) times at least."""
+        """Return the slacks: each tree crosses a partition (parts - 1) times at least."""
         crossing = [0] * len(self.labels)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
                 crossing[t] += capacity
-        return [c - (len(set(of)) - 1) * total for c, of in zip(crossing, self.labels, strict=True)]
+        return [c - (len(set(part_of)) - 1) * total for c, part_of in zip(crossing, self.labels, strict=True)]
 
     def start_state(self) -> Any:
-        """Every vertex is connected with itself only; of coarser partitions, with all of its part."""
-        alone = [1 << v for v in range(self.vertices)]
+        """Return the state where every vertex is connected with itself only, or in coarser partitions with its part."""
+        single_vertices = [1 << v for v in range(self.vertices)]
         merged = [
-            sum(1 << w for w in range(self.vertices) if of[w] == of[v])
-            for of in self.labels
+            sum(1 << w for w in range(self.vertices) if part_of[w] == part_of[v])
+            for part_of in self.labels
             for v in range(self.vertices)
         ]
         return (
-            tuple(alone),
+            tuple(single_vertices),
             *(tuple(merged[t * self.vertices :][: self.vertices]) for t in range(1, len(self.labels))),
             (),
         )
@@ -286,13 +295,13 @@ class SpanningSearch(Search):
         return (*new, edges_taken), tuple(crossed_again)
 
     def can_skip(self, state: Any, at: int) -> bool:
-        """The components of both ends must still have an edge to other vertices later."""
+        """Return whether the components of both ends have an edge to other vertices among later items."""
         a, b, _ = self.ends[at]
         joined = state[0]
         return joined[a] == self.all_vertices or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
-        """Return whether some edge after this position leaves these vertices. Asked again and again, so remembered."""
+        """Return whether some edge after this position leaves the vertices `inside`; cached, as it is asked often."""
         has_exit = self.exits[at].get(inside)
         if has_exit is None:
             later = self.later_neighbours[at + 1]
@@ -304,8 +313,8 @@ class SpanningSearch(Search):
 class ArborescenceSearch(Search):
     """Search for trees of arcs out of a root, at most `deepest` deep.
 
-    Slack is tracked for `cuts` (sets of vertices without the root, as bit masks). State: by vertex the top of its
-    component, and its depth below the top; then the cuts crossed so far (bit mask).
+    Slack is tracked for `cuts` (sets of vertices without the root, as bit masks). State of a tree: by vertex the top of
+    its component; by vertex its depth below the top; the cuts crossed so far (bit mask).
     """
 
     def __init__(
@@ -325,7 +334,7 @@ class ArborescenceSearch(Search):
             self.later_tails.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
 
     def count_slacks(self, total: int) -> list[int]:
-        """Each tree crosses a cut once at least."""
+        """Return the slacks: each tree crosses a cut once at least."""
         crossing = [0] * len(self.cuts)
         for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
             for t in tracked:
@@ -333,28 +342,28 @@ class ArborescenceSearch(Search):
         return [c - total for c in crossing]
 
     def start_state(self) -> Any:
-        """Every vertex is the top of its own component, at depth 0, and no cut is crossed."""
+        """Return the state where every vertex is the top of its own component, at depth 0, and no cut is crossed."""
         return tuple(range(self.vertices)), (0,) * self.vertices, 0
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         """Put the component of the arc's head below its tail; None if that is too deep or no tree."""
         a, b, _ = self.ends[at]
-        top, below, crossed = state
+        top, depth, crossed_cuts = state
         # b already has a parent, or is itself the top of a's component (a cycle)
         if top[b] != b or top[a] == b:
             return None
         # b's whole component comes below a
-        added_depth = below[a] + 1
-        now = tuple(x + added_depth if t == b else x for x, t in zip(below, top, strict=True))
-        if max(now) > self.deepest:
+        added_depth = depth[a] + 1
+        new_depth = tuple(x + added_depth if t == b else x for x, t in zip(depth, top, strict=True))
+        if max(new_depth) > self.deepest:
             return None
-        crossed_again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
+        crossed_again = tuple(t for t in self.tracked[at] if crossed_cuts >> t & 1)
         for t in self.tracked[at]:
-            crossed |= 1 << t
-        return (tuple(top[a] if t == b else t for t in top), now, crossed), crossed_again
+            crossed_cuts |= 1 << t
+        return (tuple(top[a] if t == b else t for t in top), new_depth, crossed_cuts), crossed_again
 
     def can_skip(self, state: Any, at: int) -> bool:
-        """The head must have a parent already, or another arc that can still enter it."""
+        """Return whether the head has a parent already, or a later arc can still enter it."""
         b = self.ends[at][1]
         top = state[0]
         return bool(top[b] != b or any(top[a] != b for a in self.later_tails[at]))

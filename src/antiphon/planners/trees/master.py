@@ -1,17 +1,19 @@
 """The linear program of tree packing over the trees generated so far (the restricted master of column generation).
 
-Column generation (columns.py) adds trees one by one; this file solves the program over them. Input: trees as columns
-(how often each loads which row; a row is a link, a shared limit or an orbit of these), the rows' capacities, and the
-groups that trees belong to (the trees of one root, or a root's trees in one direction). Output: a rate per tree.
+Column generation (columns.py) adds trees one by one; this file solves the linear program over them. Input: trees as
+columns (how often each loads which row; a row is a link, a shared limit or an orbit of these), the rows' capacities,
+and the groups that trees belong to (the trees of one root, or a root's trees in one direction). Output: a rate per
+tree.
 
     maximize   sum over j of gain_j t_j
     such that  for every group g:  sum of the rates of its trees = sum over j of share_gj t_j
                for every row:      sum over trees of rate * times that the tree loads it <= capacity
 
-The t_j are amounts that groups have in common. A forest has one t, its rate, and a group's share of it is its root's
-demand. An allreduce has a t per root, shared by its trees in and its trees out. `Master`
+The t_j are amounts of data that groups must carry in common. A forest has one t, its rate, and a group's share of it
+is its root's demand. An allreduce has a t per root, which the trees in to the root and those out of it both carry.
+`Master`
 
-    solves the program in floats (HiGHS), with prices of rows that guide the search for better trees
+    solves the linear program in floats (HiGHS), with prices of rows that guide the search for better trees
     solves it in rationals: which trees are used and which rows are full gives a linear system (exact_solve.py)
     rounds to feasible rationals where that fails
     turns integral prices into an upper bound on any packing (weak duality)
@@ -33,13 +35,13 @@ from numpy.typing import NDArray
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.exact_solve import solve_exactly
 
-TINY = 1e-9  # of the largest rate: below float accuracy
-_FINE = 10**6  # denominator, relative to the largest rate, of rates that are rounded from floats
+TINY = 1e-9  # tolerance of floats, relative to the largest rate
+_RATE_DENOMINATOR = 10**6  # float rates are rounded to this fraction of the largest
 
 
 @dataclass(frozen=True)
 class Column:
-    """A tree of a group: it loads row rows[i] times[i] times; `tree` has its hops."""
+    """A tree of group number `group`: it loads row rows[i] times[i] times. `tree`: every rank with its hop."""
 
     group: int
     rows: tuple[int, ...]
@@ -60,14 +62,14 @@ class Point:
     x: NDArray[np.float64]
     t: NDArray[np.float64]
     price: NDArray[np.float64]  # per row
-    worth: NDArray[np.float64]  # per group: a tree that costs less at these prices improves the optimum
+    worth: NDArray[np.float64]  # per group: a tree that costs less than this at the prices improves the optimum
 
 
 class Master:
-    """The program over the columns so far.
+    """The linear program over the columns so far.
 
-    `share[g]`: by j, the share_gj of group g; `gain`: the gain_j; both integers. `unit`: a rate about as large as the
-    optimum, for scaling.
+    `capacity`: by row. `share[g]`: by j, the share_gj of group g. `gain`: by j, the gain_j. All are integers. `unit`: a
+    rate about as large as the optimum, for scaling.
     """
 
     def __init__(
@@ -76,10 +78,10 @@ class Master:
         self.capacity, self.share, self.gain = list(capacity), list(share), list(gain)
         self.columns: list[Column] = []
         self._seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-        # scaling for floats: values in `unit` (about the optimum), rows to 1; otherwise small links vanish beside wide
-        # ones
+        # scaling for floats: rates are in `unit` (about the optimum), and each row is divided by its capacity;
+        # otherwise the solver would ignore narrow links beside wide ones
         self.unit = unit
-        self._weigh = np.array([float(unit / c) for c in self.capacity])
+        self._row_scale = np.array([float(unit / c) for c in self.capacity])
 
     def add_column(self, column: Column) -> bool:
         """Add a column; return whether it is new. A second tree of the group with the same loads is left out."""
@@ -96,10 +98,10 @@ class Master:
         from scipy.sparse import csc_array
 
         count, groups, free = len(self.columns), len(self.share), len(self.gain)
-        # variables: the rates, then the t_j. Rows of loads, each divided by its capacity in `unit`
+        # variables: the rates, then the t_j. Rows: loads, each divided by its capacity in `unit`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
-        times = np.array([v for c in self.columns for v in c.times], float) * self._weigh[rows]
+        times = np.array([v for c in self.columns for v in c.times], float) * self._row_scale[rows]
         loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * free)), shape=(len(self.capacity), count + free))
         # per group: sum of rates - sum over j of share_gj t_j = 0
         equal = np.zeros((groups, count + free))
@@ -114,29 +116,29 @@ class Master:
         )  # fmt: skip
         if solution.status != 0:
             raise ArithmeticError(f"HiGHS gave up on {len(self.capacity)} rows, {count} columns: {solution.message}")
-        price = -solution.ineqlin.marginals * self._weigh
+        price = -solution.ineqlin.marginals * self._row_scale
         return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
     def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
-        """Return the exact rates behind a float optimum, by column, and every t_j; None if that fails.
+        """Return the exact rates of which `point` has floats, by column, and every t_j; None if that fails.
 
-        Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The result is
-        checked in all other rows.
+        Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The solution is
+        checked against all other rows.
         """
         min_rate = 10 * TINY * float(point.x.max(initial=0.0))
         used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
         load = np.zeros(len(self.capacity))
         for i in used:
             load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
-        # the full rows, and a linear system of these and the groups
-        full = np.flatnonzero(load * self._weigh >= 1 - 1e-7)
-        at = {int(row): number for number, row in enumerate(full.tolist())}
+        # a linear system: first the full rows, then the groups
+        full = np.flatnonzero(load * self._row_scale >= 1 - 1e-7)
+        row_number = {int(row): number for number, row in enumerate(full.tolist())}
         matrix = np.zeros((len(full) + len(self.share), len(used) + len(self.gain)), np.int64)
         for number, i in enumerate(used):
             column = self.columns[i]
             for row, times in zip(column.rows, column.times, strict=True):
-                if row in at:
-                    matrix[at[row], number] = times
+                if row in row_number:
+                    matrix[row_number[row], number] = times
             matrix[len(full) + column.group, number] = 1
         for group, shares in enumerate(self.share):
             for j, weight in shares.items():
@@ -161,35 +163,45 @@ class Master:
         )
 
     def round_solution(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
-        """Return feasible rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
-        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_FINE) or Fraction(1, _FINE)
-        t = [Fraction(round(float(v / float(top)) * _FINE), _FINE) * top for v in point.t.tolist()]
+        """Return rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
+        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_RATE_DENOMINATOR) or Fraction(
+            1, _RATE_DENOMINATOR
+        )
+        t = [
+            Fraction(round(float(v / float(top)) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * top
+            for v in point.t.tolist()
+        ]
         rates = [
-            (c, Fraction(round(v / float(top) * _FINE), _FINE) * top)
+            (c, Fraction(round(v / float(top) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * top)
             for c, v in zip(self.columns, point.x.tolist(), strict=True)
         ]
         # each group's rates must again sum to its share: rescale within groups, then all together to fit the links
         rates = [(c, rate) for c, rate in rates if rate > 0]
-        have = [Fraction(0)] * len(self.share)
+        group_rate = [Fraction(0)] * len(self.share)
         for column, rate in rates:
-            have[column.group] += rate
-        want = [sum((w * t[j] for j, w in shares.items()), Fraction(0)) for shares in self.share]
-        if any(w and not h for w, h in zip(want, have, strict=True)):
+            group_rate[column.group] += rate
+        group_goal = [sum((w * t[j] for j, w in shares.items()), Fraction(0)) for shares in self.share]
+        if any(w and not h for w, h in zip(group_goal, group_rate, strict=True)):
             raise ArithmeticError("some root is left without trees by rounding")
-        even = [(c, rate * want[c.group] / have[c.group]) for c, rate in rates]
-        scale = 1 / self._largest_overload(even)
-        return [(c, rate * scale) for c, rate in even if rate], [v * scale for v in t]
+        balanced = [(c, rate * group_goal[c.group] / group_rate[c.group]) for c, rate in rates]
+        scale = 1 / self._largest_overload(balanced)
+        return [(c, rate * scale) for c, rate in balanced if rate], [v * scale for v in t]
 
     def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:
-        """Return an upper bound on any packing. `price`: integral prices of rows; `costs`: of groups' cheapest trees.
+        """Return an upper bound on the objective of any packing.
 
-        Weak duality: at these prices all capacity costs `paid`, and a unit of t_j needs trees that cost at least the
-        sum of share_gj * costs[g]. So no packing exceeds `paid` over the least such sum per gain.
+        `price`: integral prices of rows. `costs`: per group, the cost of its cheapest tree at these prices. By weak
+        duality, since all trees together cost at most the capacity, and a unit of t_j needs trees that cost at least
+        the sum over g of share_gj * costs[g]:
+
+            objective <= (sum over rows of price * capacity) / (min over j of (sum over g of share_gj * costs[g]) /
+            gain_j)
         """
-        paid = sum(p * c for p, c in zip(price, self.capacity, strict=True))
-        worth = [0] * len(self.gain)
+        capacity_price = sum(p * c for p, c in zip(price, self.capacity, strict=True))
+        cost_per_unit = [0] * len(self.gain)
         for shares, cost in zip(self.share, costs, strict=True):
             for j, weight in shares.items():
-                worth[j] += weight * cost
-        cheapest_value = min(Fraction(w, g) for w, g in zip(worth, self.gain, strict=True))
-        return paid / cheapest_value if cheapest_value > 0 else Fraction(paid + 1) * 10**30
+                cost_per_unit[j] += weight * cost
+        least_cost = min(Fraction(w, g) for w, g in zip(cost_per_unit, self.gain, strict=True))
+        # if some trees cost nothing, these prices prove nothing: return more than any packing has
+        return capacity_price / least_cost if least_cost > 0 else Fraction(capacity_price + 1) * 10**30

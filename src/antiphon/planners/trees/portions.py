@@ -38,37 +38,38 @@ from antiphon.planners.trees.forest import fit_trees
 from antiphon.planners.trees.splitting import LinkGraph
 from antiphon.planners.trees.to_schedule import Tree
 
-# limit of the solver's pivots times rows over all rounds. Clusters and grids of 64 ranks take 2 to 4e7, some 3 s;
+# limit of the solver's pivots times rows, over all rounds. Clusters and grids of 64 ranks take 2e7 to 4e7, some 3 s;
 # with one dead link in eight they take 16e7
 MOST_WORK = 25 * 10**7
-SCALED = 8.0  # for the solver, capacities are scaled so that the rate lies between 1 / SCALED and SCALED
-VIOLATED = 1e-6  # a cut counts as violated where a sink lacks more than this fraction of the total weight
-SHORT = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
-SIMPLE, NEAR = 128, 1e-6  # largest common denominator of loads that is looked for, and the tolerance of floats
-FINE = 1024  # where there is none, amounts are rounded to this denominator
-LESS = (0, 1, 4, 16)  # units that a link may lose where rounding cannot balance the switches otherwise
-OVER = 1.01  # factor by which rounding may overload a link
-ROOM = (0, 1, 2, 4, 8, 16, 32)  # units by which all links are widened in turn until the cuts hold after rounding
+MAX_SCALE = 8.0  # for the solver, capacities are scaled so that the rate lies between 1 / MAX_SCALE and MAX_SCALE
+VIOLATED = 1e-6  # a cut counts as violated if a sink lacks more than this fraction of the total weight
+LOAD_COST = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
+SIMPLE = 128  # largest common denominator of loads that is looked for
+NEAR = 1e-6  # tolerance of floats in that search
+ROUNDED_DENOMINATOR = 1024  # if there is none, amounts are rounded to this denominator
+SHORTFALLS = (0, 1, 4, 16)  # units that a link may lose, tried in turn until rounding can balance the switches
+MAX_OVERLOAD = 1.01  # factor by which rounding up may overload a link
+WIDENINGS = (0, 1, 2, 4, 8, 16, 32)  # units by which loads grow, tried in turn until the cuts hold after rounding
 MOST_TRIES = 20  # of regrowing trees to have fewer
 
 
 @dataclass(frozen=True)
 class Portioned:
-    """Trees by direction (True: on the reversed machine), of integral weights that sum to `grain` per direction."""
+    """Trees by direction (True: trees of the reversed machine), whose integral weights sum to `total` per direction."""
 
     trees: dict[bool, tuple[Tree, ...]]
-    grain: int
+    total: int
 
 
-def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
+def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, directions: Sequence[bool]) -> Portioned | None:
     """Pack trees from roots to all ranks in each direction, near the greatest rate; None if none are found.
 
-    `demand`: weight of each root; None lets the program choose one weight per root for all directions. `turned`: the
-    directions, False for the machine and True for the reversed machine. None is returned if the rounded loads violate
-    cuts or the effort limit is reached. A round solves a linear program with links times directions columns, and a
-    maximum flow per rank and direction.
+    `demand`: weight of each root; None lets the linear program choose one weight per root for all directions.
+    `directions`: False for the machine, True for the reversed machine, or both. None is returned if the rounded loads
+    violate cuts or the effort limit is reached. A round solves a linear program with links times directions columns,
+    and a maximum flow per rank and direction.
     """
-    program = _Program(topology, demand, turned)
+    program = _CutProgram(topology, demand, directions)
     solution = program.solve_loads()
     return None if solution is None else _trees_of_loads(program, *solution)
 
@@ -87,19 +88,19 @@ def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
     return tuple(replace(tree, rate=tree.rate * rate) for tree in trees)
 
 
-class _Program:
+class _CutProgram:
     """The linear program over cuts.
 
     Variables: per direction the load of every link; then the weight of every root if free, otherwise the rate.
     """
 
-    def __init__(self, topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> None:
-        self.topology, self.inward = topology, list(turned)
+    def __init__(self, topology: Topology, demand: Mapping[int, int] | None, reversals: Sequence[bool]) -> None:
+        self.topology, self.inward = topology, list(reversals)
         self.roots = sorted(range(topology.ranks) if demand is None else demand)
-        self.links, self.directions = topology.links, len(turned)
+        self.links, self.directions = topology.links, len(reversals)
         demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
-        self.unit = sum(demands) or 1  # common denominator of all weights
-        # weights of the roots = this matrix times the last variables
+        self.unit = sum(demands) or 1  # common denominator of the roots' weights relative to their sum
+        # weights of the roots = this matrix times the last variables (a weight per root, or one rate)
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
         self.width = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
@@ -111,13 +112,13 @@ class _Program:
         ]
         self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
-        # start with the cuts around single ranks: inbound for every rank, outbound for roots
+        # start with the cuts around single ranks: data into every rank, and out of every root
         for direction in range(self.directions):
             for rank in range(topology.ranks):
-                alone = np.arange(topology.nodes) == rank
-                self._add_cut(direction, ~alone)
+                around_rank = np.arange(topology.nodes) == rank
+                self._add_cut(direction, ~around_rank)
                 if rank in self.roots:
-                    self._add_cut(direction, alone)
+                    self._add_cut(direction, around_rank)
 
     def _add_cut(self, direction: int, side: Bools) -> bool:
         """Add the cut around these nodes; return whether it is new."""
@@ -138,8 +139,8 @@ class _Program:
             rate = float(weight.sum())
             if not rate:
                 return None
-            if not 1 / SCALED < rate < SCALED:
-                # keep the program well scaled, then solve again
+            if not 1 / MAX_SCALE < rate < MAX_SCALE:
+                # scale the linear program, then solve again
                 self.capacity = self.capacity / rate
             elif not self._add_violated_cuts(loads, weight):
                 return loads, weight
@@ -156,9 +157,10 @@ class _Program:
                 *(sp.csr_array(self._cut_row(direction, side)) for direction, side in self.cuts.values()),
             ]
         )
-        usable = np.minimum(self.capacity, SCALED * self.directions * self.topology.ranks)
+        # a capacity that no solution can use would only spoil the scaling
+        usable = np.minimum(self.capacity, MAX_SCALE * self.directions * self.topology.ranks)
         row_limits = np.concatenate([usable, np.zeros(len(self.cuts))])
-        cost = np.full(self.width, SHORT)
+        cost = np.full(self.width, LOAD_COST)
         cost[self.links * self.directions :] = -1.0
         balances = self._balance_rows()
         solution = linprog(
@@ -199,12 +201,12 @@ class _Program:
     def spare_capacity(self, loads: Floats) -> Floats:
         """Return the capacity of each link that no load uses, divided equally between the directions."""
         limits, used = self.topology.limits, loads.sum(axis=0)
-        free = np.maximum(self.capacity[: self.links] - used, 0)
+        link_spare = np.maximum(self.capacity[: self.links] - used, 0)
         for number, limit in enumerate(limits):
             links = list(limit.links)
-            spare = max(float(self.capacity[self.links + number] - used[links].sum()), 0.0)
-            free[links] = np.minimum(free[links], spare / len(links))
-        return np.minimum(free, float(self.topology.ranks) * SCALED) / self.directions
+            limit_spare = max(float(self.capacity[self.links + number] - used[links].sum()), 0.0)
+            link_spare[links] = np.minimum(link_spare[links], limit_spare / len(links))
+        return np.minimum(link_spare, float(self.topology.ranks) * MAX_SCALE) / self.directions
 
     def _add_violated_cuts(self, loads: Floats, weight: Floats) -> bool:
         """Add cuts that these loads violate; return whether there were any."""
@@ -246,35 +248,39 @@ def _narrowest_rank(topology: Topology, capacity: Floats) -> float:
     return float(min(rank_capacity.min() for rank_capacity in sums)) or 1.0
 
 
-def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
-    """Round loads and weights to integers over a common denominator (grain) and pack the trees; None if none fit."""
-    total_weight, free = float(weight.sum()), program.spare_capacity(loads)
-    for grain in _list_grains(loads / total_weight, weight / total_weight, program.unit):
-        demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
-        for widening in ROOM:
-            # more room on the links only helps the cuts to hold; the rate falls by what a link then exceeds
+def _trees_of_loads(program: _CutProgram, loads: Floats, weight: Floats) -> Portioned | None:
+    """Round loads and weights to integers over a common denominator and pack the trees; None if none fit."""
+    total_weight, spare = float(weight.sum()), program.spare_capacity(loads)
+    for denominator in _list_denominators(loads / total_weight, weight / total_weight, program.unit):
+        demand = dict(zip(program.roots, _round_shares(weight / total_weight, denominator), strict=True))
+        for widening in WIDENINGS:
+            # larger loads make it likelier that the cuts hold; where they exceed a capacity, the rate falls accordingly
             packings = {
                 back: _pack_direction(
                     program,
                     direction,
-                    loads[direction] / total_weight * (grain + widening),
-                    free / total_weight * grain,
+                    loads[direction] / total_weight * (denominator + widening),
+                    spare / total_weight * denominator,
                     demand,
                 )
                 for direction, back in enumerate(program.inward)
             }
-            trees = {back: tuple(trees_found) for back, trees_found in packings.items() if trees_found is not None}
+            trees = {
+                back: tuple(direction_trees)
+                for back, direction_trees in packings.items()
+                if direction_trees is not None
+            }
             if len(trees) == program.directions:
-                return Portioned(trees, grain)
+                return Portioned(trees, denominator)
     return None
 
 
-def _list_grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
-    """Return the denominators to try: a small exact one if there is one, then a fine one."""
+def _list_denominators(loads: Floats, weight: Floats, unit: int) -> list[int]:
+    """Return the denominators to try: a small exact one if there is one, then one near ROUNDED_DENOMINATOR."""
     amounts = np.concatenate([loads.ravel(), weight])
     multiples = range(unit, max(SIMPLE, unit) + 1, unit)
     simple = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < NEAR * k]
-    return [*simple[:1], -(-FINE // unit) * unit]
+    return [*simple[:1], -(-ROUNDED_DENOMINATOR // unit) * unit]
 
 
 def _round_shares(share: Floats, total: int) -> list[int]:
@@ -286,11 +292,11 @@ def _round_shares(share: Floats, total: int) -> list[int]:
 
 
 def _pack_direction(
-    program: _Program, direction: int, amounts: Floats, free: Floats, demand: Mapping[int, int]
+    program: _CutProgram, direction: int, amounts: Floats, spare: Floats, demand: Mapping[int, int]
 ) -> list[Tree] | None:
     """Pack the trees of one direction into rounded loads; None where they do not fit."""
     topology = program.topology
-    widths = _round_widths(topology, amounts, free)
+    widths = _round_widths(topology, amounts, spare)
     if widths is None:
         return None
     tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
@@ -298,23 +304,23 @@ def _pack_direction(
     return fit_trees(link_graph, {root: amount for root, amount in demand.items() if amount})
 
 
-def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
+def _round_widths(topology: Topology, amounts: Floats, spare: Floats) -> list[int] | None:
     """Round the links' loads to integral widths with equal sums into and out of each switch; None if impossible.
 
-    Widths may use what is `free`, and are as large as possible, which makes trees shallow. A link is rounded up beyond
-    that only where the excess is relatively small. A linear program suffices: its matrix is a network matrix, so its
-    vertices are integral.
+    Widths may use the capacity `spare`, too, and are as large as possible, which makes trees shallow. Beyond that, a
+    link is rounded up only where the excess is relatively small (MAX_OVERLOAD). A linear program suffices: its matrix
+    is a network matrix, so its vertices are integral.
     """
     from scipy.optimize import linprog
 
-    low, up = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)
-    high = np.maximum(np.where(up <= amounts * OVER, up, low), np.floor(amounts + free + NEAR))
+    floor, ceiling = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)
+    highest = np.maximum(np.where(ceiling <= amounts * MAX_OVERLOAD, ceiling, floor), np.floor(amounts + spare + NEAR))
     balances = balance_matrix(topology)
-    for shortfall in LESS:
+    for shortfall in SHORTFALLS:
         solution = linprog(
             -np.ones(len(amounts)), A_eq=balances if topology.switches else None,
             b_eq=np.zeros(topology.switches) if topology.switches else None,
-            bounds=np.stack([np.maximum(low - shortfall, 0), high], axis=1), method="highs-ds",
+            bounds=np.stack([np.maximum(floor - shortfall, 0), highest], axis=1), method="highs-ds",
         )  # fmt: skip
         if solution.status == 0:
             return [round(x) for x in solution.x.tolist()]

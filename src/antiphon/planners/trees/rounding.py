@@ -5,9 +5,9 @@ Input: trees with exact rates, whose shares of the data may have denominators of
 share becomes 0 are dropped.
 
 For a denominator k the shares of each root's trees become integers over k that sum to k, by largest remainders. All k
-up to the limit are ranked by how near the rounded shares are to the exact ones; the loads of links and shared limits
-decide between the best 64. With few trees, units are then moved from trees on the fullest link to others of the same
-root. The rate that is lost is computed exactly.
+up to the limit are ordered by how near the rounded shares are to the exact shares; of the best 64, the one with the
+lowest loads of links and shared limits is taken. With few trees, units are then moved from trees on the fullest link to
+others of the same root. The rate that is lost is computed exactly.
 
 Example: rates 1/3, 1/3, 1/3 need k = 3, nothing lost. Rates 0.501 and 0.499 become 1/2 and 1/2 with k = 2: the second
 tree's links are loaded by 0.5 / 0.499, so 0.2 % of the rate is lost.
@@ -30,21 +30,25 @@ from antiphon.core.topology import Topology
 from antiphon.planners.shared.orbits import Symmetries, orbit_rows
 from antiphon.planners.trees.to_schedule import Tree, leading_to
 
-MOST = 1024  # largest denominator by default,
-MOST_LOSS = Fraction(1, 200)  # doubled while more than this fraction of the rate is lost,
-HIGHEST = 2**20  # up to this one
-TRIED = 64  # denominators whose loads are computed
-EVENED = 8  # best ones of these for which units are moved between trees,
-MOST_PARTS, MOST_CELLS, MOST_MOVES = 256, 2**18, 100  # with at most this many trees, trees times links, and moves
-BETTER = 1e-9  # relative time that a larger denominator must save
+DEFAULT_LIMIT = 1024  # the largest denominator by default; doubled ...
+MOST_LOSS = Fraction(1, 200)  # ... while more than this fraction of the rate is lost ...
+HIGHEST = 2**20  # ... up to this one
+MOST_TRIED = 64  # denominators whose loads are computed
+MOST_EVENED = 8  # the best of these, for which units are then moved between trees, if there are at most ...
+MOST_TREES = 256  # ... this many trees
+MOST_ENTRIES = 2**18  # ... and this many trees times links
+MOST_MOVES = 100  # of a unit, per denominator
+MIN_GAIN = 1e-9  # fraction of the time that a larger denominator must save
 
 
 @dataclass(frozen=True)
 class Portion:
-    """A tree to be rounded: its `share` of its group's data, which loads `links`.
+    """A tree whose share of the data is to be rounded.
 
-    The shares of a `group` (usually the trees of one root) sum to 1; `weight`: the group's amount of data relative to
-    other groups.
+    `group`: what the share is a share of, usually the data of one root; the shares of a group sum to 1.
+    `share`: the exact share.
+    `weight`: the group's amount of data, relative to other groups.
+    `links`: the links that the tree loads, as often as it does.
     """
 
     group: Hashable
@@ -57,7 +61,8 @@ class Portion:
 class Rounding:
     """Rounded shares: `counts` over `denominator`, in the order of the portions.
 
-    `rate`: bytes per second of a group of weight 1 that fit all links; `loss`: fraction of the exact rate that is lost.
+    `rate`: the greatest rate of a group of weight 1 that fits all links, in bytes per second. `loss`: the fraction of
+    the exact rate that is lost.
     """
 
     counts: tuple[int, ...]
@@ -75,50 +80,53 @@ class Rounding:
 class Capacities:
     """What links and shared limits can carry.
 
-    `capacity`: by row, bytes per second; a row is a link, a shared limit, or an orbit of these under symmetries, with
-    the capacity that a tree has while all its images use it, too. `of`: by link, the rows that it loads.
+    `capacity`: by row, bytes per second. A row is a link, a shared limit, or an orbit of these under symmetries; of an
+    orbit a tree has its total capacity divided by the number of images, since all images of the tree load it alike.
+    `rows_of_link`: by link, the rows that it loads.
     """
 
     capacity: tuple[Fraction, ...]
-    of: tuple[tuple[int, ...], ...]
+    rows_of_link: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of_topology(topology: Topology, group: Symmetries | None = None) -> Capacities:
         """Return a machine's capacities. `group`: symmetries by which links and limits form orbits (default: none)."""
-        every = [topology.bandwidth(link) for link in range(topology.links)]
-        every += [limit.bandwidth for limit in topology.limits]
-        rows = np.arange(len(every)) if group is None else orbit_rows(topology, group)
+        bandwidths = [topology.bandwidth(link) for link in range(topology.links)]
+        bandwidths += [limit.bandwidth for limit in topology.limits]
+        rows = np.arange(len(bandwidths)) if group is None else orbit_rows(topology, group)
         size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
         images = 1 if group is None else len(group)
-        capacity = [every[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
-        of = [[row] for row in rows[: topology.links].tolist()]
+        capacity = [bandwidths[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
+        rows_of_link = [[row] for row in rows[: topology.links].tolist()]
         for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
             for link in limit.links:
-                of[link].append(row)
-        return Capacities(tuple(capacity), tuple(map(tuple, of)))
+                rows_of_link[link].append(row)
+        return Capacities(tuple(capacity), tuple(map(tuple, rows_of_link)))
 
 
-def round_shares(portions: Sequence[Portion], capacities: Capacities, option: int | None = None) -> Rounding | None:
-    """Round the shares; None if the exact ones already have a common denominator within the limit.
+def round_shares(
+    portions: Sequence[Portion], capacities: Capacities, max_denominator: int | None = None
+) -> Rounding | None:
+    """Round the shares; None if the exact shares already have a common denominator within the limit.
 
-    `option`: the limit; by default 1024, doubled while more than MOST_LOSS is lost. O(TRIED * hops) per limit tried.
+    `max_denominator`: the limit; by default 1024, doubled while more than MOST_LOSS is lost. O(MOST_TRIED * hops) per
+    limit.
     """
-    max_denominator = option or MOST
+    limit = max_denominator or DEFAULT_LIMIT
     exact = math.lcm(*{portion.share.denominator for portion in portions})
-    # the exact shares are fine enough: nothing to round
-    if exact <= max_denominator:
+    if exact <= limit:
         return None
     loads = _RoundingLoads(portions, capacities)
     best = loads.seconds_per_byte(
         [portion.share.numerator * (exact // portion.share.denominator) for portion in portions], exact
     )
     while True:
-        counts, denominator = loads.find_nearest(max_denominator)
+        counts, denominator = loads.find_nearest(limit)
         time = loads.seconds_per_byte(counts, denominator)
         loss = 1 - best / time
-        if option is not None or loss <= MOST_LOSS or max_denominator >= HIGHEST:
+        if max_denominator is not None or loss <= MOST_LOSS or limit >= HIGHEST:
             return Rounding(tuple(counts), denominator, 1 / time, loss)
-        max_denominator *= 2
+        limit *= 2
 
 
 class _RoundingLoads:
@@ -129,13 +137,13 @@ class _RoundingLoads:
 
         self._portions, self._capacities = portions, capacities
         self._capacity = capacities.capacity
-        row, column, value = [], [], []
+        rows, columns, values = [], [], []
         for number, portion in enumerate(portions):
-            for resource in (resource for link in portion.links for resource in capacities.of[link]):
-                row.append(resource)
-                column.append(number)
-                value.append(portion.weight / float(self._capacity[resource]))
-        self._matrix = csr_array((value, (row, column)), shape=(len(self._capacity), len(portions)))
+            for resource in (resource for link in portion.links for resource in capacities.rows_of_link[link]):
+                rows.append(resource)
+                columns.append(number)
+                values.append(portion.weight / float(self._capacity[resource]))
+        self._matrix = csr_array((values, (rows, columns)), shape=(len(self._capacity), len(portions)))
         # number the groups, for moves within a group
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, portion in enumerate(portions):
@@ -145,15 +153,16 @@ class _RoundingLoads:
         for number, members in enumerate(groups.values()):
             self._group[members] = number
         # groups with equal shares round alike, so each pattern of shares is rounded once
-        alike: dict[tuple[Fraction, ...], list[list[int]]] = defaultdict(list)
+        groups_by_shares: dict[tuple[Fraction, ...], list[list[int]]] = defaultdict(list)
         for members in groups.values():
-            alike[tuple(portions[number].share for number in members)].append(members)
-        self._alike = [
-            (np.array([float(share) for share in shares]), np.array(members)) for shares, members in alike.items()
+            groups_by_shares[tuple(portions[number].share for number in members)].append(members)
+        self._groups_by_shares = [
+            (np.array([float(share) for share in shares]), np.array(members))
+            for shares, members in groups_by_shares.items()
         ]
 
     def seconds_per_byte(self, counts: Sequence[int], denominator: int) -> Fraction:
-        """Return, exactly, the seconds per byte of a group of weight 1 that the fullest link takes."""
+        """Return, exactly, the seconds that the fullest row needs per byte of a group of weight 1."""
         crossed: dict[int, int] = defaultdict(int)
         for portion, count in zip(self._portions, counts, strict=True):
             amount = count * portion.weight
@@ -161,51 +170,54 @@ class _RoundingLoads:
                 crossed[link] += amount
         load: dict[int, int] = defaultdict(int)
         for link, amount in crossed.items():
-            for resource in self._capacities.of[link]:
+            for resource in self._capacities.rows_of_link[link]:
                 load[resource] += amount
         return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
 
     def find_nearest(self, max_denominator: int) -> tuple[list[int], int]:
-        """Return counts and their denominator, at most the maximum, that lose least (in floats); ties: the smallest."""
+        """Return the counts and denominator, up to the maximum, with the least loss in floats; ties: the smallest."""
         by_distance = [
             (self._rounding_distance(denominator), denominator) for denominator in range(1, max_denominator + 1)
         ]
         attempts = []
-        for _, denominator in sorted(by_distance)[:TRIED]:
+        for _, denominator in sorted(by_distance)[:MOST_TRIED]:
             counts = self._round_all(denominator)
             attempts.append((float((self._matrix @ counts).max()) / denominator, denominator, counts))
-        # by time, then denominator; only the best few are evened out, which takes longer
+        # by time, then denominator; only the best few are evened out, since that takes longer
         attempts.sort(key=lambda attempt: attempt[:2])
-        if len(self._portions) <= MOST_PARTS and len(self._portions) * len(self._capacity) <= MOST_CELLS:
-            attempts = [(*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:EVENED]]
+        if len(self._portions) <= MOST_TREES and len(self._portions) * len(self._capacity) <= MOST_ENTRIES:
+            attempts = [
+                (*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:MOST_EVENED]
+            ]
         least_time = min(time for time, *_ in attempts)
-        near_best = [attempt for attempt in attempts if attempt[0] <= least_time * (1 + BETTER)]
+        near_best = [attempt for attempt in attempts if attempt[0] <= least_time * (1 + MIN_GAIN)]
         _, denominator, counts = min(near_best, key=lambda attempt: attempt[1])
         return [int(count) for count in counts], denominator
 
     def _even_out(self, counts: Longs, denominator: int) -> tuple[float, int]:
         """Improve `counts` in place by moving units between trees of a group; return time per byte and denominator.
 
-        Each move takes a unit off the fullest link, if that lowers the highest load or, at equal highest load, the sum
-        of squares of the loads above that of the exact shares.
+        Each move takes a unit from a tree on the fullest row, if that lowers the highest load. If the highest load
+        stays the same, it must lower the sum of (load - highest load of the exact shares)^2 over all rows above that
+        load.
         """
         use = self._matrix.toarray() / denominator
         load = dot(use, counts)
         target = (self._matrix @ self._exact).max()
 
-        def worth(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-            """Return the highest load, and the squares of loads above the target, by column."""
+        def excess(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            """Return, by column, the highest load and the sum of squares of loads above the target."""
             return loads.max(axis=0), np.square(np.maximum(loads - target, 0)).sum(axis=0)
 
         for _ in range(MOST_MOVES):
-            now = worth(load[:, None])
-            best: tuple[float, float, int, int] = (float(now[0][0]), float(now[1][0]) * (1 - BETTER), -1, -1)
+            current = excess(load[:, None])
+            best: tuple[float, float, int, int] = (float(current[0][0]), float(current[1][0]) * (1 - MIN_GAIN), -1, -1)
             # move one unit from a tree on the fullest link to another of its group
             for giver in np.flatnonzero((use[np.argmax(load)] > 0) & (counts > 0)).tolist():
                 takers = np.flatnonzero(self._group == self._group[giver])
-                full, over = worth((load - use[:, giver])[:, None] + use[:, takers])
-                at = int(np.lexsort((over, full))[0])
-                best = min(best, (float(full[at]), float(over[at]), giver, int(takers[at])))
+                highest, squares = excess((load - use[:, giver])[:, None] + use[:, takers])
+                at = int(np.lexsort((squares, highest))[0])
+                best = min(best, (float(highest[at]), float(squares[at]), giver, int(takers[at])))
             if best[2] < 0:
                 break
             counts[best[2]] -= 1
@@ -217,13 +229,13 @@ class _RoundingLoads:
         """Return the distance of the rounded shares from the exact ones, summed over all portions."""
         return sum(
             float(np.abs(_largest_remainders(shares, denominator) / denominator - shares).sum()) * len(members)
-            for shares, members in self._alike
+            for shares, members in self._groups_by_shares
         )
 
     def _round_all(self, denominator: int) -> Longs:
         """Return the counts of all portions for this denominator."""
         counts = np.zeros(len(self._portions), np.int64)
-        for shares, members in self._alike:
+        for shares, members in self._groups_by_shares:
             counts[members] = _largest_remainders(shares, denominator)
         return counts
 
@@ -239,9 +251,10 @@ def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
 def tree_portions(
     trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = ""
 ) -> list[Portion]:
-    """Return a portion per tree. The trees of one root form a group; without weights, all trees form one of weight 1.
+    """Return a portion per tree. The trees of a root form a group of its weight; without weights, all trees form one.
 
-    Hops that do not lead to any of the `ends` are left out. `side`: distinguishes groups of equal roots.
+    Hops that do not lead to any of the `ends` are left out. `side`: a label that distinguishes the groups of different
+    forests, such as trees out of a root and in to it.
     """
     receivers = frozenset(ends)
     total: dict[int, Fraction] = defaultdict(Fraction)
@@ -257,7 +270,7 @@ def tree_portions(
 
 
 def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0) -> tuple[Tree, ...]:
-    """Return the trees with their counts as rates, without those of count 0; unchanged without a rounding.
+    """Return the trees with their counts as rates, without trees of count 0; unchanged if `rounding` is None.
 
     `first`: position of the first of these trees among the rounded portions.
     """
@@ -273,8 +286,8 @@ def rounded_trees(
 ) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
     """Round the shares of a packing; return its trees at rates that fit all links, and the rounding (None: exact).
 
-    `weight`: of each root's data (empty: all trees share one amount). `ends`: the ranks that receive. `group`: the
-    trees also stand for their images by these symmetries.
+    `weight`: amount of each root's data (empty: all trees share one amount). `ends`: the ranks that receive. `group`:
+    each tree also stands for its images by these symmetries.
     """
     portions = tree_portions(trees, weight, ends)
     rounding = round_shares(portions, Capacities.of_topology(topology, group), max_denominator)

@@ -10,8 +10,8 @@ size:
 
     1. for each depth from the least possible on, `pack_bounded` packs trees no deeper than that (bounded.py); forests
        that are not at least 1 % faster than a shallower one are dropped
-    2. `choose_trees` keeps, of all trees grown, those that data would start on in the best mix, by the linear program
-       of shared/start_program.py: how much of the data starts in which step on which tree
+    2. `choose_trees` keeps the trees that carry data in the best mix of all trees grown, by the linear program of
+       shared/start_program.py: how much of the data starts in which step on which tree
     3. shared/pipelining.py cuts each forest's data into equal slices, or mixes all trees, each starting in any step
        with any amount, and picks the fastest for the size
 
@@ -57,30 +57,32 @@ from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 from antiphon.planners.trees.trees import pack_trees
 
-DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible,
-DEEPER_LARGE = (1, 3, 6)  # and on machines of more than BOUNDED.large_ranks ranks
+EXTRA_DEPTHS = (0, 1, 2, 3, 4, 5, 6)  # depths tried: the least possible plus these
+EXTRA_DEPTHS_LARGE = (1, 3, 6)  # the same on more than BOUNDED.large_ranks ranks
 ENOUGH = Fraction(999, 1000)  # a forest that reaches this fraction of the bound ends the search for deeper ones
 FASTER = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
-MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # if rounding loses more of the rate, this denominator is allowed,
-FINELY = 128  # with up to this number of trees
-PRICED = 24  # up to this many ranks, each depth is also tried by columns.py
-TWICE = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
-LOSSES = 2  # no more after this many depths in a row without gain,
-PATIENT = BOUNDED.max_effort // 10  # once this much effort is spent
+MAX_ROUNDING_LOSS = Fraction(1, 1000)  # if rounding loses more of the rate ...
+LARGE_DENOMINATOR = 16384  # ... this denominator is allowed ...
+LARGE_DENOMINATOR_TREES = 128  # ... with up to this number of trees
+COLUMNS_RANKS = 24  # up to this many ranks, each depth is also tried by columns.py
+ASYMMETRIC_RANKS = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
+MOST_LOSSES = 2  # but no more after this many depths in a row without gain ...
+LOSS_EFFORT = BOUNDED.max_effort // 10  # ... once this much effort is spent
 # (ranks, fraction of the bound): if up to this many ranks no forest is that fast, the forest of planner `trees` is
 # packed as well, which may take a minute on 64 ranks
-SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
+SLOW_FORESTS = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
 START_STEPS = 3  # `choose_trees` plans for this many times the depth of the deepest tree, in steps
-MOST_CELLS = 100_000  # entries of its linear program: some two CPU seconds
-MIN_SHARE = 0.004  # of the data: a tree that carries less is not worth its chunks
-SAME = 1 + 1e-9  # tolerance of floats
+MOST_ENTRIES = 100_000  # of its linear program: some two CPU seconds
+MIN_SHARE = 0.004  # fraction of the data that a tree must carry there to be kept: every tree costs chunks
+ABOVE_NOISE = 1 + 1e-9  # factor within which floats count as equal
 
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """An unpipelined schedule of trees up to one depth, and the packing that it was made from.
+    """An unpipelined schedule along packed trees of at most one depth.
 
-    `trees`: their number; `rate`: after rounding, in bytes/s; `how`: the method that packed them.
+    `packed`: the packing before rates were rounded. `trees`: number of trees. `rate`: after rounding, in bytes/s.
+    `method`: how they were packed, in words.
     """
 
     schedule: Schedule
@@ -88,14 +90,14 @@ class _Forest:
     depth: int
     trees: int
     rate: Fraction
-    how: str
+    method: str
 
 
 @dataclass(frozen=True, eq=False)
 class _Plans:
-    """Forests, the fastest first, and the kinds to be mixed, each as a schedule.
+    """Forests, the fastest first, and the kinds of trees to be mixed, each as a schedule.
 
-    The first `min_mixed` kinds form one fast forest; if a mix of all is too large, at least these stay.
+    The first `min_mixed` kinds form one fast forest. If a mix of all kinds is too large, at least these stay.
     """
 
     forests: list[_Forest]
@@ -111,8 +113,8 @@ def shallow(
 ) -> Iterator[Schedule]:
     """Yield schedules along forests of several depths, each near the greatest rate of its depth.
 
-    `pieces`: the fastest forest in this number of equal slices. `steps`: all kinds mixed, in this number of steps. With
-    neither, the fastest for each size; without a size, several.
+    `pieces`: take the fastest forest in this number of equal slices. `steps`: mix all kinds in this number of steps.
+    With neither, take what is fastest for each size; without a size, yield several.
     """
     topology, collective = request.topology, request.collective
     if len(collective.roots) > 1:
@@ -135,7 +137,7 @@ def shallow(
                 "depth": candidate.depth,
                 "rate": str(candidate.rate / topology.unit),
                 "trees": candidate.trees,
-                "how": candidate.how,
+                "how": candidate.method,
             }
             for candidate in forests
         ],
@@ -149,8 +151,8 @@ def shallow(
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
         )
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
-        stated = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
-        provenance = {"planner": "shallow", "options": stated, "seed": request.seed, "found": statement}
+        stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
+        provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": statement}
         yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.stated()})
 
 
@@ -163,17 +165,17 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     topology, collective = request.topology, request.collective
     root = find_center(Reach(topology), collective.members)
     spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
-    turned, links = machine_for_dual(topology)
+    reversed_machine, links = machine_for_dual(topology)
     plans: list[_Plans] = []
     # one set of forests if both directions are equal, otherwise one per direction
-    for machine in [topology] if links is not None else [topology, turned]:
-        check_reach(machine, [root], collective.members, machine is turned)
+    for machine in [topology] if links is not None else [topology, reversed_machine]:
+        check_reach(machine, [root], collective.members, machine is reversed_machine)
         max_rate = bound(machine, spread_out).without_help.bytes_per_second
         plans.append(_forests_by_depth(machine, spread_out, max_rate or Fraction(0), depth, request.seed, with_kinds))
     down, up = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
-        """Return the allreduce up one forest and down another."""
+        """Return the allreduce that reduces up one forest, then broadcasts down another."""
         return replace(compose(invert(up_forest, links), down_forest), collective=collective)
 
     forests = []
@@ -201,9 +203,9 @@ def _forests_by_depth(
     grower = TreeGrower(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
     forests: list[_Forest] = []
     symmetric_forests: list[SymmetricTrees] = []
-    # of growing depth; keep those that are clearly faster than shallower ones
-    for packed, how, symmetric in _by_depth(grower, ranks, max_rate, depth):
-        forest = _to_forest(machine, collective, packed, how)
+    # packings of growing depth; keep those that are clearly faster than shallower ones
+    for packed, method, symmetric in _by_depth(grower, ranks, max_rate, depth):
+        forest = _to_forest(machine, collective, packed, method)
         if not forests or forest.rate > forests[-1].rate * FASTER:
             forests.append(forest)
         if symmetric is not None and (not symmetric_forests or symmetric.rate > symmetric_forests[-1].rate * FASTER):
@@ -212,16 +214,18 @@ def _forests_by_depth(
             break
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
-    # kinds come from packings with equal rates for all images of a tree; make one of the fastest packing if need be
+    # kinds come from packings with equal rates for all images of a tree: if the fastest packing has unequal rates, add
+    # the images that it lacks
     if grower.has_no_symmetry:
         symmetric_forests = [forest.packed for forest in forests]
     elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
         symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
     if not with_kinds:
         return _Plans(forests[::-1], [], 1)
-    quick = _without_slow_links(grower, ranks, symmetric_forests[-1], max_rate)
+    quick_forest = _without_slow_links(grower, ranks, symmetric_forests[-1], max_rate)
     return _Plans(
-        forests[::-1], *_tree_kinds(collective, grower, [quick or symmetric_forests[-1], *symmetric_forests[-2::-1]])
+        forests[::-1],
+        *_tree_kinds(collective, grower, [quick_forest or symmetric_forests[-1], *symmetric_forests[-2::-1]]),
     )
 
 
@@ -245,9 +249,9 @@ def _without_slow_links(
 def _tree_kinds(
     collective: Collective, grower: TreeGrower, symmetric_forests: Sequence[SymmetricTrees]
 ) -> tuple[list[Schedule], int]:
-    """Return the kinds as schedules, and the number of those that form the fastest forest.
+    """Return the kinds as schedules, and the number of kinds that form the fastest forest.
 
-    These come first, then those that `choose_trees` picks, then those of the other forests.
+    The kinds of the fastest forest come first, then those that `choose_trees` picks, then those of the other forests.
     """
     representatives = [tree.hops for forest in symmetric_forests for tree in forest.representatives]
     fastest = len(symmetric_forests[0].representatives)
@@ -266,8 +270,8 @@ def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list
     """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
     inside = TreeGrower(machine, root, members)
     everyone = range(machine.ranks)
-    alone = inside.grow_priced(1 / inside.capacity, len(members)) is not None
-    return list(members) if alone else _reachable_ranks(machine, root, everyone)
+    members_suffice = inside.grow_priced(1 / inside.capacity, len(members)) is not None
+    return list(members) if members_suffice else _reachable_ranks(machine, root, everyone)
 
 
 def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
@@ -287,20 +291,20 @@ def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list
 def _by_depth(
     grower: TreeGrower, ranks: Sequence[int], max_rate: Fraction, depth: int | None
 ) -> Iterator[tuple[SymmetricTrees, str, SymmetricTrees | None]]:
-    """Yield packings of growing depth, as (packing, method, packing restricted to symmetric rates at that depth).
+    """Yield packings of growing depth, as (packing, method, packing with equal rates for all images of a tree).
 
-    The last may be one of unbounded depth by planner `trees` (if `depth` is None and the others are slow).
+    The last yield may be a packing of unbounded depth by planner `trees`, if `depth` is None and the others are slow.
     """
     machine, root = grower.topology, grower.root
-    plain = TreeGrower(machine, root, ranks)
+    asymmetric = TreeGrower(machine, root, ranks)
     goal = float(max_rate)
     least_depth = next(
         depth_limit
         for depth_limit in range(1, len(ranks) + 1)
-        if plain.grow_priced(1 / plain.capacity, depth_limit) is not None
+        if asymmetric.grow_priced(1 / asymmetric.capacity, depth_limit) is not None
     )
     losses = 0
-    fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= BOUNDED.large_ranks else DEEPER_LARGE
+    fastest, extra_depths = Fraction(0), EXTRA_DEPTHS if len(ranks) <= BOUNDED.large_ranks else EXTRA_DEPTHS_LARGE
     depths = [least_depth + deeper for deeper in extra_depths]
     if depth is not None:  # the same depths up to there, so that results agree with those without the option
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
@@ -308,39 +312,48 @@ def _by_depth(
         symmetric = best = pack_bounded(grower, depth_limit, goal)
         if best is None:
             continue
-        how = "hubs"
-        hopeless = losses >= LOSSES and plain.spent > PATIENT
-        # giving all images of a tree equal rates restricts the packing: without that a faster one may be found, whose
-        # trees are then tried with equal rates
-        if best.rate < goal * float(ENOUGH) and not grower.has_no_symmetry and len(ranks) <= TWICE and not hopeless:
-            plain_packing = pack_bounded(plain, depth_limit, goal)
-            losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
-            if plain_packing is not None and plain_packing.rate > best.rate:
-                symmetric = pack_bounded(grower, depth_limit, goal, plain_packing.representatives) or plain_packing
-                best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
+        method = "hubs"
+        is_hopeless = losses >= MOST_LOSSES and asymmetric.spent > LOSS_EFFORT
+        # equal rates for all images of a tree restrict the packing. Without this restriction a faster packing may be
+        # found; its trees are then tried with equal rates
+        if (
+            best.rate < goal * float(ENOUGH)
+            and not grower.has_no_symmetry
+            and len(ranks) <= ASYMMETRIC_RANKS
+            and not is_hopeless
+        ):
+            asymmetric_packing = pack_bounded(asymmetric, depth_limit, goal)
+            losses = losses + 1 if asymmetric_packing is not None and asymmetric_packing.rate < best.rate else 0
+            if asymmetric_packing is not None and asymmetric_packing.rate > best.rate:
+                symmetric = (
+                    pack_bounded(grower, depth_limit, goal, asymmetric_packing.representatives) or asymmetric_packing
+                )
+                best = symmetric if symmetric.rate * ENOUGH > asymmetric_packing.rate else asymmetric_packing
         # small machines: exact prices instead of heuristic trees
-        if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
+        if best.rate < goal * float(ENOUGH) and len(ranks) <= COLUMNS_RANKS:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
-                best, how = SymmetricTrees.of_trees(machine, exact.trees), "columns"
+                best, method = SymmetricTrees.of_trees(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
-        yield best, how, symmetric
-        if grower.spent + plain.spent >= BOUNDED.max_effort:
+        yield best, method, symmetric
+        if grower.spent + asymmetric.spent >= BOUNDED.max_effort:
             break
-    slow = next((max_rate * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
+    slow = next(
+        (max_rate * fraction for depth_limit, fraction in SLOW_FORESTS if len(ranks) <= depth_limit), Fraction(0)
+    )
     if depth is None and (fastest < slow or not max_rate):
         packed = pack_trees(machine, {root: 1}, ranks)
         yield SymmetricTrees.of_trees(machine, packed.trees), packed.method, None
 
 
-def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees, how: str) -> _Forest:
+def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees, method: str) -> _Forest:
     """Return the packing with rounded shares, as a schedule."""
     representatives, rounding = _round_shares(machine, collective, packed, None)
-    if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(representatives) <= FINELY:
-        representatives, _ = _round_shares(machine, collective, packed, FINE)
+    if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(representatives) <= LARGE_DENOMINATOR_TREES:
+        representatives, _ = _round_shares(machine, collective, packed, LARGE_DENOMINATOR)
     trees = packed.with_rates(representatives)
     schedule = trees.to_schedule(collective)
-    return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), how)
+    return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), method)
 
 
 def _round_shares(
@@ -353,7 +366,7 @@ def _round_shares(
 
 
 def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
-    """Return the trees on which data start in the best mix of all, by the share of data that they carry.
+    """Return the trees that carry data in the best mix of all, the one with the largest share of the data first.
 
     If the linear program would be too large, the last trees are left out.
     """
@@ -364,12 +377,14 @@ def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
         return []
     deepest = max(tree_class.steps for tree_class in classes)
     steps, kinds = START_STEPS * deepest, distinct_kinds(classes)
-    fits_program = np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
+    fits_program = (
+        np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_ENTRIES
+    )
     fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
     starts = solve_starts(fitting, kinds, steps) if fitting else None
     if starts is None:
         return []
-    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, starts, strict=True)}
+    share = {tree_class.plan: float(tree_starts.sum()) for tree_class, tree_starts in zip(fitting, starts, strict=True)}
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
@@ -385,21 +400,21 @@ def _tree_class(grower: TreeGrower, number: int, hops: Hops, link_latency: Float
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
-    """Return the links of paths of low latency, as few as let every rank receive at this rate; None if all are needed.
+    """Return the fewest links of low latency with which every rank can receive at this rate; None if all are needed.
 
-    Links are ranked by the least latency of a path between ranks that uses them.
+    Links are ordered by the least latency of a path between ranks that uses them, and a first part of them is taken.
     """
     quickest = _least_latency(topology)
     usable = np.isfinite(quickest)  # the others are on no path between ranks
     latencies = np.unique(quickest[usable])
-    below, enough = -1, len(latencies) - 1  # feasibility is monotone in the links: bisect
-    while enough - below > 1:
-        middle = (below + enough) // 2
-        if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * SAME), rate):
+    too_few, enough = -1, len(latencies) - 1  # feasibility is monotone in the links: bisect
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * ABOVE_NOISE), rate):
             enough = middle
         else:
-            below = middle
-    selected = quickest <= latencies[enough] * SAME if len(latencies) else usable
+            too_few = middle
+    selected = quickest <= latencies[enough] * ABOVE_NOISE if len(latencies) else usable
     return None if (selected == usable).all() else np.flatnonzero(selected)
 
 
@@ -410,7 +425,7 @@ def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, 
     ends = zip(topology.link_src[links].tolist(), topology.link_dst[links].tolist(), strict=True)
     graph = igraph.Graph(topology.nodes, list(ends), directed=True)
     capacity = [float(topology.bandwidth(link)) for link in links.tolist()]
-    return all(graph.maxflow_value(root, rank, capacity) * SAME >= rate for rank in ranks if rank != root)
+    return all(graph.maxflow_value(root, rank, capacity) * ABOVE_NOISE >= rate for rank in ranks if rank != root)
 
 
 def _least_latency(topology: Topology) -> Floats:
@@ -434,10 +449,10 @@ def _least_latency(topology: Topology) -> Floats:
 def _node_latency(topology: Topology, link_latency: Floats, back: bool) -> Floats:
     """Return by node the least latency of a path there from a rank; `back`: from there to a rank."""
     tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
-    far = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
+    latency = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
     while True:
-        nearer = far.copy()
-        np.minimum.at(nearer, head, far[tail] + link_latency)
-        if (nearer == far).all():
-            return far
-        far = nearer
+        lower = latency.copy()
+        np.minimum.at(lower, head, latency[tail] + link_latency)
+        if (lower == latency).all():
+            return latency
+        latency = lower

@@ -2,8 +2,8 @@
 
 Input: ranks joined directly by links that are equal in both directions, without switches (`Undirected`). Output
 (`pack_spanning`): undirected trees with rates that sum to tau and fit all links. An allreduce reduces each share up its
-tree to the root and broadcasts it down the same links in the other direction, so it runs at tau, which no schedule
-beats (core.bounds). The rate is
+tree to the root and broadcasts it down the same links in the other direction, so it runs at rate tau, and no schedule
+is faster (core.bounds). The rate is
 
     tau = min over partitions of the ranks of   capacity between the parts / (number of parts - 1)
 
@@ -63,16 +63,16 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
         total[a, b] = total.get((a, b), 0) + capacity
     pairs = sorted(total)
     capacities = [total[pair] for pair in pairs]
-    # Python ints where int64 could overflow
+    # int64 where sums in the computation of flows surely fit, else Python ints
     small = sum(capacities) * 4 < 2**62
     tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
     return tail, head, np.array(capacities, np.int64 if small else object)
 
 
 def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
-    """Return trees whose rates sum to tau, about as many as edges at most.
+    """Return trees whose rates sum to tau; their number is about that of the edges at most.
 
-    The root of each is its middle. O(trees * vertices) maximum flows after those for tau.
+    The root of each tree is its middle. O(trees * vertices) maximum flows, besides those for tau.
     """
     if machine.vertices < 2:
         raise Invalid("one rank alone has no trees to pack; give at least two ranks")
@@ -90,16 +90,18 @@ def pack_edges(edges: Sequence[WeightedEdge], tau: Fraction, partition: Sequence
     each part are packed separately, and the trees combined.
     """
     goal, scale = tau.numerator, tau.denominator
-    owner = {v: i for i, side in enumerate(partition) for v in side}
-    across = [e for e, (a, b, _) in enumerate(edges) if owner[a] != owner[b]]
-    joint = [(owner[edges[e][0]], owner[edges[e][1]], edges[e][2] * scale) for e in across]
-    layers = [_renumber_edges(_pack_base(len(partition), joint, goal), across)]
+    part_of = {v: i for i, side in enumerate(partition) for v in side}
+    across = [e for e, (a, b, _) in enumerate(edges) if part_of[a] != part_of[b]]
+    between_parts = [(part_of[edges[e][0]], part_of[edges[e][1]], edges[e][2] * scale) for e in across]
+    layers = [_renumber_edges(_pack_base(len(partition), between_parts, goal), across)]
     for i, side in enumerate(partition):
         if len(side) > 1:
-            number = {v: j for j, v in enumerate(side)}
-            inner = [e for e, (a, b, _) in enumerate(edges) if owner[a] == owner[b] == i]
-            plain = [(number[edges[e][0]], number[edges[e][1]], edges[e][2] * scale) for e in inner]
-            layers.append(_renumber_edges(_pack_base(len(side), plain, goal), inner))
+            index_in_part = {v: j for j, v in enumerate(side)}
+            inner_edges = [e for e, (a, b, _) in enumerate(edges) if part_of[a] == part_of[b] == i]
+            inside_part = [
+                (index_in_part[edges[e][0]], index_in_part[edges[e][1]], edges[e][2] * scale) for e in inner_edges
+            ]
+            layers.append(_renumber_edges(_pack_base(len(side), inside_part, goal), inner_edges))
     return side_by_side(layers)
 
 
@@ -143,10 +145,10 @@ def _pack_base(vertices: int, edges: Sequence[WeightedEdge], goal: int) -> list[
 class _Orientation:
     """How much of each edge is used in which direction: `inflows[e]` is the amount into its first and second end.
 
-    At most `goal` enters each vertex, and exactly `goal` each but the root. Edges are added one by one, each as far as
-    no set S of vertices then has more than goal * (|S| - 1) on the edges inside: that is possible if as much room can
-    be made at its ends by turning other edges (Hakimi 1965; a maximum flow). O(edges) maximum flows, or one if all
-    edges fit in full.
+    Nothing enters the root; exactly `goal` enters every other vertex. Edges are added one by one, each with as much
+    capacity as leaves every set S of vertices with at most goal * (|S| - 1) on the edges inside S. That much is
+    possible if enough room can be made at the edge's ends by turning other edges, that is, by moving amounts from one
+    direction to the other (Hakimi 1965; a maximum flow). O(edges) maximum flows, or one if all edges fit in full.
     """
 
     def __init__(self, vertices: int, edges: Sequence[WeightedEdge], goal: int) -> None:
@@ -164,7 +166,7 @@ class _Orientation:
         return pairs, [x for at_a, at_b in self.inflows for x in (at_b, at_a)]
 
     def _orient_all(self) -> list[tuple[int, int]]:
-        """Direct all of every edge so that `goal` enters every vertex but the root: one maximum flow."""
+        """Orient the whole capacity of every edge so that `goal` enters every vertex but the root: one maximum flow."""
         n, m = self.vertices, len(self.edges)
         source, sink = n + m, n + m + 1
         # flow network: source -> edge -> its two ends -> sink
@@ -181,7 +183,7 @@ class _Orientation:
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
     def _orient_each(self) -> list[tuple[int, int]]:
-        """Add edges by descending capacity, each as far as possible, turning earlier ones to make room."""
+        """Add edges by descending capacity, as much of each as possible, turning earlier edges to make room."""
         n, goal = self.vertices, self.goal
         inflows = [(0, 0)] * len(self.edges)
         order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
@@ -190,7 +192,7 @@ class _Orientation:
             a, b, capacity = self.edges[e]
             inflows = self._gather_room(inflows, (a, b), goal + capacity)
             room_a, room_b = (goal - self._vertex_load(inflows, v) for v in (a, b))
-            # room of `goal` must remain at both ends together: |S| - 1 times `goal` is allowed, not |S| times
+            # room of `goal` must remain at both ends together: S = {a, b} may carry (|S| - 1) * goal, not |S| * goal
             keep = min(capacity, room_a + room_b - goal)
             inflows[e] = (min(keep, room_a), keep - min(keep, room_a))
             missing -= keep
@@ -202,7 +204,9 @@ class _Orientation:
         """Return the amount that enters a vertex."""
         return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True))
 
-    def _gather_room(self, inflows: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
+    def _gather_room(
+        self, inflows: list[tuple[int, int]], at: Sequence[int], wanted_room: int
+    ) -> list[tuple[int, int]]:
         """Turn edges until the vertices `at` have `want` of room together, or as much as possible; return the amounts.
 
         A vertex has room `goal` minus the amount that enters it. A maximum flow carries load away from `at`: turning
@@ -213,7 +217,7 @@ class _Orientation:
         for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             load[a] += x
             load[b] += y
-        missing = want - sum(goal - load[v] for v in at)
+        missing = wanted_room - sum(goal - load[v] for v in at)
         if missing <= 0:
             return list(inflows)
         # flow network: n -> the vertices `at` (their load) -> along edges, as far as they can be turned -> vertices
@@ -231,19 +235,19 @@ class _Orientation:
         head.append(n)
         capacity.append(missing)
         flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
-        turned = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
-        return [(x - t, y + t) for (x, y), t in zip(inflows, turned, strict=True)]
+        turned_amounts = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
+        return [(x - t, y + t) for (x, y), t in zip(inflows, turned_amounts, strict=True)]
 
 
 class Arborescences:
     """Pack directed trees out of one root, of total weight `goal`, where a flow of `goal` reaches every vertex.
 
-    Such trees exist (Edmonds). One is grown arc by arc, its weight as great as lets the others be packed: an arc from
-    u (in the tree) to v can carry weight w if the flow from u and the root together to v exceeds the weight of all
-    other trees by w (Lovász's condition, for all sets with v and without u).
+    Such trees exist (Edmonds). A tree is grown arc by arc, with the greatest weight that still lets the remaining trees
+    be packed: an arc from u (in the tree) to v can carry weight w if the flow from u and the root together to v exceeds
+    the weight of all other trees by w (Lovász's condition, for all sets with v and without u).
 
-    For many roots see forest.Packing, which updates its flows from tree to tree. With one root, new flows by a compiled
-    library are ten times faster on 128 ranks.
+    For many roots see forest.ForestGrower, which updates its flows from tree to tree. With one root, new flows by a
+    compiled library are ten times faster on 128 ranks.
     """
 
     def __init__(self, vertices: int, arcs: Sequence[tuple[int, int]], capacity: Sequence[int], root: int) -> None:
@@ -263,7 +267,7 @@ class Arborescences:
         """Build the flow network of the arcs that are not used up."""
         n, remaining = self.vertices, self.remaining
         usable = [e for e in range(len(self.arcs)) if remaining[e]]
-        self.place = {e: i for i, e in enumerate(usable)}
+        self.position = {e: i for i, e in enumerate(usable)}
         self.out: list[list[int]] = [[] for _ in range(n)]
         self.into: list[list[int]] = [[] for _ in range(n)]
         for e in usable:
@@ -271,10 +275,12 @@ class Arborescences:
             self.into[self.arcs[e][1]].append(e)
         tail, head = [self.arcs[e][0] for e in usable], [self.arcs[e][1] for e in usable]
         self.capacity_now = [remaining[e] for e in usable]
-        self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))  # n feeds any vertex, where opened
+        # an extra source n has an arc to every vertex; `_spare_flow` opens those to the vertices that it starts at
+        self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))
 
     def _cut_tree(self, goal: int) -> WeightedTree:
-        """Remove one tree, as heavy as possible, from the capacity left; arcs near the root and wide ones come first.
+        """Remove one tree, as heavy as possible, from the remaining capacity; arcs near the root and wide ones come
+        first.
 
         `goal`: the weight of all trees still to be packed.
         """
@@ -284,7 +290,9 @@ class Arborescences:
         depth = {self.root: 0}
         chosen: list[int] = []
         ready: list[tuple[int, int, int]] = []  # (depth, -capacity, arc) out of the tree that may take the whole weight
-        aside: dict[int, int] = {}  # arcs that cannot, with an upper bound on what they take
+        aside: dict[
+            int, int
+        ] = {}  # arcs out of the tree that cannot take it, with an upper bound on what they can take
 
         def offer(e: int) -> None:
             """Sort an arc into `ready` or `aside`."""
@@ -310,9 +318,9 @@ class Arborescences:
                 for used in chosen:
                     self._use_arc(used, slack - weight)
                 weight = slack
-                again = [other for other in aside if other != e]
+                retried = [other for other in aside if other != e]
                 aside = {}
-                for other in again:
+                for other in retried:
                     offer(other)
             self._use_arc(e, weight)
             chosen.append(e)
@@ -326,49 +334,49 @@ class Arborescences:
     def _use_arc(self, e: int, weight: int) -> None:
         """Subtract the weight from an arc's capacity."""
         self.remaining[e] -= weight
-        self.capacity_now[self.place[e]] -= weight
+        self.capacity_now[self.position[e]] -= weight
 
-    def _widest_arc(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
-        """Return the arc of `aside` that can carry most, and how much.
+    def _widest_arc(self, aside: dict[int, int], other_weight: int, weight: int) -> tuple[int, int]:
+        """Return the arc of `aside` that can carry the greatest weight, and this weight.
 
-        The bounds in `aside` were computed for an earlier state of the tree and can only have fallen since.
+        The bounds in `aside` were computed for an earlier, smaller tree; what arcs can carry has only fallen since.
         """
         best, max_slack = -1, 0
         # by descending upper bound: stop once it is no better than the best so far
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
             if aside[e] <= max_slack:
                 break
-            slack = min(self.remaining[e], self._spare_flow(e, rest, weight))
+            slack = min(self.remaining[e], self._spare_flow(e, other_weight, weight))
             if slack > max_slack:
                 best, max_slack = e, slack
         return best, max_slack
 
-    def _spare_flow(self, e: int, rest: int, weight: int) -> int:
+    def _spare_flow(self, e: int, other_weight: int, weight: int) -> int:
         """Return by how much the flow from an arc's tail and the root to its head exceeds `rest`, up to `weight`.
 
         `rest`: the weight of all other trees.
         """
         u, v = self.arcs[e]
-        enough = rest + weight
+        needed = other_weight + weight
         # cheap test first: paths of at most two arcs often carry enough, and need no maximum flow
         inflow = [0] * self.vertices
         for w in {u, self.root}:
             for other in self.out[w]:
                 inflow[self.arcs[other][1]] += self.remaining[other]
-        inflow[u] = inflow[self.root] = enough
-        near: dict[int, int] = {}
+        inflow[u] = inflow[self.root] = needed
+        inflow_of: dict[int, int] = {}
         for other in self.into[v]:
-            near[self.arcs[other][0]] = near.get(self.arcs[other][0], 0) + self.remaining[other]
-        if sum(min(x, inflow[w]) for w, x in near.items()) >= enough:
+            inflow_of[self.arcs[other][0]] = inflow_of.get(self.arcs[other][0], 0) + self.remaining[other]
+        if sum(min(x, inflow[w]) for w, x in inflow_of.items()) >= needed:
             return weight  # paths of one or two arcs suffice
         feed = [0] * self.vertices
-        feed[u] = feed[self.root] = enough
+        feed[u] = feed[self.root] = needed
         source = u if u == self.root else self.vertices
-        return min(weight, self.flows.value(self.capacity_now + feed, source, v) - rest)
+        return min(weight, self.flows.value(self.capacity_now + feed, source, v) - other_weight)
 
 
 def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
-    """Return a vertex of least eccentricity, of these the one with most capacity."""
+    """Return a vertex of least eccentricity (distance to the farthest vertex); ties: the one with most capacity."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     width = [0] * vertices
     for a, b, capacity in edges:
@@ -402,7 +410,7 @@ def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int],
         return [int(x) for x in igraph.Graph(nodes, pairs, directed=True).maxflow(source, sink, capacity).flow]
     # capacity scaling: find the flow's high bits first, then augment it in the residual graph with the next 20 bits
     residual_graph = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
-    top = EXACT_DOUBLES // (4 * len(pairs))
+    top = EXACT_DOUBLES // (4 * len(pairs))  # larger capacities are cut to this, so that sums stay exact
     flow = [0] * len(pairs)
     shift = sum(capacity).bit_length()
     while shift:

@@ -52,7 +52,7 @@ class Tree:
     """A spanning tree along which data flow from the root down, at `rate` bytes per second.
 
     `hops`: every rank but the root with the hop that leads to it, ascending by rank; relaying ranks are included. If
-    the tree is also used upwards (allreduce), every hop names its links back.
+    the tree is also used upwards (allreduce), `back` of every hop holds the links from the rank to its parent.
     """
 
     root: int
@@ -66,9 +66,9 @@ class Tree:
 
 
 def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
-    """Return a schedule that sends every block from its source along that rank's trees to all ranks that want it.
+    """Return a schedule that sends every block from its source, along that rank's trees, to all ranks that want it.
 
-    Branches that lead to no such rank are pruned, so this serves a scatter, too. O(rows).
+    Branches that lead to no rank that wants the block are pruned, so this serves a scatter, too. O(rows).
     """
     relation = collective.relation
     source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
@@ -79,7 +79,7 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
     pruned: dict[tuple[int, frozenset[int]], list[list[tuple[int, Hop]]]] = {}
     shares: list[tuple[int, Fraction]] = []
     rows: list[Row] = []
-    # a chunk per block and tree of its source; a block without receivers gets one chunk that stays
+    # a chunk per block and tree of its source; a block without receivers gets one chunk that does not move
     for block in range(collective.blocks):
         root, ends = source[block], frozenset(receivers[block])
         block_trees = by_root.get(root, []) if ends - {root} else []
@@ -98,8 +98,8 @@ def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
 class Pair:
     """A tree in to a root and one out of it, which together carry one share of an allreduce, at `rate` bytes/s.
 
-    A leg of `up` is (rank, parent, links from the rank to its parent, depth), one of `down` the same with the links
-    from the parent to the rank.
+    A leg of `up` is (rank, parent, links from the rank to its parent, depth of the rank); a leg of `down` is (rank,
+    parent, links from the parent to the rank, depth of the rank).
     """
 
     rate: Fraction
@@ -140,27 +140,30 @@ class Rated(Protocol):
 
 
 def refine_shares(lists: Sequence[Sequence[Item]]) -> list[tuple[Fraction, tuple[Item, ...]]]:
-    """Divide [0, 1] wherever an item of any list ends; return each interval's length and its item of every list.
+    """Divide [0, 1] wherever an item of any list ends; return each interval's length and, per list, the item there.
 
-    The items of a list lie side by side on [0, 1], in proportion to their rates. Lists of rates (1, 1) and (1, 2) give
-    intervals of 1/3, 1/6 and 1/2.
+    The items of a list lie side by side on [0, 1], with lengths in proportion to their rates. Lists of rates (1, 1) and
+    (1, 2) give intervals of 1/3, 1/6 and 1/2.
     """
     ends = []
     for items in lists:
         total = sum((item.rate for item in items), Fraction(0))
         ends.append(list(accumulate(item.rate / total for item in items)))
     # sweep over [0, 1]: a portion ends where an item of any list ends
-    refinement, at, position = [], [0] * len(lists), Fraction(0)
+    refinement, item_index, position = [], [0] * len(lists), Fraction(0)
     while position < 1:
-        next_end = min(list_ends[i] for list_ends, i in zip(ends, at, strict=True))
-        refinement.append((next_end - position, tuple(items[i] for items, i in zip(lists, at, strict=True))))
-        at = [i + (list_ends[i] == next_end) for list_ends, i in zip(ends, at, strict=True)]
+        next_end = min(list_ends[i] for list_ends, i in zip(ends, item_index, strict=True))
+        refinement.append((next_end - position, tuple(items[i] for items, i in zip(lists, item_index, strict=True))))
+        item_index = [i + (list_ends[i] == next_end) for list_ends, i in zip(ends, item_index, strict=True)]
         position = next_end
     return refinement
 
 
 def reroot_at_center(tree: Tree) -> dict[int, Hop]:
-    """Return the hops of the same undirected tree with the middle of a longest path as root: least deep. O(ranks)."""
+    """Return the hops of the same undirected tree with the middle of a longest path as root, which makes it shallowest.
+
+    O(ranks).
+    """
     # the rank farthest from any rank is one end of a longest path; the rank farthest from that is the other
     first = reroot_tree(tree.hops, tree.root)
     far_end = max(first, key=lambda rank: (first[rank].depth, -rank), default=tree.root)
@@ -181,7 +184,7 @@ def trees_by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:
 
 
 def leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tuple[int, Hop]]:
-    """Return the hops on the paths from the root to these ends."""
+    """Return the hops on the paths from the root to the ranks `ends`."""
     reached = {root}
     for end in ends:
         rank = end
@@ -213,8 +216,8 @@ class Forest:
 class SymmetricTrees:
     """Trees out of one root on a symmetric machine; the symmetries keep the root in place.
 
-    Of all images of a tree only one is listed in `representatives`, with their total rate, which they share equally.
-    `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
+    Of all images of a tree only one is listed in `representatives`. Its rate is that of all images together, which
+    share it equally. `elements`: per representative the symmetries (rows of `group`) that give its distinct images.
     """
 
     topology: Topology
@@ -261,18 +264,20 @@ class SymmetricTrees:
         )
 
     def with_rates(self, representatives: Iterable[Tree]) -> SymmetricTrees:
-        """Return the same trees at the rates of these representatives, without those that are missing."""
+        """Return the same trees at the rates of these representatives, without trees that are not among these."""
         rate = {tree.hops: tree.rate for tree in representatives}
-        places = [at for at, tree in enumerate(self.representatives) if tree.hops in rate]
-        rerated = tuple(replace(self.representatives[at], rate=rate[self.representatives[at].hops]) for at in places)
-        return replace(self, representatives=rerated, elements=tuple(self.elements[at] for at in places))
+        positions = [at for at, tree in enumerate(self.representatives) if tree.hops in rate]
+        rerated = tuple(replace(self.representatives[at], rate=rate[self.representatives[at].hops]) for at in positions)
+        return replace(self, representatives=rerated, elements=tuple(self.elements[at] for at in positions))
 
     def to_schedule(self, collective: Collective) -> Schedule:
         """Return a broadcast along these trees, without branches that lead to no member. O(n log n) in rows."""
         if not self.representatives:
             return spread_trees(collective, ())
-        exact = [tree.rate / len(at) / self.rate for tree, at in zip(self.representatives, self.elements, strict=True)]
-        shares, denominator = _common_denominator(exact)
+        exact_shares = [
+            tree.rate / len(at) / self.rate for tree, at in zip(self.representatives, self.elements, strict=True)
+        ]
+        shares, denominator = _common_denominator(exact_shares)
         if denominator >= MAX_DENOMINATOR:
             raise Unsupported(
                 "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
@@ -289,14 +294,18 @@ class SymmetricTrees:
 
 
 def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[bytes, int]:
-    """Return the distinct images of a tree, as bytes of parents and links by rank, each with its first symmetry."""
+    """Return the distinct images of a tree, each as a key of bytes (parents and links by rank), and a symmetry for
+    each.
+
+    The symmetry is the first that gives this image.
+    """
     longest = max(len(hop.path) for _, hop in tree.hops)
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
     image = np.full((len(group), topology.ranks, 1 + longest), -1, np.int32)
     every, at = np.arange(len(group))[:, None], group[:, hops[:, 0]]
     image[every, at, 0] = group[:, hops[:, 1]]
-    for place, link in enumerate(hops.T[2:], 1):
-        image[every, at, place] = np.where(link < 0, -1, group[:, topology.nodes + link] - topology.nodes)
+    for column, link in enumerate(hops.T[2:], 1):
+        image[every, at, column] = np.where(link < 0, -1, group[:, topology.nodes + link] - topology.nodes)
     return {tree_image.tobytes(): number for number, tree_image in reversed(list(enumerate(image)))}
 
 
@@ -330,7 +339,7 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
     trees_of_block = np.zeros(collective.blocks, np.int64)  # trees of every block
     for tree in forest.representatives:
         trees_of_block[block_of[group[:, tree.root]]] += 1
-    base = np.cumsum(trees_of_block) - trees_of_block  # first chunk of every block
+    first_chunk = np.cumsum(trees_of_block) - trees_of_block  # first chunk of every block
     total = {
         root: sum((tree.rate for tree in trees), Fraction(0))
         for root, trees in trees_by_root(forest.representatives).items()
@@ -339,15 +348,15 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
     # chunks and rows of each tree and all its images at once
     share, rows = np.zeros(int(trees_of_block.sum()), np.int64), []
     paths: dict[Path, int] = {}
-    numbered: Counter[int] = Counter()  # by root: chunks numbered so far
+    numbered_chunks: Counter[int] = Counter()  # by root: chunks numbered so far
     for tree, tree_share in zip(forest.representatives, shares, strict=True):
-        chunk = base[block_of[group[:, tree.root]]] + numbered[tree.root]
-        numbered[tree.root] += 1
+        chunk = first_chunk[block_of[group[:, tree.root]]] + numbered_chunks[tree.root]
+        numbered_chunks[tree.root] += 1
         share[chunk] = tree_share
         rows.append(_image_rows(group, np.arange(len(group)), chunk, tree, paths))
     block = np.repeat(np.arange(len(trees_of_block)), trees_of_block)
     before = np.cumsum(share) - share
-    table = Chunks(narrow(block), before - before[base[block]], share, denominator)
+    table = Chunks(narrow(block), before - before[first_chunk[block]], share, denominator)
     return _images_to_schedule(collective, table, rows, forest.topology, group, list(paths))
 
 
@@ -380,8 +389,8 @@ def _image_rows(
 ) -> tuple[Longs, ...]:
     """Return step, chunk, sender, receiver, symmetry and path of all hops of a tree's images, image by image.
 
-    `elements`: a symmetry per image, `chunk`: the chunk that it carries. The path is the number of the original hop's
-    path in `paths`, to which new paths are added.
+    `elements`: a symmetry per image. `chunk`: the chunk that each image carries. The path of a row is the number in
+    `paths` of the original hop's path; paths not yet in `paths` are added.
     """
     hops = [(rank, hop.parent, hop.depth - 1, paths.setdefault(hop.path, len(paths))) for rank, hop in tree.hops]
     rank, parent, step, path = np.array(hops, np.int64).T
@@ -412,11 +421,13 @@ def _image_routes(
     first = np.full(len(distinct), len(row_path), np.int64)
     np.minimum.at(first, row_route, np.arange(len(row_path)))
     order = np.argsort(first)
-    place = np.empty(len(distinct), np.int64)
-    place[order] = np.arange(len(distinct))
+    new_number = np.empty(len(distinct), np.int64)
+    new_number[order] = np.arange(len(distinct))
     # one row of `table` for each distinct route
     representative = np.empty(len(distinct), np.int64)
     representative[image_route] = np.arange(len(image_route))
     links_of_route = table[representative[order]]
     inside = links_of_route >= 0
-    return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), narrow(links_of_route[inside])), place[row_route]
+    return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), narrow(links_of_route[inside])), new_number[
+        row_route
+    ]
