@@ -17,7 +17,7 @@ from quick import examples, in_turn
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.bounds import MULTICAST, REDUCTION, bound, helped, recheck, without
+from antiphon.core.bounds import MULTICAST, REDUCTION, bound, conditions_text, conditions_without_help, recheck
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
 from antiphon.core.serialize import dumps, loads
@@ -174,8 +174,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_has_use_for_what_switches_can_do(kind: str) -> None:
     machine, wanted = antiphon.topology("hgx-h100"), Collective(kind, 8)
-    assert helped(machine, wanted) == KINDS[kind]
-    assert helped(antiphon.topology("dgx-a100"), wanted) == ()
+    assert conditions_without_help(machine, wanted) == KINDS[kind]
+    assert conditions_without_help(antiphon.topology("dgx-a100"), wanted) == ()
     found = bound(machine, wanted)
     assert found.assumes == ()
     assert (found.unaided is not None) == bool(KINDS[kind])
@@ -191,7 +191,7 @@ def test_custom_collectives_are_judged_by_what_they_ask() -> None:
     sent = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None)], 8))
     spread = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None), (0, 2, None)], 8))
     added = Collective("custom", 8, custom=custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 2, None)], 8))
-    assert [helped(machine, one) for one in (sent, spread, added)] == [(), (MULTICAST,), (REDUCTION,)]
+    assert [conditions_without_help(machine, one) for one in (sent, spread, added)] == [(), (MULTICAST,), (REDUCTION,)]
 
 
 def test_a_bound_that_hides_what_it_assumes_is_refused() -> None:
@@ -258,7 +258,7 @@ def test_an_allreduce_in_nvswitches(spec: str, own: bool, through: bool, best: F
     found = bound(machine, Collective("allreduce", machine.ranks))
     assert (found.bytes_per_second, found.without_switches, found.tight) == (best * GB, alone * GB, True)
     assert found.without_help.assumes == (REDUCTION, MULTICAST)
-    assert without(found.without_help.assumes) == "without reduction or multicast in switches"
+    assert conditions_text(found.without_help.assumes) == "without reduction or multicast in switches"
     few = replace(machine, abilities=(replace(machine.ability(machine.ranks), at_once=1),))
     assert bound(few, Collective("allreduce", machine.ranks)).tight is None or machine.ranks > 8
 

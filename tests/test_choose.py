@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpi_env import Mpi
 
-from antiphon.core.choose import Call, Pages
+from antiphon.core.choose import Call, SizeChooser
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.plan import Plan
 from antiphon.core.request import Request
@@ -37,7 +37,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 @given(table=st.lists(rows(), max_size=8), more=st.lists(ENDS, max_size=4))
 def test_the_first_page_that_holds_the_size(table: list[Row], more: list[int]) -> None:
-    pages: Pages[int] = Pages()
+    pages: SizeChooser[int] = SizeChooser()
     for number, (start, stop, *where) in enumerate(table):
         pages.add(number, start, stop, *where)
     edges = {at + by for row in table for at in row[:2] if at is not None for by in (-1, 0, 1)}

@@ -338,11 +338,11 @@ def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
     rewrite(plan, change)
     found = answer(capsys, "verify", "plan.json", "--proof")
     assert found["trusted"] == [
-        "(2, 2, 3): (C, S, R) = (3, 2, 5) does not exist by an engine's word alone",
+        "(2, 2, 3): (C, S, R) = (3, 2, 5) does not exist: a solver reported it",
     ]
     said = text(capsys, "verify", "plan.json", "--proof")
     assert "its proofs in part" in said
-    assert "NOT rechecked, an engine's word alone: (2, 2, 3): (C, S, R) = (3, 2, 5)" in said
+    assert "NOT rechecked, a solver reported it: (2, 2, 3): (C, S, R) = (3, 2, 5)" in said
 
 
 def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:

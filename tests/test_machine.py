@@ -177,7 +177,7 @@ def puts() -> Code:
             Instruction(4, "wait", acquire=(2 + rank,)),
         ]
         blocks.append(Block(rank, "block 0", there))
-    return Code(wanted, False, 1, places, blocks, start=[0] * 4, apart=True)
+    return Code(wanted, False, 1, places, blocks, start=[0] * 4, independent_ranks=True)
 
 
 RIGHT = [
@@ -266,7 +266,7 @@ def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> Non
     if len(run.order) == code.begin[-1] and (run.fault is None or run.fault.kind != "left"):
         order = Order.of(code, Flat.of(code, run.order))
         if order.complete and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
-            assert Waves(order).right(seed) == (run.fault is None)
+            assert Waves(order).ends_right(seed) == (run.fault is None)
 
 
 def test_a_large_code_that_is_right_is_never_run_one_by_one() -> None:

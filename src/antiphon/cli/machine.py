@@ -14,7 +14,7 @@ import typer
 from antiphon.api.machines import bound, degrade
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures, written_lines
-from antiphon.core.bounds import Bound, without
+from antiphon.core.bounds import Bound, conditions_text
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.files import one_line
@@ -50,7 +50,7 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
         assert unaided.bytes_per_second is not None
         rate = f"{format_bandwidth(unaided.bytes_per_second)} of nbytes (R/C = {unaided.inverse})"
-        lines += paragraph(f"  {without(unaided.assumes)}: {rate}", "", " " * 13)
+        lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", " " * 13)
         for line in unaided.describe(machine, target)[1:]:
             lines += paragraph(line, "  because    ", " " * 13)
     return "\n".join(lines)

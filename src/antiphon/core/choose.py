@@ -1,8 +1,8 @@
 """Choose which schedule serves a call: the one mechanism behind plans, tables and running process groups.
 
-A *page* is whatever is chosen, such as a plan's entry or a compiled program. Any object with `page(call)` is a chooser;
-`Pages` chooses by ranges of bytes. Each process of a call chooses on its own and all must choose the same, so a chooser
-depends only on the call and on data that all processes share.
+A *page* is the object that is chosen, such as a plan's entry or a compiled program. Any object with `page(call)` is a
+chooser; `SizeChooser` chooses by ranges of bytes. Each process of a call chooses on its own and all must choose the
+same, so a chooser depends only on the call and on data that all processes share.
 
 Example: after `pages.add("tree", 0, 4096, "allreduce")` and `pages.add("ring", 0, None, "allreduce")`, a call of 1000
 bytes gets "tree" (added first) and one of 5000 bytes "ring".
@@ -18,13 +18,12 @@ Page_co = TypeVar("Page_co", covariant=True)
 
 
 class Call(NamedTuple):
-    """What all processes of a call know about it. `root`: -1 if there is none. `members`: the process group, in its
-    order; () if only one group exists."""
+    """The properties of a call that all its processes know."""
 
-    kind: str
+    kind: str  # of the collective
     nbytes: int
-    root: int = -1
-    members: tuple[int, ...] = ()
+    root: int = -1  # -1: the collective has none
+    members: tuple[int, ...] = ()  # the process group, in its order; () if only one group exists
 
 
 class Chooser(Protocol[Page_co]):
@@ -34,14 +33,14 @@ class Chooser(Protocol[Page_co]):
         """Return the page that serves the call, or None."""
 
 
-class Pages(Generic[Page]):
+class SizeChooser(Generic[Page]):
     """A chooser by ranges of bytes, separate for every (kind, root, group).
 
     Of the pages whose range start <= nbytes < stop (None: no upper end) holds the size, the first one added is chosen.
     """
 
     def __init__(self) -> None:
-        # (kind, root, group) -> beginnings of its ranges, ascending from 0, and the page of each range
+        # (kind, root, group) -> beginnings of its ranges, ascending from 0, and the page of each range (None: none yet)
         self._ranges: dict[tuple[str, int, tuple[int, ...]], tuple[list[int], list[Page | None]]] = {}
 
     def add(

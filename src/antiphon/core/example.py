@@ -33,9 +33,8 @@ def star() -> Schedule:
 
 
 def machine() -> Topology:
-    """Return the machine of these examples: ranks 0, 1 and 2 with links 0 to 1 (link 0), 1 to 0 (1), 0 to 2 (2), 2 to 0
-    (3).
+    """Return the machine of these examples: ranks 0, 1 and 2 with four links of 1 GB/s and 1 us of latency.
 
-    Each has 1 GB/s and 1 microsecond of latency.
+    Link 0 leads from rank 0 to 1, link 1 from 1 to 0, link 2 from 0 to 2, link 3 from 2 to 0.
     """
     return build("example", 3, both_ways([(0, 1), (0, 2)], LinkType("wire", "1GB/s", "1us")))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from antiphon.core.choose import Call, Pages
+from antiphon.core.choose import Call, SizeChooser
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -119,9 +119,9 @@ class Plan:
         return Plan(topology, schedule.collective, (Entry(0, None, schedule, claims or {}),))
 
     @cached_property
-    def chooser(self) -> Pages[Entry]:
+    def chooser(self) -> SizeChooser[Entry]:
         """Chooses the entry of a call by its size: Call(kind, nbytes). A page of this chooser is an entry."""
-        pages: Pages[Entry] = Pages()
+        pages: SizeChooser[Entry] = SizeChooser()
         for entry in self.entries:
             pages.add(entry, entry.start, entry.stop, self.collective.kind)
         return pages

@@ -27,12 +27,22 @@ def effort_of(effort: float | None) -> float | None:
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
-    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), for callers that
-    price all schedules by their own model; a planner loops over `sizes`. `profile`: measured figures of the machine,
-    for planners that price candidates. `seed`: the same seed gives the same schedules. `effort`: the limit of a search,
-    counted by the planner in units of about a CPU second, so that it ends at the same point on every computer, with
-    EffortSpent (None: the planner's default). `budget`: seconds of CPU time as a safety stop, with TimedOut. `tell`:
-    called with progress messages.
+    `nbytes`
+        The size to plan for; None: any.
+    `profile`
+        Measured figures of the machine, for planners that price candidates.
+    `budget`
+        Seconds of CPU time after which a planner stops with TimedOut.
+    `seed`
+        The same seed gives the same schedules.
+    `effort`
+        The limit of a search, counted by the planner in units of about a CPU second, so that the search ends at the
+        same point on every computer, with EffortSpent. None: the planner's default.
+    `also`
+        Further sizes to plan for after `nbytes` (None: any), for callers that price all schedules by their own model.
+        A planner loops over `sizes`.
+    `tell`
+        Called with progress messages.
     """
 
     topology: Topology

@@ -1,14 +1,16 @@
 """Staircases: piecewise constant loads over steps, per resource, and their upper envelope.
 
-A row that loads a link in each of p steps from step s on adds its load at s and removes it at s + p. Summing these
-changes in order of time gives the staircase of the link (a sweep, O(n log n)). The envelope of all staircases gives
-the busiest resource of every step.
+A transfer that loads a link in each of p steps from step s on adds its load at s and removes it at s + p. Summing these
+changes in order of steps gives the *staircase* of the link (a sweep, O(n log n)). The upper envelope of all staircases
+is, for every step, the greatest load and the resource (link or shared limit) that carries it.
 
 Example: link 5 carries 3 in steps 0 and 1, and 4 in steps 1 and 2. Changes: +3 at 0, +4 at 1, -3 at 2, -4 at 3.
 Staircase: 3 in [0, 1), 7 in [1, 2), 4 in [2, 3).
 
-`upper_envelope` is a sparse table used backwards: every run of length n is covered by two overlapping runs of length
-2^k <= n, whose values are then passed down to their halves, longest first: O(n + marks log marks), no events sorted.
+`upper_envelope` takes the runs of all staircases (intervals of constant load), with their ends given as indices into
+the sorted border steps ("marks"). It is a sparse table used backwards: every run of length n is covered by two
+overlapping runs of length 2^k <= n, whose values are then passed down to their halves, longest first. That takes
+O(n + marks log marks) and sorts no events.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     >>> add_equal_keys(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
     (array([3, 7]), array([2, 5]))
     """
-    if bound <= 4 * len(key) and load.dtype != object:  # dense keys: add up in a table instead of sorting
+    # `bound`: all keys are below it. With few possible keys, adding up in a table is faster than sorting.
+    if bound <= 4 * len(key) and load.dtype != object:
         keys = distinct(key, bound)
         return keys, sums(key, load, bound)[keys]
     order = order_of(key, bound)
@@ -52,7 +55,7 @@ def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) ->
         return resource, step, step + 1, load
     bound = int((step + window).max(initial=0)) + 1
     top = (int(resource.max(initial=0)) + 1) * bound
-    if top >= 2**62:
+    if top >= 2**62:  # (resource, step) as one number would not fit into int64
         resource, at = np.tile(resource, 2), np.concatenate([step, step + window])
         order = np.lexsort((at, resource))
         resource, at, change = resource[order], at[order], np.concatenate([load, -load])[order]
@@ -81,25 +84,23 @@ def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> 
 
 
 def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
-    """Return per interval between marks the greatest value of the runs low..high-1 that cover it, and which run that
-    is.
+    """Return per interval between marks the greatest value of the runs that cover it (0: none), and the run (-1: none).
 
-    Every run is two overlapping runs whose length is a power of two; longest first, each is passed to its halves.
+    Run i has `value[i]` and covers the intervals low[i] to high[i] - 1; there are `marks` intervals.
 
     >>> upper_envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in 0 to 2, 7 in 1
     (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
     """
-    rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers
-    place = np.empty(len(value), np.int64)
-    place[rank] = np.arange(len(value))
-    length = high - low
-    level = np.frexp(length)[1].astype(np.int64) - 1
+    by_value = np.argsort(value, kind="stable")
+    position = np.empty(len(value), np.int64)  # of a run in order of value: compared in place of exact values
+    position[by_value] = np.arange(len(value))
+    level = np.frexp(high - low)[1].astype(np.int64) - 1  # the greatest k with 2^k <= length
     table = np.full(marks, -1, np.int64)
     for k in range(int(level.max()), -1, -1):
         size = 1 << k
         of_level = np.flatnonzero(level == k)
-        np.maximum.at(table, low[of_level], place[of_level])
-        np.maximum.at(table, high[of_level] - size, place[of_level])
+        np.maximum.at(table, low[of_level], position[of_level])
+        np.maximum.at(table, high[of_level] - size, position[of_level])
         if k:  # table[i] covers `size` intervals from i on: pass it to both halves
             half = size // 2
             lower = table.copy()
@@ -108,6 +109,6 @@ def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[E
     covered = table >= 0
     top: Exact = np.zeros(marks, value.dtype)
     winner = np.full(marks, -1, np.int64)
-    winner[covered] = rank[table[covered]]
+    winner[covered] = by_value[table[covered]]
     top[covered] = value[winner[covered]]
     return top, winner

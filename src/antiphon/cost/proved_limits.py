@@ -15,7 +15,7 @@ from antiphon.core.bounds import Bound
 from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
 from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import Needs, needs_of
-from antiphon.core.bounds.places import forwarding
+from antiphon.core.bounds.places import strip_abilities
 from antiphon.core.bounds.repriced import seconds_per_byte
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -45,11 +45,11 @@ class ProvedLimits:
         """The evidence if switches only forward."""
         if self.bound.unaided is None:
             return self.evidence
-        return find_evidence(forwarding(self.topology), self.collective)
+        return find_evidence(strip_abilities(self.topology), self.collective)
 
     def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound for schedules with barriers between steps (alpha-beta). `unaided`: switches only forward."""
-        machine = profile.on(forwarding(self.topology) if unaided else self.topology)
+        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
         rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
         evidence = self.unaided_evidence if unaided else self.evidence
@@ -63,7 +63,7 @@ class ProvedLimits:
         `unaided`: switches only forward.
         `add_latency`: the model counts latencies apart from transfers, so both times add up and do not overlap.
         """
-        machine = profile.on(forwarding(self.topology) if unaided else self.topology)
+        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
         rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
         latency, message = self._latency(machine), least_message_latency(machine) if rate else 0.0

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound, helped
+from antiphon.core.bounds import Bound, bound, conditions_without_help
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
@@ -137,7 +137,7 @@ class Frontier:
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the proofs assume of switches that can do more than forward."""
-        return helped(self.topology, self.collective)
+        return conditions_without_help(self.topology, self.collective)
 
     @property
     def impossible(self) -> tuple[Impossible, ...]:

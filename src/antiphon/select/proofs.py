@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound, recheck, without
+from antiphon.core.bounds import Bound, bound, conditions_text, recheck
 from antiphon.core.interpret import order_of_combining
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, certified_instance, check_certificate
 from antiphon.core.ksync.dual import StepDual, evaluate_dual
@@ -155,7 +155,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     name = f"{plan.collective.kind} on {topology.name}"
     proved = [f"{name} takes {limits.latency_steps} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
     if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
-        unaided = without(limits.unaided.assumes)
+        unaided = conditions_text(limits.unaided.assumes)
         proved.append(f"{unaided} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
     evidence = ProvedLimits(topology, plan.collective, limits)
     trusted: list[str] = []

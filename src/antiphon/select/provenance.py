@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds import Bound, assumed, forwarding, proved_rate, without, witness_of
+from antiphon.core.bounds import Bound, assumed_conditions, conditions_text, proved_rate, strip_abilities, witness_of
 from antiphon.core.columns import Longs
 from antiphon.core.ksync.certificate import BEST_FOUND
 from antiphon.core.loads import throughput
@@ -170,7 +170,11 @@ def _rate_proof_text(
     relation = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
     witness = witness_of(carried["witness"])
-    assumptions = "" if _is_helped(carried) else without(assumed(topology, schedule.collective, witness), " {}")
+    assumptions = (
+        ""
+        if _is_helped(carried)
+        else conditions_text(assumed_conditions(topology, schedule.collective, witness), " {}")
+    )
     return (
         f"rate {rate / topology.unit} unit links; by its {kind}{assumptions} no schedule exceeds "
         f"{limit / topology.unit}, {relation}"
@@ -196,8 +200,8 @@ def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: B
         if not isinstance(value, Mapping):
             raise Invalid("bound: its witness is not an object; plan anew")
         witness = witness_of(value)
-        limit = proved_rate(topology if helped else forwarding(topology), collective, witness)
-        assumes = () if helped else assumed(topology, collective, witness)
+        limit = proved_rate(topology if helped else strip_abilities(topology), collective, witness)
+        assumes = () if helped else assumed_conditions(topology, collective, witness)
     elif expected.bytes_per_second is not None:
         raise Invalid("bound: carries no witness; plan anew")
     time = Fraction(0) if limit is None else collective.buffer_weight / limit

@@ -109,8 +109,8 @@ def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[
     """Return what `verify --proof` rechecked, and what it could not."""
     lines = []
     for title, texts in (
-        ("rechecked without any solver's word:", proved),
-        ("NOT rechecked, an engine's word alone:", trusted),
+        ("rechecked without a solver:", proved),
+        ("NOT rechecked, a solver reported it:", trusted),
         ("as stated in the file, not checked:", stated),
     ):
         lines += [title] if texts else []

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import without
+from antiphon.core.bounds import conditions_text
 from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
@@ -173,7 +173,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
-        fewest = f"the fewest memory accesses{without(memory.get('assumes', ()), ' {}')}"
+        fewest = f"the fewest memory accesses{conditions_text(memory.get('assumes', ()), ' {}')}"
         lines += labelled("memory", f"{_gap_text(memory['gap'], fewest)}; up to {senders} ranks send to one at once")
     return "\n".join(lines)
 
@@ -195,7 +195,7 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     accesses, senders = Fraction(fewest["memory"]["accesses"]), fewest["memory"]["senders"]
     if not accesses:
         return []
-    scope = without(fewest["memory"].get("assumes", ()), "{} ")
+    scope = conditions_text(fewest["memory"].get("assumes", ()), "{} ")
     text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine data; "
     return paragraph(f"{text}so few only if {senders} ranks send to it at once", "  ", rest=" " * 13)
 

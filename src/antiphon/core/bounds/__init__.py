@@ -6,14 +6,18 @@ latency? The search (bandwidth.py) tries, from simple to strong,
 
     cut         data that must leave a set of nodes, over the capacity out of it         cuts.py, candidates.py
     partition   for allreduce: transfers between the parts of a partition                partition.py
-    LP dual     prices of links; what any schedule must pay, over what links can earn    lp.py
+    LP dual     prices of links: the least price of all transfers that any schedule must     lp.py
+                make, over the sum of price * capacity
 
 and keeps the best witness. Every witness is then rechecked from nothing but the topology and the collective
 (recheck.py), with plain sums and shortest paths in exact rationals.
 
+Switches that multicast or reduce can lower a bound. So on machines that have such switches the bound is computed
+twice: with their help, and *unaided*, for schedules in which switches only forward.
+
 Example: allreduce of N bytes on 4 ranks in a bidirectional ring of 1 GB/s links. The partition into single ranks has 8
-links of 1 GB/s between its parts, and 2 * (4 - 1) * N bytes must cross them, so no schedule is faster than 6 N / 8
-GB/s.
+links of 1 GB/s between its parts, and 2 * (4 - 1) * N bytes must cross them, so every schedule takes at least
+6 N / (8 GB/s).
 
 Where theory does not say that a bound is attained, attained.py searches small machines for a packing of trees that
 meets it. What is valid, what is tight and why: docs/bounds.md.
@@ -25,13 +29,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds.assumed import MULTICAST, REDUCTION, assumed, helped, without
+from antiphon.core.bounds.assumed import (
+    MULTICAST,
+    REDUCTION,
+    assumed_conditions,
+    conditions_text,
+    conditions_without_help,
+)
 from antiphon.core.bounds.attained import packing_of
 from antiphon.core.bounds.bandwidth import BandwidthSearch
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.packing import packed_time
-from antiphon.core.bounds.places import abilities_of, forwarding
+from antiphon.core.bounds.places import abilities_of, strip_abilities
 from antiphon.core.bounds.recheck import check_distance, proved_time
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Packing, Partition, Tree, Witness, witness_of
 from antiphon.core.collective import Collective
@@ -51,13 +61,13 @@ __all__ = [
     "Partition",
     "Tree",
     "Witness",
-    "assumed",
+    "assumed_conditions",
     "bound",
-    "forwarding",
-    "helped",
+    "conditions_text",
+    "conditions_without_help",
     "proved_rate",
     "recheck",
-    "without",
+    "strip_abilities",
     "witness_of",
 ]
 
@@ -71,16 +81,24 @@ class Bound:
     latency_steps, latency_witness
         The minimum number of steps, and a path that proves it.
     inverse
-        SCCL's R/C at zero latency: (time * bandwidth of `topology.unit`) / (bytes of the greatest input of any rank).
+        The inverse bandwidth, SCCL's R/C at zero latency: (time * bandwidth of `topology.unit`) / (bytes of the
+        greatest input of any rank).
     bytes_per_second
         nbytes divided by the minimum time at zero latency; None if nothing must move.
-    witness, tight, note
-        The proof of these two rates; True if schedules with ever finer chunks approach them (None: not known); why.
+    witness
+        The proof of `inverse` and `bytes_per_second`; None if nothing must move.
+    tight
+        True if schedules with ever finer chunks come as close to this bandwidth as one likes; None if that is not
+        known.
+    note
+        Why `tight` is what it is.
+    assumes
+        Conditions such as "no reduction in switches" under which alone the witness is valid on this machine. Only an
+        `unaided` bound has any; all else holds even if switches multicast or reduce.
     packing
         Trees that attain the bound, on small machines where theory does not say that it is attained.
     unaided
-        Everything above holds even if switches multicast or reduce. If some can, this is the bound of the same machine
-        whose switches only forward, and its `assumes` lists the abilities that its proof excludes. Otherwise None.
+        The bound of the same machine if its switches only forward. None if no switch can help this collective.
     """
 
     latency_steps: int
@@ -127,7 +145,7 @@ class Bound:
                 "packing": self.packing.as_json() if self.packing is not None else None,
             },
             "assumes": list(self.assumes),
-            **({"unaided": self.unaided.stated()} if self.unaided is not None else {}),
+            **({"unaided": self.unaided.plan_json()} if self.unaided is not None else {}),
         }
 
     def _without_switches_json(self) -> dict[str, Any]:
@@ -136,7 +154,7 @@ class Bound:
         rate = self.without_switches
         return {"without_switches": plain(rate) if rate is not None else None}
 
-    def stated(self) -> dict[str, Any]:
+    def plan_json(self) -> dict[str, Any]:
         """Return the bandwidth bound as plans store it, with `assumes` if it assumes anything or relies on switches."""
         bound_json = self.as_json()
         has_assumptions = self.assumes or self.unaided is not None
@@ -175,27 +193,22 @@ def bound(topology: Topology, collective: Collective) -> Bound:
     needs = needs_of(collective)
     latency = latency_of(topology, needs)
     # First without help of switches: this bound holds for runtimes that cannot use them, too.
-    unaided = _bare_bound(forwarding(topology), collective, needs, latency)
-    if not abilities_of(topology, collective):
-        return _checked_bound(topology, collective, unaided)
-    alone = replace(unaided, assumes=assumed(topology, collective, unaided.witness))
-    return _checked_bound(
-        topology, collective, replace(_bare_bound(topology, collective, needs, latency), unaided=alone)
-    )
+    result = _unchecked_bound(strip_abilities(topology), collective, needs, latency)
+    if abilities_of(topology, collective):
+        unaided = replace(result, assumes=assumed_conditions(topology, collective, result.witness))
+        result = replace(_unchecked_bound(topology, collective, needs, latency), unaided=unaided)
+    recheck(topology, collective, result)
+    return result
 
 
-def _checked_bound(topology: Topology, collective: Collective, bound: Bound) -> Bound:
-    recheck(topology, collective, bound)
-    return bound
-
-
-def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
-    """Compute the bounds without the recheck."""
+def _unchecked_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
+    """Compute the bounds, which are not yet rechecked."""
     proved = BandwidthSearch(topology, collective, needs).find_best()
     inverse, rate = _rates_of_time(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     tight, note, packing = proved.tight, proved.note, None
-    # Tightness unknown: try to construct trees that meet the bound.
+    # Tightness unknown: try to construct trees that meet the bound, unless values begin with several contributions
+    # (`joined`).
     if tight is None and not needs.joined:
         packing = packing_of(topology, collective, proved.time)
         if packing is not None:
@@ -212,13 +225,15 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
         check_distance(topology, collective, stated.latency_witness)
         if stated.latency_witness.steps != stated.latency_steps:
             raise Invalid("this bound states other steps than its witness proves; compute the bound anew")
-    if (stated.unaided is None) != (not abilities_of(topology, collective)):
+    # There is an unaided bound exactly where some switch can help.
+    if (stated.unaided is not None) != bool(abilities_of(topology, collective)):
         raise Invalid("this bound lacks the value without the help of switches; compute the bound anew")
     if stated.unaided is not None:
-        if stated.unaided.assumes != assumed(topology, collective, stated.unaided.witness):
+        if stated.unaided.assumes != assumed_conditions(topology, collective, stated.unaided.witness):
             raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
-        recheck(forwarding(topology), collective, replace(stated.unaided, assumes=()))
-    if stated.assumes:
+        # On the machine whose switches only forward, the same bound holds without conditions.
+        recheck(strip_abilities(topology), collective, replace(stated.unaided, assumes=()))
+    if stated.assumes:  # a bound that allows the help of switches has no conditions
         raise Invalid("this bound assumes other things of switches than its witness does; compute the bound anew")
     time = proved_time(topology, collective, stated.witness)
     if (stated.inverse, stated.bytes_per_second) != _rates_of_time(topology, collective, time):
@@ -233,9 +248,10 @@ def proved_rate(topology: Topology, collective: Collective, witness: Witness) ->
 
 
 def _rates_of_time(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:
-    """Convert seconds * (bytes per second) per unit of weight to R/C and to bytes of nbytes per second.
+    """Convert a time to R/C and to nbytes per second.
 
-    The weight of a block is its relative size; `buffer_weight` is the sum that corresponds to nbytes.
+    `time`: seconds if a block of weight 1 had one byte. The weight of a block is its relative size; `buffer_weight` is
+    the total weight that corresponds to nbytes.
     """
     inverse = time * topology.unit / collective.input_weight
     return inverse, collective.buffer_weight / time if time else None

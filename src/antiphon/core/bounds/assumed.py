@@ -1,9 +1,9 @@
 """What a lower bound assumes if it holds only for machines whose switches merely forward.
 
-`bound` is computed twice on machines whose switches multicast or reduce: with their help, and without (`unaided`). The
-second is valid on this machine only for schedules that do not use the switches so; `assumed` lists these conditions,
-and `without` puts them into words. Example: an allreduce behind a reducing switch has the condition "no reduction in
-switches", unless its proof is a cut.
+On machines whose switches multicast or reduce, `bound` is computed twice: with their help, and unaided. The unaided
+bound is valid on such a machine only for schedules that do not use these abilities. `assumed_conditions` lists the
+conditions, and `conditions_text` puts them into words. Example: the unaided bound of an allreduce behind a reducing
+switch has the condition "no reduction in switches", unless its proof is a cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.core.topology import Topology
 REDUCTION, MULTICAST = "no reduction in switches", "no multicast in switches"
 
 
-def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
+def conditions_without_help(topology: Topology, collective: Collective) -> tuple[str, ...]:
     """Return the conditions "no ... in switches" for the operations of switches that can help this collective.
 
     A reduction helps only if something is combined, a multicast only if several ranks want the same block.
@@ -30,17 +30,17 @@ def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
     return (*([REDUCTION] if reduces else []), *([MULTICAST] if multicasts else []))
 
 
-def assumed(topology: Topology, collective: Collective, witness: Witness | None) -> tuple[str, ...]:
+def assumed_conditions(topology: Topology, collective: Collective, witness: Witness | None) -> tuple[str, ...]:
     """Return the conditions under which the witness of a machine whose switches only forward also holds for this
     machine.
 
     A cut has none: data that must leave a set of nodes cross a link out of it at least once, even if they are copied or
     combined on the way.
     """
-    return () if witness is None or isinstance(witness, Cut) else helped(topology, collective)
+    return () if witness is None or isinstance(witness, Cut) else conditions_without_help(topology, collective)
 
 
-def without(assumes: Sequence[str], form: str = "{}") -> str:
+def conditions_text(assumes: Sequence[str], form: str = "{}") -> str:
     """Return the conditions in words, placed in `form`: "without reduction or multicast in switches"; "" if there are
     none."""
     operations = [text.removeprefix("no ").removesuffix(" in switches") for text in assumes]

@@ -58,10 +58,12 @@ Route = tuple[int, ...]  # links
 
 @dataclass(frozen=True)
 class _TreeRequest:
-    """A kind of tree to look for: of a block, `direction` "out" of a root to all `ends`, or "in" from all `ends` to it.
+    """A kind of tree to look for.
 
-    `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with which sign.
-    `also`: a second equation, with sign -1. For an allreduce it says that what goes out of a root has come into it.
+    `block`: the block of which the tree carries a share. `direction`: "out" of `root` to all `ends`, or "in" from all
+    `ends` to `root`. `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with
+    which sign. `second_row`: another equation in which they count with sign -1; for an allreduce it says that all that
+    leaves a root by trees "out" has come to it by trees "in".
     """
 
     block: int
@@ -70,7 +72,7 @@ class _TreeRequest:
     ends: tuple[int, ...]
     row: int
     sign: int
-    also: int | None = None
+    second_row: int | None = None
 
 
 def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> Packing | None:
@@ -152,8 +154,8 @@ class _TreeRates:
     def _row_entries(self, request: int) -> list[tuple[int, int]]:
         """Return the (equation, sign) pairs in which the rate of a tree for this request counts."""
         tree = self.requests[request]
-        counted = [(tree.row, tree.sign)]
-        return counted if tree.also is None else [*counted, (tree.also, -1)]
+        entries = [(tree.row, tree.sign)]
+        return entries if tree.second_row is None else [*entries, (tree.second_row, -1)]
 
     def _exact_packing(self, rates: Floats) -> Packing | None:
         """Return the trees with a rate above 0, at exact rates: full links and the weights of blocks determine them."""
@@ -164,22 +166,22 @@ class _TreeRates:
         # exactly.
         full = np.flatnonzero(dot(loads.T, rates[used]) >= self.capacity * (1 - 1e-7)).tolist()
         rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
-        for number, row_sums in enumerate(self.row_sums):
+        for number, row_sum in enumerate(self.row_sums):
             entries = [dict(self._row_entries(keys[column][0])).get(number, 0) for column in used]
-            rows.append([*map(Fraction, entries), Fraction(row_sums)])
+            rows.append([*map(Fraction, entries), Fraction(row_sum)])
         exact = _solve_exactly(rows, len(used))
         if exact is None or min(exact) < 0:
             return None
         trees = tuple(
-            Tree(w.block, w.direction, w.root, rate, tuple(sorted(keys[column][1])))
+            Tree(request.block, request.direction, request.root, rate, tuple(sorted(keys[column][1])))
             for column, rate in zip(used, exact, strict=True)
-            if rate and (w := self.requests[keys[column][0]])
+            if rate and (request := self.requests[keys[column][0]])
         )
         try:
-            time_of = packed_time(self.topology, self.collective, Packing(trees))
+            time = packed_time(self.topology, self.collective, Packing(trees))
         except Invalid:
             return None
-        return Packing(trees) if time_of == self.bound else None
+        return Packing(trees) if time == self.bound else None
 
     # ---- trees ----
 
@@ -192,7 +194,7 @@ class _TreeRates:
         cost += 1e-12 * (1 + cost.max())
         columns: dict[tuple[int, frozenset[Route]], Floats] = {}
         for direction in ("out", "in"):
-            numbers = [number for number, w in enumerate(self.requests) if w.direction == direction]
+            numbers = [number for number, request in enumerate(self.requests) if request.direction == direction]
             if not numbers:
                 continue
             paths = _CheapestPaths(self.topology, cost, direction == "in")
@@ -218,13 +220,13 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], list[i
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
     if kind == "allreduce":
-        # Into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r.
-        halves = [
-            _TreeRequest(0, direction, root, members, *((0, 1, root + 1) if direction == "out" else (root + 1, 1)))
-            for root in range(collective.ranks)
-            for direction in ("in", "out")
-        ]
-        return halves, [weights[0]] + [0] * collective.ranks
+        # Any rank may be a root; data go into it and out of it again. Equation 0: the trees "out" carry all data.
+        # Equation r + 1: the trees into root r carry as much as those out of it.
+        requests = []
+        for root in range(collective.ranks):
+            requests.append(_TreeRequest(0, "in", root, members, row=root + 1, sign=1))
+            requests.append(_TreeRequest(0, "out", root, members, row=0, sign=1, second_row=root + 1))
+        return requests, [weights[0]] + [0] * collective.ranks
     direction = "out" if kind in ("broadcast", "allgather") else "in"
     ends = roots if kind in ("broadcast", "reduce") else members
     blocks = [block for block in range(collective.blocks) if weights[block]]
@@ -277,15 +279,15 @@ class _CheapestPaths:
 
 @cache
 def _subset_splits(count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the subsets of `size` out of `count` elements as bit masks, and for each the first halves of its splits.
+    """Return the subsets of `size` out of `count` elements as bit masks, and for each the first half of every split.
 
-    The second half always holds the lowest element, so that every split is listed once.
+    The second half of a split always holds the lowest element, so that every split is listed once.
     """
     sets = [sum(1 << i for i in chosen) for chosen in itertools.combinations(range(count), size)]
     halves = []
     for chosen_set in sets:
-        rest = chosen_set & (chosen_set - 1)  # without its lowest: that stays in the second half
-        halves.append([half for half in _list_subsets(rest) if half])
+        all_but_lowest = chosen_set & (chosen_set - 1)  # clears the lowest bit
+        halves.append([half for half in _list_subsets(all_but_lowest) if half])
     return np.array(sets), np.array(halves)
 
 
@@ -303,14 +305,15 @@ def _list_subsets(full_set: int) -> list[int]:
 class _Steiner:
     """Cheapest trees from any rank to every subset of `ends`, as a table of the Dreyfus-Wagner recursion.
 
-    `cost[set, rank]`: cost of the cheapest tree that joins the rank to the set. `step[set, rank]`: the rank at which
-    this tree first branches. `half[set, rank]`: the subset that one of the branches serves.
+    A set of ends is a bit mask. `cost[set, rank]`: cost of the cheapest tree that joins the rank to the set.
+    `branching[set, rank]`: the rank at which this tree first branches. `half[set, rank]`: the subset that one of the
+    two branches at `rank` serves, if the tree branches there.
     """
 
     paths: _CheapestPaths
     ends: list[int]
     cost: Floats = field(init=False)
-    step: NDArray[Any] = field(init=False)
+    branching: NDArray[Any] = field(init=False)
     half: NDArray[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -318,10 +321,10 @@ class _Steiner:
         far = self.paths.far[:ranks, :ranks]
         self.cost = np.full((1 << count, ranks), np.inf)
         self.cost[0] = 0
-        self.step = np.zeros((1 << count, ranks), np.int64)
+        self.branching = np.zeros((1 << count, ranks), np.int64)
         self.half = np.zeros((1 << count, ranks), np.int64)
         for i, end in enumerate(self.ends):
-            self.cost[1 << i], self.step[1 << i] = far[:, end], end
+            self.cost[1 << i], self.branching[1 << i] = far[:, end], end
         # Dreyfus-Wagner by size of the set: smaller sets are complete, so both halves of a split are known.
         for size in range(2, count + 1):
             sets, halves = _subset_splits(count, size)
@@ -330,7 +333,7 @@ class _Steiner:
             at_rank = np.take_along_axis(joined, best[:, None, :], axis=1)[:, 0, :]
             self.half[sets] = np.take_along_axis(halves, best, axis=1)
             total = far[None, :, :] + at_rank[:, None, :]  # set, from, by way of
-            self.step[sets] = total.argmin(axis=2)
+            self.branching[sets] = total.argmin(axis=2)
             self.cost[sets] = total.min(axis=2)
 
     def cheapest_tree(self, root: int, ends: Sequence[int]) -> list[Route] | None:
@@ -361,11 +364,11 @@ class _Steiner:
         """Follow the table: return all hops of the tree from a rank to a set of ends."""
         if not end_set:
             return []
-        branching = int(self.step[end_set, rank])
-        hops = self.paths.hops_between(rank, branching) if branching != rank else []
-        if end_set & (end_set - 1):
-            half = int(self.half[end_set, branching])
-            hops += self._collect_hops(half, branching) + self._collect_hops(end_set - half, branching)
+        branch = int(self.branching[end_set, rank])
+        hops = self.paths.hops_between(rank, branch) if branch != rank else []
+        if end_set & (end_set - 1):  # several ends
+            half = int(self.half[end_set, branch])
+            hops += self._collect_hops(half, branch) + self._collect_hops(end_set - half, branch)
         return hops
 
 

@@ -1,8 +1,8 @@
 """Search for the bandwidth bound of a collective: try every method that applies and keep the best witness.
 
-The bound is the minimum time at zero latency. A witness proves one: a *cut* (weight that must leave a set of nodes over
-the capacity out of it), a *partition* (allreduce only) or a *dual* (link prices from a linear program). Which methods
-apply depends on the kind of collective:
+The bound is the minimum time at zero latency. Every bound has a witness that proves it: a *cut* (weight that must leave
+a set of nodes over the capacity out of it), a *partition* (allreduce only) or a *dual* (link prices from a linear
+program). Which methods apply depends on the kind of collective:
 
     broadcast, allgather       every rank needs the same data, so the tightest cut is the bound. By Edmonds (1973)
                                trees attain it if all ranks take part and switches are balanced.
@@ -16,8 +16,7 @@ Cheap candidates (cuts around limits, halves of a grid) come first: they are sim
 only tried up to MOST_VARIABLES. It runs in floating point; its duals are rounded to whole numbers and evaluated
 exactly, so that rounding can weaken a bound but never make it wrong.
 
-Times in this file are seconds * (bytes per second) per unit of weight, where the weight of a block is its relative
-size.
+The weight of a block is its relative size. Times in this file are seconds if a block of weight 1 had one byte.
 
 Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send 8/16
 of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
@@ -49,25 +48,29 @@ from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 60_000  # larger linear programs are not tried
-_SIMPLEST = ("cut", "partition", "lp_dual")  # of witnesses with equal bounds the first kind is kept
-CLOSE = 1e-9  # a dual this near to the float optimum is that optimum
+_SIMPLEST = ("cut", "partition", "lp_dual")  # of witnesses with equal bounds, the kind that comes first here is kept
+CLOSE = 1e-9  # relative difference at which a dual counts as equal to the optimum in floating point
 _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"
-_SEARCHED_RANKS = 256  # for at most this many ranks the tightest cut for their own needs is searched
-_OFFERED_CUTS = 50  # of these cuts this many are evaluated exactly
+_SEARCHED_RANKS = 256  # for at most this many ranks the tightest cut for the rank's own needs is searched ...
+_OFFERED_CUTS = 50  # ... and this many of the cuts found are evaluated exactly
 # The notes that state why a bound is tight or not
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
 _IN_HALVES = "attained by reducescatter, then allgather"
 _RANKS_BY_PLACE = 256  # with more ranks, the partitions into ranks and into hosts are tried before the exact search
-_HALVED_RANKS = 2048  # up to this many ranks, cuts through the middle are tried
-_OFFERED_HALVES = 4  # of these cuts this many are evaluated exactly
+_HALVED_RANKS = 2048  # up to this many ranks, cuts through the middle are tried ...
+_OFFERED_HALVES = 4  # ... and this many of them are evaluated exactly
 _STALLED_ROUNDS = 3  # after this many rounds without gain no more partitions are added
 
 
 @dataclass(frozen=True)
 class Proved:
-    """A witness, the least time it proves (see the module), whether that is attainable (None: unknown), and why."""
+    """A witness and the time that it proves.
+
+    `time`: in the unit of the module. `tight`: True if schedules come as close to that time as one likes; None:
+    unknown. `note`: why `tight` is what it is.
+    """
 
     witness: Witness | None
     time: Fraction
@@ -82,16 +85,16 @@ class BandwidthSearch:
         self.topology, self.collective, self.needs = topology, collective, needs
         self.network = network_of(topology)
         self.best: tuple[Fraction, Witness] | None = None
-        self.inexact = False  # whether a linear program was small enough to be tried
+        self.program_tried = False  # whether a linear program was small enough to be tried
         self.all_ranks = len(collective.members) == topology.ranks
         self.balanced = self.network.balanced
-        self.helps = abilities_of(topology, collective)
+        self.abilities = abilities_of(topology, collective)
 
     @property
     def places(self) -> Bools:
-        """Per node whether data may be combined or copied there: ranks, and switches that help."""
+        """Per node whether data may be combined or copied there: ranks, and switches that help (places.py)."""
         places = np.arange(self.topology.nodes) < self.topology.ranks
-        places[list(self.helps)] = True
+        places[list(self.abilities)] = True
         return places
 
     def offer_witness(self, witness: Witness) -> Fraction:
@@ -106,7 +109,7 @@ class BandwidthSearch:
         return time
 
     def offer_cut(self, side: Side) -> None:
-        """Offer the cut around a set of nodes, unless its ratio is plainly lower: an exact evaluation costs more."""
+        """Offer the cut around a set of nodes if it can improve the best witness: an exact evaluation costs more."""
         cut = cut_of(self.topology, self.needs, side)
         if not cut.weight:
             return
@@ -138,6 +141,12 @@ class BandwidthSearch:
         assert self.best is not None
         return Proved(self.best[1], self.best[0], tight, note)
 
+    @property
+    def _best_time(self) -> Fraction:
+        """The time that the best witness so far proves."""
+        assert self.best is not None
+        return self.best[0]
+
     def _bound_spread(self) -> Proved:
         """Bound broadcast and allgather; reduce and reducescatter are the same with all links reversed."""
         needs, collect = self.needs, self.collective.kind in COLLECT
@@ -153,9 +162,9 @@ class BandwidthSearch:
             return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
         self._limit_cuts()
         solved = self._solve_program()
-        if solved and self.all_ranks and not self.helps:
+        if solved and self.all_ranks and not self.abilities:
             return self._conclude(True, f"{_OPTIMUM}, attained by packing trees")
-        if solved and self.helps:
+        if solved and self.abilities:
             return self._conclude(None, "switches may multicast or reduce: not known to be attainable")
         if solved:
             return self._conclude(None, "ranks outside the group may relay: not known to be attainable")
@@ -169,8 +178,9 @@ class BandwidthSearch:
             self.offer_cut(side)
 
     def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> Fraction:
-        """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`, and return its capacity
-        per weight; `back`: with links reversed.
+        """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`; return its rate.
+
+        The rate of a cut is its capacity per weight. `back`: search with all links reversed.
         """
         network = self.network.reversed if back else self.network
         side, rate = tightest_cut(network, supply, list(sinks))
@@ -178,9 +188,7 @@ class BandwidthSearch:
         return rate
 
     def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
-        """Offer the tightest cut for the needs of each rank ("to"), or for the data that each rank alone holds
-        ("from").
-        """
+        """Offer the tightest cut for each family of needs: those of one rank ("to"), or for its data ("from")."""
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
         for group in self._narrowest_groups([group for group in groups if group.kind in ("to", "from")]):
@@ -199,7 +207,7 @@ class BandwidthSearch:
         """Return the groups of the ranks with the least capacity for their data, at most `_SEARCHED_RANKS`."""
         if len(groups) <= _SEARCHED_RANKS:
             return groups
-        out, into = self.network.degrees()
+        out, into = self.network.node_capacities()
         times = [
             float(self.needs.weights[self.needs.block[group.rows]].sum())
             / float((into if group.kind == "to" else out)[group.ranks[0]])
@@ -208,9 +216,7 @@ class BandwidthSearch:
         return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
 
     def _bound_unicast(self) -> Proved:
-        """Bound gather, scatter and alltoall; with one root it is a single flow, otherwise see
-        `_bound_concurrent_flow`.
-        """
+        """Bound gather, scatter and alltoall: with one root by a single flow, otherwise by a concurrent flow."""
         groups = _by_end(self.needs, self.collective.kind)
         self._group_searches(groups)
         if len(groups) == 1 and not self.topology.limits:
@@ -245,9 +251,9 @@ class BandwidthSearch:
         if ranks > _HALVED_RANKS:
             return
         demand = np.zeros((ranks, ranks))
-        alone = np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets])[needs.holders]
-        rows = alone >= 0
-        np.add.at(demand, (alone[rows], needs.dst[rows]), needs.weights[needs.block[rows]])
+        sole_holder = np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets])[needs.holders]
+        rows = sole_holder >= 0
+        np.add.at(demand, (sole_holder[rows], needs.dst[rows]), needs.weights[needs.block[rows]])
         for side in middle_sides(self.topology, demand, _OFFERED_HALVES):
             self.offer_cut(side)
 
@@ -268,23 +274,23 @@ class BandwidthSearch:
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
         program = BoundProgram(self.topology, groups, self.needs, self.places)
-        self.inexact = True
-        # The optimum of the relaxed program; only its dual is used, and that is evaluated exactly.
-        solution = program.solve(self._about)
+        self.program_tried = True
+        # Only the dual of the optimum is used, and it is evaluated exactly.
+        solution = program.solve(self._time_scale)
         return solution is not None and self._offer_duals(program, solution)
 
     @property
-    def _about(self) -> float:
-        """The best bound so far, in the unit of time of linear programs."""
+    def _time_scale(self) -> float:
+        """The best bound so far, in the unit of time of linear programs: the order of magnitude of their optimum."""
         assert self.best is not None
         return float(self.best[0] * self.topology.resources.scale)
 
     @property
     def _unsolved(self) -> str:
-        return "its linear program was not solved exactly" if self.inexact else "too large for a linear program"
+        return "its linear program was not solved exactly" if self.program_tried else "too large for a linear program"
 
     def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
-        """Offer the exact duals of a solution until one meets its float optimum; True if the best witness does."""
+        """Offer the exact duals of a solution until one proves its float optimum; whether the best witness does."""
         goal = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
         for witness in program.exact_witnesses(solution):
@@ -306,11 +312,13 @@ class BandwidthSearch:
         weight: dict[tuple[int, ...], int] = {(members[0],): 1}
         narrowest = min(self._offer_tightest_cut(weight, members, back) for back in (False, True))
         self._limit_cuts()
-        free = not self.topology.limits
+        no_limits = not self.topology.limits
         self._offer_both_directions()
-        helped = in_switches(self.topology, self.collective, self.helps) if free and self.helps else None
-        if helped is not None and helped[0] == self._conclude(None, "").time:
-            return self._conclude(True, helped[1])
+        in_switch = (
+            in_switches(self.topology, self.collective, self.abilities) if no_limits and self.abilities else None
+        )
+        if in_switch is not None and in_switch[0] == self._best_time:
+            return self._conclude(True, in_switch[1])
         # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
         # attained, or links alone show that none is weaker, the exact search (a cut per rank) is not needed.
         is_large = len(members) > _RANKS_BY_PLACE
@@ -319,18 +327,22 @@ class BandwidthSearch:
         partitions = self._limit_partitions()
         if not (is_large and self._is_weakest(narrowest)):
             partitions = self._offer_partitions(self.network) + partitions
-        if free and self.all_ranks and not self.topology.switches and self.network.symmetric:
+        if no_limits and self.all_ranks and not self.topology.switches and self.network.symmetric:
             return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
-        if free and self.balanced:
-            if self.all_ranks and self._two_phase_time() == self._conclude(None, "").time:
+        if no_limits and self.balanced:
+            if self.all_ranks and self._two_phase_time() == self._best_time:
                 return self._conclude(True, _IN_HALVES)
             return self._conclude(None, "not known to be attainable")
         self._allreduce_program(partitions)
         return self._conclude(None, "not known to be attainable")
 
     def _is_weakest(self, narrowest: Fraction) -> bool:
-        """Whether links alone show that no partition proves more than the best witness. Of k parts all but that of the
-        first member have a way to it, so they have k - 1 times the narrowest cut around it together, or more."""
+        """Whether links alone show that no partition proves more than the best witness.
+
+        `narrowest`: the least capacity of a cut between the first member and another. Of k parts, the k - 1 without the
+        first member each have at least that capacity to or from the rest. So a partition proves at most
+        2 (k - 1) * weight / ((k - 1) * narrowest) = 2 * weight / narrowest.
+        """
         weights = self.collective.weights
         assert self.best is not None
         assert weights is not None
@@ -338,22 +350,23 @@ class BandwidthSearch:
 
     def _by_places(self) -> bool:
         """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""
-        if not self.all_ranks or self.helps:
+        if not self.all_ranks or self.abilities:
             return False
         for part_sets in place_partitions(self.topology):
             for direction in ("out", "in"):
                 self.offer_witness(partition_of(self.topology, self.collective, part_sets, direction))
         if self.topology.limits or not self.balanced:
             return False
-        return self._two_phase_time() == self._conclude(None, "").time
+        return self._two_phase_time() == self._best_time
 
     def _offer_partitions(self, network: Network) -> list[Partition]:
         """Offer the weakest partitions of a network, by capacity out of and into the parts, and return them."""
         partitions = []
-        two_directions = self.topology.switches and not (network.symmetric and self._alike)
+        # Without switches every link out of a part leads into another; on symmetric machines "in" mirrors "out".
+        two_directions = self.topology.switches and not (network.symmetric and self._helps_both_ways)
         for direction in ("out", "in") if two_directions else ("out",):
-            turned = network if direction == "out" else network.reversed
-            part_sets, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
+            oriented = network if direction == "out" else network.reversed
+            part_sets, _ = weakest_partition(oriented, self.collective.members, places_for(self.abilities, direction))
             partitions.append(partition_of(self.topology, self.collective, part_sets, direction))
             self.offer_witness(partitions[-1])
         return partitions
@@ -370,17 +383,17 @@ class BandwidthSearch:
         return partitions
 
     @property
-    def _alike(self) -> bool:
+    def _helps_both_ways(self) -> bool:
         """Whether every switch that helps both multicasts and reduces."""
-        return all(ability.multicast == ability.reduce for ability in self.helps.values())
+        return all(ability.multicast == ability.reduce for ability in self.abilities.values())
 
     def _place_switches(self, part_sets: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
         """Return the parts with each switch that helps added to one of them."""
-        return place_in_parts(self.network, places_for(self.helps, direction), part_sets)
+        return place_in_parts(self.network, places_for(self.abilities, direction), part_sets)
 
     def _offer_both_directions(self) -> None:
         """Offer the partition into single members that counts the capacity out of and into them together."""
-        part_sets = members_alone(self.topology, self.collective, self.network, self.helps)
+        part_sets = members_alone(self.topology, self.collective, self.network, self.abilities)
         if part_sets:
             self.offer_witness(partition_of(self.topology, self.collective, part_sets, "both"))
 
@@ -406,19 +419,19 @@ class BandwidthSearch:
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         for partition in partitions:
             program.add_partition(partition)
-        solution, stalled = program.solve(self._about), 0
+        solution, stalled = program.solve(self._time_scale), 0
         # Cutting planes: add partitions that the loads violate, until none is violated or the time stops growing.
         while solution is not None and stalled < _STALLED_ROUNDS and self._add_violated_partitions(program, solution):
-            better = program.solve(self._about)
-            if better is None:
+            next_solution = program.solve(self._time_scale)
+            if next_solution is None:
                 break
-            stalled = 0 if better.time > solution.time * (1 + CLOSE) else stalled + 1
-            solution = better
+            stalled = 0 if next_solution.time > solution.time * (1 + CLOSE) else stalled + 1
+            solution = next_solution
         if solution is not None:
             self._offer_duals(program, solution)
 
     def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
-        """Add the partitions that these loads cross too seldom; True if there was one."""
+        """Add the partitions that are violated: the loads cross them too seldom. Return whether one was added."""
         arcs = program.arcs
         # The separation needs integers: scale the float loads so that the greatest is 2^30.
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)

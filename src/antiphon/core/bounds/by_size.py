@@ -56,7 +56,10 @@ COLLECTS = ("reduce", "reducescatter", "allreduce", "gather")
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """Limits of the search for evidence: counts instead of seconds, so that every computer finds the same evidence."""
+    """Limits of the search for evidence: counts instead of seconds, so that every computer finds the same evidence.
+
+    The kinds of evidence (chain, one step, cut over time) are explained in steps.py.
+    """
 
     max_steps: int = 2**14  # f(N) is evaluated up to this N; beyond it only the bandwidth bound B counts
     max_centers: int = 32  # ranks tried as the first end of chains; the one farthest from some receiver is used
@@ -64,16 +67,16 @@ class SizeLimits:
     max_nodes: int = 4096  # no chains on larger machines: each takes several maximum flows
     all_runs: int = 12  # up to this many levels every run of cuts becomes a chain; above, the longest runs per width
     max_widths: int = 6  # capacities of cuts for which the longest run is sought
-    one_step_ranks: int = 256  # machines on which sets are tried out of which all data must pass in a single step
-    one_step_sets: int = 64  # pairs of sets that are tried
-    one_step_ends: int = 2  # ranks tried as one of the sets, of those that send and of those that receive
-    one_step_reach: int = 4  # links from a rank within which the other set does not begin
+    one_step_ranks: int = 256  # evidence "one step" is sought on machines of at most this many ranks
+    one_step_sets: int = 64  # pairs of sets (near, far) tried for it
+    one_step_ends: int = 2  # holders, and as many receivers, tried as one of the two sets
+    one_step_reach: int = 4  # sets around a node grow up to this many links
     combined_steps: int = 256  # numbers of steps for which both views are combined
     cut_ranks: int = 16  # cuts over time are searched on machines of at most this many ranks ...
     cut_links: int = 256  # ... and links
     cut_steps: int = 5  # N is tried for this many consecutive values from the least, then grows by `cut_growth`
     cut_growth: float = 1.25
-    last_cut_steps: int = 16
+    last_cut_steps: int = 16  # no N is tried after the first that is at least this
     min_gain: float = 1.01  # cuts over time must beat the other evidence by this factor, or the search ends
 
 
@@ -102,9 +105,15 @@ class SizeEvidence(Record):
 class SizeBound:
     """Minimum seconds as a function of the message size on one machine.
 
-    `latency`: seconds of the quickest path (L). `seconds_per_byte`: the bandwidth bound (B). `views`: for each view the
-    least latency of a message (alpha) and the least seconds per byte for 1, 2, 3, ... steps (f). `path_latencies`: the
-    latency of the quickest path in at most 1, 2, 3, ... steps, for the data that take longest.
+    `latency`
+        Seconds of the quickest path (L).
+    `seconds_per_byte`
+        The bandwidth bound (B).
+    `views`
+        For the machine, then for its hosts if there are several: the least latency of a message (alpha), and the least
+        seconds per byte for 1, 2, 3, ... steps (f).
+    `path_latencies`
+        For the data that take longest: the latency of the quickest path in at most 1, 2, 3, ... steps.
     """
 
     latency: float
@@ -121,12 +130,12 @@ class SizeBound:
             min_seconds = max(min_seconds, float(self._times(latency, transfer, nbytes).min()))
         if len(self.views) < 2:
             return min_seconds
-        # More steps than are combined: what the machine alone says of this many.
+        # Both views together, for up to `combined` steps; for more steps the machine's own bound.
         (alpha, _), (host_alpha, _) = self.views
         combined = LIMITS.combined_steps
         beyond = float(self._times(latencies[0], transfers[0], nbytes)[combined:].min(initial=np.inf))
         steps = np.arange(1, len(transfers[0][:combined]) + 1)
-        between = steps[:, None]  # steps in which data pass between hosts, of all
+        between = steps[:, None]  # M: of all steps, those in which data pass between hosts
         latency = np.maximum(latencies[0][:combined], steps * alpha + between * (host_alpha - alpha))
         total = latency + np.maximum(transfers[0][:combined], transfers[1][:combined, None])
         return max(min_seconds, min(beyond, float(np.where(between <= steps, total, np.inf).min())))
@@ -143,9 +152,9 @@ class SizeBound:
         if view or not self.path_latencies:
             return latency
         path = np.array(self.path_latencies[: len(steps)])
-        waited = np.full(len(steps), np.inf)  # least over h of the path's latency less h * alpha
-        waited[: len(path)] = path - steps[: len(path)] * alpha
-        latency = np.maximum(latency, np.minimum.accumulate(waited) + steps * alpha)
+        excess = np.full(len(steps), np.inf)  # per h: the path's latency less h * alpha
+        excess[: len(path)] = path - steps[: len(path)] * alpha
+        latency = np.maximum(latency, np.minimum.accumulate(excess) + steps * alpha)
         return latency
 
     def _times(self, latency: Floats, transfer: Floats, nbytes: int) -> Floats:
@@ -154,7 +163,8 @@ class SizeBound:
 
 
 def _transfer_seconds(per_byte: Floats, nbytes: int) -> Floats:
-    return per_byte * nbytes if nbytes else np.where(np.isinf(per_byte), np.inf, 0.0)  # not inf * 0
+    """Return per_byte * nbytes; infinite where per_byte is, even for 0 bytes (inf * 0 would be NaN)."""
+    return per_byte * nbytes if nbytes else np.where(np.isinf(per_byte), np.inf, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +192,10 @@ class _View:
 
     @cached_property
     def any_through(self) -> bool:
-        """Whether a switch can combine data on the way to other switches (`through`), so that a joint may have several
-        sources and several destinations. The joint's hub need not help on its own: it may stand between a switch that
-        reduces and one that multicasts.
+        """Whether a switch can combine data on the way to other switches (the ability `through`).
+
+        Then a joint (transfers that switches turn into one multicast or reduction) may have several sources and several
+        destinations. The switch itself need not help: it may stand between one that reduces and one that multicasts.
         """
         return any(ability.through for ability in self.topology.abilities)
 
@@ -196,9 +207,9 @@ class _View:
 
 def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
     """Search for evidence about f(N) on the machine and on the machine of its hosts."""
-    views = [ViewEvidence((), tuple(_search(_see(topology, collective, ()))))]
+    views = [ViewEvidence((), tuple(_search(_view_of(topology, collective, ()))))]
     if hosts_of := hosts(topology):
-        views.append(ViewEvidence(hosts_of, tuple(_search(_see(topology, collective, hosts_of)))))
+        views.append(ViewEvidence(hosts_of, tuple(_search(_view_of(topology, collective, hosts_of)))))
     return SizeEvidence(tuple(views))
 
 
@@ -215,14 +226,14 @@ def bound_by_size(
     steps = np.arange(1, LIMITS.max_steps + 1, dtype=np.float64)
     assert collective.buffer_weight
     views = []
-    for stated in evidence.views:
-        if stated.hosts_of and stated.hosts_of != hosts(topology):
+    for view_evidence in evidence.views:
+        if view_evidence.hosts_of and view_evidence.hosts_of != hosts(topology):
             raise Invalid("this bound's evidence does not hold: its hosts are not those of the machine")
-        view = _see(topology, collective, stated.hosts_of)
+        view = _view_of(topology, collective, view_evidence.hosts_of)
         if not len(view.needs):  # a group within one host sends nothing between hosts
             continue
         per_byte = np.full(len(steps), seconds_per_byte)
-        for item in stated.evidence:
+        for item in view_evidence.evidence:
             per_weight = view.prove(item).per_weight(steps)
             per_byte = np.maximum(per_byte, per_weight / collective.buffer_weight)
         views.append((least_message_latency(view.topology), per_byte))
@@ -231,23 +242,26 @@ def bound_by_size(
 
 
 def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None) -> tuple[float, ...]:
-    """Return the latency of the quickest path in at most 1, 2, 3, ... steps, until more steps are no quicker; () where
-    several ranks may send the data."""
+    """Return the latency of the quickest path in at most 1, 2, 3, ... steps, until more steps are no quicker.
+
+    Empty where several ranks may send the data. Bellman-Ford, one round per step.
+    """
     if quickest is None or any(len(holders) > 1 for holders in needs.sets):
         return ()
     latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
     tail, head, seconds = topology.link_src, topology.link_dst, np.full(topology.nodes, np.inf)
-    seconds[quickest.src], inner = 0.0, topology.link_dst >= topology.ranks
+    seconds[quickest.src] = 0.0
+    into_switch = topology.link_dst >= topology.ranks
     paths: list[float] = []
     while len(paths) < MAX_PATH_STEPS and (not paths or paths[-1] > quickest.seconds):
         seconds[topology.ranks :] = np.inf
         for _ in range(topology.switches):  # through switches, which belong to the same step
             before = seconds.copy()
-            np.minimum.at(seconds, head[inner], seconds[tail[inner]] + latency[inner])
+            np.minimum.at(seconds, head[into_switch], seconds[tail[into_switch]] + latency[into_switch])
             if np.array_equal(before, seconds):
                 break
         arrived = seconds.copy()
-        np.minimum.at(arrived, head[~inner], seconds[tail[~inner]] + latency[~inner])
+        np.minimum.at(arrived, head[~into_switch], seconds[tail[~into_switch]] + latency[~into_switch])
         seconds = arrived
         paths.append(float(seconds[quickest.dst]))
     return tuple(paths)
@@ -258,24 +272,24 @@ def least_message_latency(topology: Topology) -> float:
 
     Every switch keeps its quickest route from any rank and its quickest route from a second rank, because a route must
     not end where it began: if host A hangs on switch A, the quickest route at that switch comes from A itself and
-    cannot be used to reach A.
+    cannot be used to reach A. Bellman-Ford: routes grow by one link in each round.
     """
     if not topology.links:
         return 0.0
     latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
-    inner = np.flatnonzero(topology.link_dst >= topology.ranks)
+    into_switch = np.flatnonzero(topology.link_dst >= topology.ranks)
     node = np.arange(topology.nodes)
     is_rank = node < topology.ranks
     seconds = np.stack([np.where(is_rank, 0.0, np.inf), np.full(topology.nodes, np.inf)])
     begin = np.stack([np.where(is_rank, node, -1), np.full(topology.nodes, -1)])  # the rank that a route comes from
     for _ in range(2 * topology.switches):
-        tail, head = topology.link_src[inner], topology.link_dst[inner]
-        arrivals = np.concatenate([*(seconds[:, tail] + latency[inner]), *seconds])
+        tail, head = topology.link_src[into_switch], topology.link_dst[into_switch]
+        arrivals = np.concatenate([*(seconds[:, tail] + latency[into_switch]), *seconds])
         # Candidates of every switch: both routes of each predecessor, extended by the link, and its own two.
         origins, heads = np.concatenate([*begin[:, tail], *begin]), np.concatenate([head, head, node, node])
         previous = seconds
         seconds, begin = np.full_like(seconds, np.inf), np.full_like(begin, -1)
-        for i in range(2):  # the second: of those from another rank than the first
+        for i in range(2):  # the quickest; then the quickest of those from another rank
             usable = np.isfinite(arrivals) & ((i == 0) | (origins != begin[0][heads]))
             order = np.flatnonzero(usable)
             order = order[np.lexsort((origins[order], arrivals[order], heads[order]))]
@@ -292,7 +306,7 @@ def least_message_latency(topology: Topology) -> float:
 # ---- views ----
 
 
-def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) -> _View:
+def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]) -> _View:
     """Return a view: the machine itself, or with `hosts_of` the machine and the needs of its hosts."""
     needs = needs_of(collective)
     if not hosts_of:
@@ -304,13 +318,13 @@ def _see(topology: Topology, collective: Collective, hosts_of: Sequence[int]) ->
     holds = np.zeros((len(sets), int(host.max()) + 1), bool)
     for i, holders in enumerate(sets):
         holds[i, list(holders)] = True
-    inside = holds[needs.holders, dst]  # a host that holds it itself needs nothing
+    inside = holds[needs.holders, dst]  # a host that holds the data itself needs nothing
     keep = outside[needs.holders] & ~inside
     rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
     # Equal sets of hosts become one: with ranks told apart, an exchange between hosts would not be recognised.
     distinct = sorted(set(sets))
-    place = {holders: i for i, holders in enumerate(distinct)}
-    number = np.array([place[holders] for holders in sets], np.int64)
+    number_of_set = {holders: i for i, holders in enumerate(distinct)}
+    number = np.array([number_of_set[holders] for holders in sets], np.int64)
     rows = np.unique(np.stack([rows[:, 0], number[rows[:, 1]], rows[:, 2]], axis=1), axis=0)
     merged = replace(needs, block=rows[:, 0], holders=rows[:, 1], dst=rows[:, 2], sets=tuple(distinct))
     return _View(contract(topology, host), merged, collective)
@@ -378,25 +392,31 @@ def _spread_out(topology: Topology, center: int, ranks: set[int], backwards: boo
 
 
 def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
-    """Yield chains between two ranks, for several ways to assign the ranks between them to levels.
+    """Yield chains between two ranks, for five assignments of the ranks between them to levels.
 
-    Levels: steps from the source; steps to the destination, counted down; the mean of both, which puts a rank that
-    hangs off a path on the level of the rank it hangs on; all other ranks on one level; steps from the narrowest cut
-    around the source to that around the destination. A step raises the level by at most one.
+    1. Steps from the source.
+    2. Steps to the destination, counted down.
+    3. The mean of these two, which puts a rank beside a path on the level of the rank that joins it to the path.
+    4. All other ranks on one level between the two.
+    5. Steps from the narrowest cut around the source to the narrowest cut around the destination.
+
+    Where a step raises the level by more than one, `Chain.jumps` accounts for it.
     """
     topology = view.topology
     after, before = steps_from(topology, src), steps_from(topology, dst, backwards=True)
     top = int(after[dst])
-    triple = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
-    placements = [np.clip(levels, 0, top) for levels in (after, top - before, (after + top - before) // 2)]
-    placements += [triple, *_levels_between_cuts(topology, src, dst)]
-    for levels in {tuple(levels.tolist()): levels for levels in placements}.values():
+    three_levels = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
+    assignments = [np.clip(levels, 0, top) for levels in (after, top - before, (after + top - before) // 2)]
+    assignments += [three_levels, *_levels_between_cuts(topology, src, dst)]
+    for levels in {tuple(levels.tolist()): levels for levels in assignments}.values():
         yield from _chains_of(topology, levels, int(levels[dst]))
 
 
 def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Longs]:
-    """Yield the steps of every rank from the ranks within the narrowest cut around the source, which are on level 0;
-    those within the narrowest cut around the destination are on the last level.
+    """Yield levels between the narrowest cut around the source and that around the destination, if the two are apart.
+
+    Ranks within the first are on level 0, ranks within the second on the last level, others on their number of steps
+    from the first.
     """
     ends = topology.link_src.tolist(), topology.link_dst.tolist()
     capacity = link_capacities(topology).tolist()
@@ -416,20 +436,19 @@ def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
     """
     cuts = [nearest_side(topology, levels <= i, levels > i) for i in range(top)]
     jumps = [nearest_side(topology, levels < i, levels > i) for i in range(1, top)]
-    named = tuple(levels.tolist())
-    widths, beyond = [width for width, _ in cuts], [width for width, _ in jumps]
-    for first, last in _runs(widths, beyond):
-        switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
-        yield Chain(named, first, switches, tuple(s for _, s in over))
-    for first, last in _runs(widths, beyond, windows=True):
-        switches, over = tuple(s for _, s in cuts[first : last + 1]), jumps[first:last]
-        if last - first > 1 and not any(beyond[first:last]):
-            yield Chain(named, first, switches, tuple(s for _, s in over), windows=True)
+    cut_widths, jump_widths = [width for width, _ in cuts], [width for width, _ in jumps]
+    for windows in (False, True):
+        for first, last in _runs(cut_widths, jump_widths, windows=windows):
+            if windows and (last - first < 2 or any(jump_widths[first:last])):
+                continue
+            cut_switches = tuple(switches for _, switches in cuts[first : last + 1])
+            jump_switches = tuple(switches for _, switches in jumps[first:last])
+            yield Chain(tuple(levels.tolist()), first, cut_switches, jump_switches, windows)
 
 
 def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tuple[int, int]]:
-    """Return runs (first, last) of cuts: all if there are few levels; otherwise the longest runs up to several
-    capacities.
+    """Return runs (first, last) of consecutive cuts: all if there are few levels, else for several capacities the
+    longest runs of cuts that are no wider.
 
     `jumps[i]`: capacity of the links that skip the level between cuts i and i + 1. `windows`: only the first and last
     cut must be within the capacity, and no link may skip a level.
@@ -438,11 +457,11 @@ def _runs(widths: list[int], jumps: list[int], windows: bool = False) -> list[tu
     if top <= LIMITS.all_runs:
         return [(first, last) for first in range(top) for last in range(first, top)]
     runs = dict[tuple[int, int], None]()
-    for widest, jump in itertools.product(_sample_values(widths), [0] if windows else _sample_values(jumps)):
-        first = -1
+    for widest, widest_jump in itertools.product(_sample_values(widths), [0] if windows else _sample_values(jumps)):
+        first = -1  # of the run that is open; -1: none
         last = -1
         for i, width in enumerate(widths):
-            broken = first >= 0 and jumps[i - 1] > jump
+            broken = first >= 0 and jumps[i - 1] > widest_jump
             if first >= 0 and (broken or (width > widest and not windows)):
                 runs[first, last] = None
                 first = -1
@@ -475,18 +494,21 @@ def _fans(view: _View) -> Iterator[Fan]:
             (topology.link_dst, topology.link_src) if inward else (topology.link_src, topology.link_dst)
         )
         centers, far_ends = (view.receivers, view.holders) if inward else (view.holders, view.receivers)
-        own, far = np.zeros(topology.nodes), np.zeros(topology.nodes)
-        np.add.at(own, center_end, capacity)
-        np.add.at(far, other_end, capacity)
-        center = min(centers, key=lambda rank: (own[rank], rank))
-        ranked = sorted((rank for rank in far_ends if rank != center), key=lambda rank: (far[rank], rank))
-        ends = [i for i in range(1, len(ranked) + 1) if i == len(ranked) or far[ranked[i - 1]] < far[ranked[i]]]
-        yield from (Fan(center, tuple(ranked[:count]), inward) for count in ends)
+        as_center, as_end = np.zeros(topology.nodes), np.zeros(topology.nodes)  # capacity of a node in either role
+        np.add.at(as_center, center_end, capacity)
+        np.add.at(as_end, other_end, capacity)
+        center = min(centers, key=lambda rank: (as_center[rank], rank))
+        ranked = sorted((rank for rank in far_ends if rank != center), key=lambda rank: (as_end[rank], rank))
+        # Take the first `count` ranks for every count at which the next rank has more capacity.
+        counts = [i for i in range(1, len(ranked) + 1) if i == len(ranked) or as_end[ranked[i - 1]] < as_end[ranked[i]]]
+        yield from (Fan(center, tuple(ranked[:count]), inward) for count in counts)
 
 
 def _one_steps(view: _View) -> Iterator[OneStep]:
-    """Yield pairs of sets: a rank and those of other hosts or beyond some distance, either way round, and sets around a
-    node with all ranks outside.
+    """Yield evidence "one step" for pairs of sets, each in both directions.
+
+    The pairs: a rank and all ranks of other hosts; a rank and all ranks beyond some distance; the ranks within some
+    distance of a node and all others.
     """
     topology, ranks = view.topology, view.topology.ranks
     tail = np.concatenate([topology.link_src, topology.link_dst])  # links both ways
@@ -496,8 +518,8 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
     host = np.array(hosts(topology) or [0] * ranks)
     far_ends = [(np.arange(ranks) == rank, host != host[rank]) for rank in ends]
     for _ in range(LIMITS.one_step_reach):
-        alone = [*far_ends, *((np.arange(ranks) == rank, ~around[rank, :ranks]) for rank in ends)]
-        for near, far in (*alone, *((inside[:ranks], ~inside[:ranks]) for inside in around)):
+        single_ranks = [*far_ends, *((np.arange(ranks) == rank, ~around[rank, :ranks]) for rank in ends)]
+        for near, far in (*single_ranks, *((inside[:ranks], ~inside[:ranks]) for inside in around)):
             for pair in ((near, far), (far, near)):
                 if near.any() and far.any() and len(pairs) < LIMITS.one_step_sets:
                     pairs.setdefault(b"".join(side.tobytes() for side in pair), pair)
@@ -545,8 +567,10 @@ def _step_counts(first: int) -> list[int]:
 
 
 def _spreads(view: _View) -> Iterator[Spread]:
-    """Yield the sub-problems of the collective in which some ranks have data of their own that all members need, or one
-    rank has (or needs) something for each.
+    """Yield the sub-problems of the collective for `find_step_cuts`.
+
+    In each, some ranks have data that all members need; or, for scatter and gather, one rank has (or needs) a share for
+    each member.
     """
     kind, needs, topology = view.collective.kind, view.needs, view.topology
     members = sorted({*view.receivers, *view.holders})
@@ -560,6 +584,7 @@ def _spreads(view: _View) -> Iterator[Spread]:
             root, ends = (needs.dst, sole) if collects else (sole, needs.dst)
             shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
             supply[root[0]] = shares.sum()
+            # Only with a single root and without replicas.
             if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
                 yield Spread(topology, supply, tuple(members), collects, shares)
             continue

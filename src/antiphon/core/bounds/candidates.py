@@ -2,8 +2,8 @@
 
 Four sources of candidates:
 
-    limit_sides       nodes that a shared limit closes in: those that the tails of its links reach without it, and
-                      those that reach their heads
+    limit_sides       nodes that a shared limit encloses. Without the limit's links: the nodes that their tails reach,
+                      and the nodes that do not reach their heads
     limit_partitions  disjoint sides of this kind, and the other ranks alone or together
     middle_sides      halves of the machine on both sides of a link on a long shortest path: nodes nearer to one
                       end than to the other. On grids, tori and hypercubes these are cuts across one dimension.
@@ -76,10 +76,11 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
 
 
 def place_partitions(topology: Topology) -> list[list[list[int]]]:
-    """Return two partitions: every rank alone; and, if places are known, every host with the switches in it."""
-    alone, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
+    """Return two partitions: into single ranks; and, if there are several hosts, into hosts with their switches."""
+    single_ranks, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
     if not number:
-        return [alone]
+        return [single_ranks]
+    # A node's place names its levels, such as "rack3/host2/gpu1".
     paths = [place.split("/") for place in topology.places]
     # The level of the place hierarchy at which hosts become distinct.
     deep = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(number))
@@ -87,12 +88,14 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
     for node, levels in enumerate(paths):
         if tuple(levels[:deep]) in inside:
             inside[tuple(levels[:deep])].append(node)
-    return [alone, list(inside.values())]
+    return [single_ranks, list(inside.values())]
 
 
 def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
-    """Return the sets of nodes that each rank reaches over unpriced links: the cut behind a dual with equal prices, if
-    any."""
+    """Return the sets of nodes that each rank reaches over unpriced links.
+
+    If all prices of a dual are equal, it is often a cut in disguise: these sets are its sides. Otherwise [].
+    """
     if len({price for _, price in dual.prices}) > 1:
         return []
     free = np.ones(topology.links, bool)
@@ -113,9 +116,9 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
     sides: dict[bytes, tuple[float, Side]] = {}
     # Every link on a long path splits the nodes by "nearer to this end"; ties go to either side.
     for path in _long_paths(topology):
-        far = [_hop_distances(topology, node) for node in path]
-        for near_end, far_end in pairwise(far):
-            for side in (near_end < far_end, near_end <= far_end, near_end > far_end, near_end >= far_end):
+        distances = [_hop_distances(topology, node) for node in path]
+        for to_one, to_other in pairwise(distances):  # of all nodes to the two ends of a link
+            for side in (to_one < to_other, to_one <= to_other, to_one > to_other, to_one >= to_other):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
                     sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
     best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))

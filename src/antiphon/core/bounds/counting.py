@@ -1,9 +1,9 @@
 """Turn a set of nodes or a partition into a witness: the weight that must cross and the capacity that carries it.
 
-The capacity of a set of links is the sum of theirs, unless a shared limit covers several of them: counting the limit
-instead of its links may give less. Choosing the best limits is a covering problem; any choice is a valid bound. If
-limits overlap, a greedy choice is therefore made twice, once in listed order and once by descending saving, and the
-smaller total is kept.
+The capacity of a set of links is the sum of their capacities, unless a shared limit covers several of them: counting
+the limit instead of its links may give less. Choosing the best limits is a covering problem; any choice gives a valid
+bound. If limits overlap, a greedy choice is therefore made twice, once in listed order and once by descending saving,
+and the smaller total is used.
 
 Example: 4 links of 25 GB/s leave a host under one limit of 50 GB/s. The links sum to 100 GB/s, the limit to 50: count
 the limit once, and no link.

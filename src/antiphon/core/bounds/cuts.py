@@ -1,16 +1,18 @@
-"""Find the tightest cut exactly: the least ratio of capacity out of a set of nodes to the weight that must leave it.
+"""Find the tightest cut exactly: the set of nodes with the least capacity out of it per weight that must leave it.
 
 For an allgather every rank must receive all data, so for every set S that lacks some sink
 
     time >= weight held only in S / capacity out of S      (the weight of a block is its relative size)
 
-The rate of a cut is capacity out of S / weight held only in S, so the tightest cut has the lowest rate. Minimising a
-ratio over exponentially many sets is done by Newton's method (Dinkelbach 1967) with maximum flows. Let p/q be the
-lowest rate seen so far. A super source feeds every holder with p times its weight, links have q times their capacity,
-and one flow per sink asks: does the full supply arrive? If yes, no cut that excludes this sink is tighter. If not, the
-minimum cut is tighter and gives the next, lower rate. A sink served at some rate stays served at every lower rate, so
-there are at most one flow per sink and two per improvement (a test that fails, then its cut), plus one per switch
-tested first (`_try_switches`). Most sinks need none: their arcs from sinks already served suffice.
+The *rate* of a cut is capacity out of S / weight held only in S, so the tightest cut has the lowest rate. The lowest
+rate over exponentially many sets is found by Newton's method (Dinkelbach 1967) with maximum flows. Let p/q be the
+lowest rate so far. A super source feeds every holder with p times its weight, links have q times their capacity, and
+one maximum flow per sink tests whether the full supply reaches it. If so, the sink is *served*, and no cut that
+excludes it is tighter. If not, the minimum cut is tighter and gives the next, lower rate.
+
+A sink served at one rate is served at every lower rate. So there is at most one flow per sink and two per improvement
+(the test that fails, then its cut), plus one per switch that is tested first (`_try_switches`). Most sinks need no flow
+at all: the links into them from served nodes suffice (`_next_sink`).
 
 Example: allgather on 3 ranks, unit weights, links 0->1 of 1 and all others of 2. Cuts around single nodes: into rank 1
 come 1 + 2 = 3 for a weight of 2, rate 3/2. At rate 3/2 (p = 3, q = 2) each holder is fed 3 and links carry 2 and 4;
@@ -34,9 +36,10 @@ Side = NDArray[np.bool_]  # per node whether it is on the source's side of a cut
 
 
 def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tuple[Side, Fraction]:
-    """Return the set that excludes some sink and has the least capacity out per weight held inside, and that ratio.
+    """Return the set that excludes some sink and has the lowest rate (capacity out / weight held inside), and the rate.
 
-    Every sink must receive all of the supply, and be reachable. At most 3/2 * sinks + 2 * improvements maximum flows.
+    Every sink must receive all of the supply, and be reachable. At most 3/2 * sinks + 2 * improvements maximum flows:
+    one per sink, one for at most half as many switches, and two per improvement.
     """
     return _CutSearch(network, supply, sinks).find_cut()
 
@@ -63,11 +66,11 @@ class _CutSearch:
         self.served = np.zeros(n, bool)
         self.best: tuple[Fraction, Side] | None = None
         self._flows: Flows | None = None
-        self._scaled: list[int] = []
+        self._capacities: list[int] = []  # of all arcs, scaled to whole numbers, in the order of `_flow_graph`
 
     def find_cut(self) -> tuple[Side, Fraction]:
         """Test sinks one by one until all are served at the rate of the best cut."""
-        self._start_from_degrees()
+        self._start_from_single_nodes()
         assert self.best is not None
         self._try_switches()
         while True:
@@ -76,12 +79,12 @@ class _CutSearch:
                 return self.best[1], self.best[0]
             self._test_sink(sink)
 
-    def _start_from_degrees(self) -> None:
+    def _start_from_single_nodes(self) -> None:
         """Take the first rate from the cuts around single nodes."""
-        # Ratios: capacity out of a node over what it alone holds, and capacity into a sink over what it lacks.
-        out, into = self.network.degrees()
+        # Rates: capacity out of a node over the weight it alone holds, and capacity into a sink over what it lacks.
+        out, into = self.network.node_capacities()
         n = self.network.nodes
-        # A set must exclude some sink: if there is only one, its own node is no such set.
+        # With a single sink, the set {sink} lacks no sink and so is no cut.
         only_sink = self.sinks[0] if len(self.sinks) == 1 else None
         own_weight = {v: w for v, w in enumerate(self.single) if w and v != only_sink}
         lacked = {v: self.total - self.single[v] for v in self.sinks}
@@ -90,12 +93,12 @@ class _CutSearch:
                 if v in lacked:
                     lacked[v] -= weight
         best: tuple[Fraction, int, bool] | None = None
-        for degree, weights, all_but_node in ((out, own_weight, False), (into, lacked, True)):
+        for capacity, weights, all_but_node in ((out, own_weight, False), (into, lacked, True)):
             # Compare in floats first; only near ties are compared as fractions.
-            rough = {v: int(degree[v]) / w for v, w in weights.items() if w > 0}
+            rough = {v: int(capacity[v]) / w for v, w in weights.items() if w > 0}
             threshold = min(rough.values(), default=0.0) * (1 + 1e-9)
-            for node in [v for v, ratio in rough.items() if ratio <= threshold]:
-                rate = Fraction(int(degree[node]), weights[node])
+            for node in [v for v, float_rate in rough.items() if float_rate <= threshold]:
+                rate = Fraction(int(capacity[node]), weights[node])
                 if best is None or rate < best[0]:
                     best = (rate, node, all_but_node)
         assert best is not None, "nothing must move"
@@ -116,15 +119,16 @@ class _CutSearch:
         feed = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.single, strict=True)]
         group = [p * w for w, _ in self.groups]
         spread = [self.need] * sum(len(holders) for _, holders in self.groups)
-        self._scaled = links + feed + group + spread
-        # The two-hop sums of _next_sink must fit into int64; otherwise use Python integers.
+        self._capacities = links + feed + group + spread  # in the order of the arcs in `_flow_graph`
+        # The sums of _next_sink, at most need + sum(links) each, must fit into int64; otherwise use Python integers.
+        # The test is generous: machines near the border are rare.
         big = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
         kind: Any = object if big else np.int64
         self._links = np.array(links, kind)
         self._feed = np.array(feed, kind)
 
     def _flow_graph(self) -> Flows:
-        """Build the flow network on first use."""
+        """Build the flow network on first use. Arcs: links, source to nodes, source to groups, groups to holders."""
         if self._flows is None:
             n = self.network.nodes
             inner = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
@@ -134,50 +138,52 @@ class _CutSearch:
         return self._flows
 
     def _next_sink(self) -> int | None:
-        """Return a sink not known to be served, or None.
+        """Return the sink that is least likely to be served, or None if all are served.
 
-        Without any flow, a node is served if enough supply reaches it directly or over one intermediate node from
-        served nodes: these paths share no arc and no supply, so they can carry flow at the same time. Such sinks are
-        marked as served. Of the others, the one with the least such supply is returned: it is the likeliest not to be
-        served, and if it turns out to be served, it then feeds others that are far from those served so far.
+        First mark as served the nodes that receive enough from served nodes directly or over one intermediate node.
+        No flow is needed to see this, because these paths share no arc. They may share the supply of a served node, but
+        that alone is the whole need. Of the other sinks, return the one that receives least so. If it is served after
+        all, it is far from the other served nodes and helps sinks that they do not reach.
         """
         sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:
             waiting = sinks[~self.served[sinks]]
             if not len(waiting):
                 return None
-            # Two-hop bound without a flow: supply of the node itself plus arcs from served nodes, one or two hops away.
-            near = self._feed.copy()
+            # A node's own supply plus what comes over one hop from served nodes, then over two hops.
+            one_hop = self._feed.copy()
             from_served = self.served[tail]
-            np.add.at(near, head[from_served], np.minimum(self._links, self._feed[tail])[from_served])
-            got = self._feed.copy()
-            np.add.at(got, head, np.minimum(self._links, near[tail]))
-            enough = np.flatnonzero(~self.served & (got >= self.need))
-            if not enough.size:
-                return int(waiting[int(np.argmin(got[waiting]))])
-            for node in enough.tolist():
+            np.add.at(one_hop, head[from_served], np.minimum(self._links, self._feed[tail])[from_served])
+            two_hops = self._feed.copy()
+            np.add.at(two_hops, head, np.minimum(self._links, one_hop[tail]))
+            newly_served = np.flatnonzero(~self.served & (two_hops >= self.need))
+            if not newly_served.size:
+                return int(waiting[int(np.argmin(two_hops[waiting]))])
+            for node in newly_served.tolist():
                 self._mark_served(node)
 
     def _mark_served(self, node: int) -> None:
-        """Let a served node feed others: its supply becomes everything.
+        """Let a served node feed others: give it the full supply.
 
-        This changes no cut below `need`, the only ones searched for: such a cut has every served node on the source's
-        side, so the node's arc from the source does not cross it.
+        This changes no cut of capacity below `need`, and only such cuts are looked for: they have every served node on
+        the source's side, so the node's arc from the source does not cross them.
         """
         self.served[node] = True
         self._feed[node] = self.need
-        self._scaled[len(self._links) + node] = self.need
+        self._capacities[len(self._links) + node] = self.need
 
     def _try_switches(self) -> None:
-        """Test the switches that feed sinks, if there are few: behind a served switch sinks mostly need no flow of
-        their own."""
+        """Test the switches that feed sinks first, if they are at most half as many as the sinks.
+
+        Behind a served switch, sinks mostly need no flow of their own.
+        """
         heads = np.zeros(self.network.nodes, bool)
         heads[self.sinks] = True
         feeding = np.unique(self.network.tail[heads[self.network.head]])
         feeding = feeding[feeding >= self.network.ranks]
         if len(feeding) * 2 <= len(self.sinks):
             for switch in feeding.tolist():
-                if self._flow_graph().value(self._scaled, self.source, switch) >= self.need:
+                if self._flow_graph().value(self._capacities, self.source, switch) >= self.need:
                     self._mark_served(switch)
 
     def _test_sink(self, sink: int) -> None:
@@ -185,10 +191,10 @@ class _CutSearch:
         cut."""
         assert self.best is not None
         # Served at this rate: no tighter cut separates this sink.
-        if self._flow_graph().value(self._scaled, self.source, sink) >= self.need:
+        if self._flow_graph().value(self._capacities, self.source, sink) >= self.need:
             self._mark_served(sink)
             return
-        _, inside = self._flow_graph().cut(self._scaled, self.source, sink)
+        _, inside = self._flow_graph().cut(self._capacities, self.source, sink)
         side = np.array(inside[: self.network.nodes])
         weight = sum(w for holders, w in self.supply.items() if all(side[h] for h in holders))
         # Newton step: the violated cut's own rate is lower. Sinks served before stay served.

@@ -1,14 +1,13 @@
-"""Group needs into families for the linear program of bounds (lp.py): loads add up within a family, not between
-families.
+"""Group needs into families for the linear program of bounds (lp.py): loads add up within a family, not across them.
 
 A need is a row (block, holders, destination) of needs.py. A byte that several ranks need can cross a link once and be
 copied later, so the loads of different destinations must not be added; the loads for one destination must. The grouping
 that gives the strongest known bound depends on the collective:
 
-    allgather, broadcast    one family per destination ("to")
-    reduce, reducescatter   one family per source ("from")
-    alltoall and its like   one family of everything ("all"): every need has its own bytes
-    allreduce               both directions between the first member and every other member ("pair")
+    allgather, broadcast        one family per destination ("to")
+    reduce, reducescatter       one family per source ("from")
+    scatter, gather, alltoall   one family of everything ("all"): every need has its own bytes
+    allreduce                   both directions between the first member and every other member ("pair")
 
 Example: allgather on 3 ranks has families to 0, to 1 and to 2; in each, two flows arrive. The load of a link is the
 maximum over the families, not the sum. `commodities_of` then turns each family into flows with one common end.
@@ -52,7 +51,8 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     if kind in UNICAST or (kind == "custom" and needed_once):
         return [FamilyRows("all", (), every)]
     groups: list[FamilyRows] = []
-    if kind != "custom" or not collective.combining or not _one_destination(needs):
+    # A custom collective that combines needs no families "to" if it is like a reduce or reducescatter.
+    if kind != "custom" or not collective.combining or not _has_one_destination(needs):
         groups += to_each(needs) if kind not in COLLECT else []
     if kind in COLLECT or (kind == "custom" and collective.combining):
         groups += from_each(needs)
@@ -75,8 +75,8 @@ def from_each(needs: Needs) -> Iterator[FamilyRows]:
             yield FamilyRows("from", ranks, needs.one_per_block(rows))
 
 
-def _one_destination(needs: Needs) -> bool:
-    """Whether every block is needed at most once per destination row, i.e. has no repeated (block, destination)."""
+def _has_one_destination(needs: Needs) -> bool:
+    """Whether every block is needed by one rank only (for any number of its contributions)."""
     pairs = np.unique(needs.block << 32 | needs.dst)
     return len(np.unique(pairs >> 32)) == len(pairs)
 

@@ -4,7 +4,7 @@ Distance counts steps: within one step a transfer crosses any number of switches
 shortest path problem with weight 1 for links into ranks and 0 for links into switches. The holders of one block may be
 several ranks (a *holder set*); the search starts from all sets at once.
 
-All sets are searched together with bitsets: bit i of reach[v] says that data of holder set i can have reached node v.
+All sets are searched together with bitsets: bit i of reach[v] is set if data of holder set i can have reached node v.
 One step is two OR-reductions over the links sorted by head. The number of steps until all needs are met is the answer:
 O(steps * links * sets / 64).
 
@@ -77,9 +77,9 @@ class _Arcs:
 
 
 def latency_of(topology: Topology, needs: Needs) -> Distance | None:
-    """Return the farthest need with a proof of its distance, or None if nothing must move; raise Invalid if one cannot
-    be met.
+    """Return the farthest need with a proof of its distance, or None if nothing must move.
 
+    Raises Invalid if some rank cannot be reached from the holders of data that it needs.
     Cost: O(steps * links * sets / 64) by bitsets over the distinct holder sets.
     """
     if not len(needs):
@@ -114,10 +114,9 @@ def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
 def _farthest_need(
     arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
 ) -> tuple[int, int, int]:
-    """Return the greatest distance with the index of its holder set and its rank; -1 with an unreachable pair if there
-    is one.
+    """Return the greatest distance of a need, the index of its holder set and its rank.
 
-    Need i is of `sets[column[i]]`, for rank dst[i].
+    If some need cannot be met, return -1 and that need instead. Need i: rank dst[i] needs data of `sets[column[i]]`.
     """
     sizes = [len(s) for s in sets]
     rows = np.array([r for s in sets for r in s], np.int64)

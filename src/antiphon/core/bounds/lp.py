@@ -12,13 +12,18 @@ receive (families.py). A *commodity* is a flow between one end and many, the uni
 modelled.
 
 Any schedule gives a feasible point, so the optimum is a lower bound. HiGHS solves it in floating point, which proves
-nothing by itself. By duality any non-negative prices of links give a bound: every family pays for its shortest paths,
-and the payment divided by the sum of price * capacity is at most T. So the float duals are rounded to whole numbers
-with small ratios (the cone of duals does not depend on capacities, so its extreme rays have small integer entries),
-link prices are raised until no link is charged more than it costs, and the result is evaluated exactly (recheck.py).
+nothing by itself. By duality any non-negative prices of links give a bound:
+
+    T  >=  (sum over needs of weight * length of the shortest path)  /  (sum over links of price * capacity)
+
+where each family has lengths of links of its own, and on every link the lengths of all families sum to at most its
+price (`LpDual` has the full formula). So the float duals are rounded to whole numbers with small ratios (the cone of
+duals does not depend on capacities, so its extreme rays have small integer entries), link prices are raised to at least
+the sum of the lengths, and the result is evaluated exactly (recheck.py).
 
 Example: a broadcast of N bytes over two parallel paths of 1 and 2 GB/s. The optimal duals price the two links equally,
-at 0.333 each. Rounded to 1 and 1, the prices times capacities sum to 3 GB/s and the flow pays 1: T >= N / (3 GB/s).
+at 0.333 each. Rounded to 1 and 1, the prices times capacities sum to 3 GB/s, and the shortest path has length 1:
+T >= N / (3 GB/s).
 
 Input: needs grouped into families. Output: `BoundProgram.solve` returns the float optimum, `exact_witnesses` the
 candidates `LpDual` for the exact recheck.
@@ -49,8 +54,8 @@ _FINE_SCALE = 10**11  # if there are none, the greatest price becomes this and t
 class Arcs:
     """Links that join the same nodes under the same shared limits, merged into one arc.
 
-    `capacity` and `exact`: the summed capacity in units of resources.scale, as float and int. `limits`: per arc the
-    numbers of its shared limits. `links`: per arc the links it stands for.
+    `capacity`, `exact`: the summed capacity in units of resources.scale, as float and as int. `limits`: per arc the
+    numbers of its shared limits. `links`: per arc the links that were merged.
     """
 
     tail: Longs
@@ -84,15 +89,15 @@ def arcs_of(topology: Topology) -> Arcs:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A floating-point optimum: its time, the load of every arc, and the dual values that make a witness."""
+    """A floating-point optimum: its time, the load of every arc, and the dual values from which a witness is made."""
 
     time: float
-    load: NDArray[np.float64]
-    link_price: NDArray[np.float64]
-    limit_price: NDArray[np.float64]
-    lengths: NDArray[np.float64]  # families x arcs; empty where there is one family
-    potentials: NDArray[np.float64]
-    multipliers: NDArray[np.float64]
+    load: NDArray[np.float64]  # per arc
+    link_price: NDArray[np.float64]  # per arc
+    limit_price: NDArray[np.float64]  # per shared limit
+    lengths: NDArray[np.float64]  # families x arcs
+    potentials: NDArray[np.float64]  # per switch
+    multipliers: NDArray[np.float64]  # per partition
 
 
 @dataclass(eq=False)
@@ -110,23 +115,23 @@ class BoundProgram:
         self.commodities = commodities_of(self.groups, self.needs)
         # A contribution with several holders starts at an extra node with a free arc to each of its holders.
         sets = sorted({i for c in self.commodities for kind, i in _all_ends(c) if kind == "set"})
-        self._set_node = {number: self.topology.nodes + at for at, number in enumerate(sets)}
-        extra = [(self._set_node[s], rank) for s in sets for rank in self.needs.sets[s]]
-        self._tail = np.concatenate([self.arcs.tail, np.array([a for a, _ in extra], np.int64)])
-        self._head = np.concatenate([self.arcs.head, np.array([b for _, b in extra], np.int64)])
+        self._set_node = {number: self.topology.nodes + index for index, number in enumerate(sets)}
+        free_arcs = [(self._set_node[s], rank) for s in sets for rank in self.needs.sets[s]]
+        self._tail = np.concatenate([self.arcs.tail, np.array([a for a, _ in free_arcs], np.int64)])
+        self._head = np.concatenate([self.arcs.head, np.array([b for _, b in free_arcs], np.int64)])
         self._nodes = self.topology.nodes + len(sets)
 
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
-        """Require that loads cross a partition often enough; with `solution`, only if its loads violate that. True if
-        added.
+        """Require that loads cross a partition often enough; return whether the requirement was added.
+
+        With `solution`, it is added only if the loads of that solution violate it.
         """
         arcs = self.arcs
-        times = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
-        has_it = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
-        need = partition.times
-        if has_it or (solution is not None and float(dot(times, solution.load)) > need * (1 - 1e-7)):
+        crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
+        is_listed = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
+        if is_listed or (solution is not None and float(dot(crossings, solution.load)) > partition.times * (1 - 1e-7)):
             return False
-        self.partitions.append((partition, times))
+        self.partitions.append((partition, crossings))
         return True
 
     @property
@@ -191,11 +196,11 @@ class BoundProgram:
         )
 
     def _inequality_rows(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
-        """Return the inequalities: loads fit links and limits, flows fit under loads (all <= 0), loads cross partitions
-        enough.
+        """Return the inequalities: loads fit links and limits, flows fit under loads, loads cross partitions enough.
 
-        Constraints with capacity above 1 are divided by it, so that no entry exceeds 1 and no wide link's entry
-        vanishes.
+        `link_room`, `limit_room`: capacity in the units of the program. `limit`: which arcs count toward each shared
+        limit. Rows with a capacity above 1 are divided by it, so that no entry exceeds 1 and the entries of narrow
+        links do not vanish beside those of wide ones.
         """
         import scipy.sparse as sp
 
@@ -214,30 +219,35 @@ class BoundProgram:
         ]
         return sp.block_array(rows, format="csr")
 
-    def solve(self, about: float) -> Solution | None:
+    def solve(self, time_scale: float) -> Solution | None:
         """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.
 
-        `about`: the order of magnitude of T (a known bound), used as its unit, because capacities may lie far apart.
+        `time_scale`: the order of magnitude of T (a known bound), used as its unit, because capacities may differ by
+        orders of magnitude.
         """
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
         flow, supplies = self._flow_conservation()
         # Scale supplies to about 1 and T to about 1, so that HiGHS sees well-conditioned rows.
-        weigh = float(np.abs(supplies).max())
+        supply_scale = float(np.abs(supplies).max())
         limit, limit_capacity = self._limit_rows()
-        link_room, limit_room = (capacity * (about / weigh) for capacity in (self.arcs.capacity, limit_capacity))
+        link_room, limit_room = (
+            capacity * (time_scale / supply_scale) for capacity in (self.arcs.capacity, limit_capacity)
+        )
         upper = self._inequality_rows(link_room, limit, limit_room)
-        crossing_rows = [-1.0 * p.times * p.weight / weigh for p, _ in self.partitions]
-        # One family balances by itself; without these rows its lengths are its prices.
+        crossing_rows = [-1.0 * p.times * p.weight / supply_scale for p, _ in self.partitions]
+        # With a single family the loads equal its flow, which is balanced at switches; without rows for the balance of
+        # loads the lengths of the family are the prices of the links.
         balance = self._switch_balance()[: 0 if self._single else None]
-        none = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
+        # Zero blocks for scipy: T in the rows of flows, and flows in the rows of balance.
+        no_time, no_flow = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
         result = linprog(
             np.eye(1, upper.shape[1])[0],
             A_ub=upper,
             b_ub=np.concatenate([np.zeros(upper.shape[0] - len(crossing_rows)), crossing_rows]),
-            A_eq=sp.block_array([[none[0], None, flow], [None, balance, none[1]]], format="csr"),
-            b_eq=np.concatenate([supplies / weigh, np.zeros(balance.shape[0])]),
+            A_eq=sp.block_array([[no_time, None, flow], [None, balance, no_flow]], format="csr"),
+            b_eq=np.concatenate([supplies / supply_scale, np.zeros(balance.shape[0])]),
             method="highs-ds" if upper.shape[1] < 3000 else "highs-ipm",
         )
         if result.status != 0:
@@ -247,7 +257,7 @@ class BoundProgram:
         ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(crossing_rows)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
         return Solution(
-            result.x[0] * about,
+            result.x[0] * time_scale,
             result.x[1 : 1 + arcs],
             link / np.maximum(link_room, 1),
             limits / np.maximum(limit_room, 1),
@@ -257,9 +267,7 @@ class BoundProgram:
         )
 
     def _switch_potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the dual value of every switch's balance; 0 for switches that help, which need not forward just what
-        comes in.
-        """
+        """Return the dual value of every switch's balance; 0 for switches that help, whose loads need not balance."""
         potentials = np.zeros(self.topology.switches)
         if len(duals):
             potentials[~self.places[self.topology.ranks :]] = duals
@@ -277,16 +285,15 @@ class BoundProgram:
         # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
         for scale in [*_find_scales(values / top), _FINE_SCALE]:
             integers = [round(v) for v in (values / top * scale).tolist()]
-            cuts = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
-            chunks = [integers[a:b] for a, b in itertools.pairwise(cuts.tolist())]
-            witness = self._assemble_dual(*chunks)
+            borders = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
+            witness = self._assemble_dual(*(integers[a:b] for a, b in itertools.pairwise(borders.tolist())))
             if witness.prices:
                 yield witness
 
     def _assemble_dual(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> LpDual:
-        """Build a witness from whole-number duals, with link prices just high enough to pay for the lengths."""
+        """Build a witness from whole-number duals, with the least link prices that cover all lengths."""
         topology, arcs = self.topology, len(self.arcs)
         single = self._single
         limits = [max(v, 0) for v in limits]
@@ -310,17 +317,18 @@ class BoundProgram:
     def _required_prices(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> list[int]:
-        """Return per arc the least price at which the link pays for all families and partitions on it."""
+        """Return per arc the least price at which its cost covers the lengths of all families and all crossings."""
         ranks, arcs = self.topology.ranks, len(self.arcs)
         potential = [0] * ranks + potentials
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
-            # What all families and partitions on the link pay, less what its limits contribute.
+            # Cost = price + limits + potential(head) - potential(tail) >= lengths + crossings, solved for the price.
             used = sum(lengths[arc::arcs])
-            used += sum(int(times[arc]) * max(m, 0) for (_, times), m in zip(self.partitions, multipliers, strict=True))
+            for (_, crossings), multiplier in zip(self.partitions, multipliers, strict=True):
+                used += int(crossings[arc]) * max(multiplier, 0)
             used -= sum(limits[i] for i in self.arcs.limits[arc])
             price.append(max(0, used - potential[head] + potential[tail]))
-        return price  # none is negative, so no link costs less than nothing
+        return price
 
 
 def count_crossings(

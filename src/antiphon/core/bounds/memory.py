@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.assumed import REDUCTION, helped
+from antiphon.core.bounds.assumed import REDUCTION, conditions_without_help
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs, dense, order_of, packed, starts
@@ -65,20 +65,20 @@ def list_reductions(schedule: Schedule) -> Reductions:
     """
     if not bool((schedule.op == REDUCE).any() or (schedule.src == schedule.dst).any()):  # only copies between ranks
         return Reductions(*(np.zeros(0, np.int64) for _ in range(5)))
-    schedule, rows, _ = _merge_joint_arrivals(schedule)
-    cell, bound = cell_keys(schedule, "dst")
-    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
-    if bound * max(len(times), 1) >= 2**62:
-        cells, cell = dense(cell, bound)
-        bound = len(cells)
-    time_count = max(len(times), 1)
-    order = order_of(cell * time_count + time, bound * time_count)
+    schedule, original_row, _ = _merge_joint_arrivals(schedule)
+    cell, cell_count = cell_keys(schedule, "dst")
+    distinct_steps, step_index = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    step_count = max(len(distinct_steps), 1)
+    if cell_count * step_count >= 2**62:  # the key (cell, step) would not fit into int64: number only the cells in use
+        cells, cell = dense(cell, cell_count)
+        cell_count = len(cells)
+    order = order_of(cell * step_count + step_index, cell_count * step_count)
     # Equal keys are writes into one cell in one step: they are combined at once.
-    key = (cell * time_count + time)[order]
+    key = (cell * step_count + step_index)[order]
     first = np.flatnonzero(starts(key))
     row = order[first]
     count = np.diff(np.append(first, len(key)))
-    is_first_write = starts(key[first] // time_count)  # the first group of writes into its cell
+    is_first_write = starts(key[first] // step_count)  # the first group of writes into its cell
     has_value = ~is_first_write
     has_value[is_first_write] = _cells_begin_full(schedule, row[is_first_write])
     reduced = schedule.op[row] == REDUCE
@@ -87,26 +87,27 @@ def list_reductions(schedule: Schedule) -> Reductions:
     fanin = np.where(reduced, count + has_value, 1)
     combining = np.flatnonzero((reduced & (fanin > 1)) | local)
     row = row[combining]
-    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[combining], rows[row])
+    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[combining], original_row[row])
     return Reductions(*(column.astype(np.int64) for column in columns))
 
 
 def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     """Return the schedule with one row per (joint, receiving rank), the numbers of these rows, and their senders.
 
-    A switch that combines what several ranks send counts as one sender, numbered after the last rank.
+    A switch that combines what several ranks send counts as one sender. All such senders get the number `ranks`, one
+    more than the last rank, so several combined arrivals at one receiver count as one sender, too.
     """
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
     if joints is None:
         return schedule, np.arange(schedule.transfers), sender
     ranks = schedule.collective.ranks
-    several = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
-    first_rows = ~several
-    combined = np.flatnonzero(several)
+    is_combined = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
+    is_retained = ~is_combined  # ordinary rows, and below the first row of each combined arrival
+    combined = np.flatnonzero(is_combined)
     arrival = joints.of_row[combined] * ranks + schedule.dst[combined]  # (joint, receiver) as one number
-    first_rows[combined[np.unique(arrival, return_index=True)[1]]] = True
-    rows = np.flatnonzero(first_rows)
-    return schedule.take(rows), rows, np.where(several, ranks, sender)[rows]
+    is_retained[combined[np.unique(arrival, return_index=True)[1]]] = True
+    rows = np.flatnonzero(is_retained)
+    return schedule.take(rows), rows, np.where(is_combined, ranks, sender)[rows]
 
 
 def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
@@ -118,8 +119,8 @@ def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
     table = np.sort(initial)
     position = np.minimum(np.searchsorted(table, written), max(len(table) - 1, 0))
     present = table[position] == written if len(table) else np.zeros(len(rows), np.bool_)
-    begun: NDArray[np.bool_] = present & (schedule.slot("dst")[rows] == 0)
-    return begun
+    is_full: NDArray[np.bool_] = present & (schedule.slot("dst")[rows] == 0)  # inputs are in slot 0
+    return is_full
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,24 +140,28 @@ def work_of(schedule: Schedule) -> MemoryWork:
     combined = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     weight = weights.astype(object)[combined.chunk]
-    totals = []
-    for times in (np.maximum(combined.fanin - 1, 0), combined.fanin + 1):
+
+    def sum_per_rank(operations_per_byte: Longs) -> tuple[Fraction, ...]:
         total: NDArray[Any] = np.zeros(schedule.collective.ranks, object)
-        np.add.at(total, combined.rank, weight * times)
-        totals.append(tuple(Fraction(int(value), scale) for value in total))
-    return MemoryWork(*totals)
+        np.add.at(total, combined.rank, weight * operations_per_byte)
+        return tuple(Fraction(int(value), scale) for value in total)
+
+    additions = sum_per_rank(np.maximum(combined.fanin - 1, 0))
+    return MemoryWork(additions, accesses=sum_per_rank(combined.fanin + 1))
 
 
 def most_senders(schedule: Schedule) -> int:
-    """Return the greatest number of ranks that send to one receiver at once, counting pieces in flight. O(n log n).
+    """Return the greatest number of ranks that send to one receiver at once. O(n log n).
 
-    A switch that combines what several ranks send counts as one sender.
+    A chunk that is sent in p pieces is in flight for p steps from its own step on, so transfers of neighbouring steps
+    overlap. Switches that combine what several ranks send count as one sender.
     """
     schedule, _, sender = _merge_joint_arrivals(schedule)
     ranks = schedule.collective.ranks + 1
     moving = np.flatnonzero(schedule.src != schedule.dst)
     if not len(moving):
         return 0
+    # Each transfer is an interval of steps (begin, end) of its (receiver, sender) pair.
     pair = schedule.dst[moving] * np.int64(ranks) + sender[moving]
     begin = schedule.step[moving].astype(np.int64)
     end = begin + pieces_of(schedule)[schedule.chunk[moving]]
@@ -199,11 +204,11 @@ def least_memory_accesses(collective: Collective) -> Fraction:
 def least_incast(collective: Collective) -> int:
     """Return the fewest senders to one receiver at once that a schedule can do with: 1 if anything must move, else 0.
 
-    Every collective can be done one message at a time, so the least incast is none (section 3.3.1).
+    Every collective can be done one message at a time, with one sender and so without incast (section 3.3.1).
     """
     if collective.kind in ("custom", "scatter", "gather", "alltoall"):
         return 1 if len(needs_of(collective)) else 0
-    return int(collective.weights.any())  # every block is of several ranks
+    return int(collective.weights.any())  # in these kinds every block involves several ranks
 
 
 def senders_if_least_memory(collective: Collective) -> int:
@@ -218,9 +223,10 @@ def senders_if_least_memory(collective: Collective) -> int:
 
 
 def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
-    """Return both theorems for a bound: accesses in nbytes, and the senders to one receiver that go with each.
+    """Return both lower bounds as JSON: the accesses in nbytes, and the fewest senders to one receiver.
 
-    If switches can combine for ranks, the accesses assume that they do not.
+    Beside the accesses of Theorem 1 stands the number of senders that Theorem 2 demands for them. If switches can
+    combine for ranks, the accesses assume that they do not.
     """
     accesses = least_memory_accesses(collective)
     return {
@@ -250,12 +256,12 @@ def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[s
 
 def _assumption_json(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
     """Return the assumption that switches do not reduce, if some could."""
-    reduces = topology is not None and REDUCTION in helped(topology, collective)
+    reduces = topology is not None and REDUCTION in conditions_without_help(topology, collective)
     return {"assumes": [REDUCTION]} if reduces else {}
 
 
 def _values_per_block(collective: Collective) -> list[int]:
-    """Return per block the least number of initial values combined into some result; 0 or 1: nothing is combined."""
+    """Return per block how many initial values its largest result combines at least; 0 or 1: none are combined."""
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]
     relation, blocks = collective.custom, collective.blocks

@@ -1,4 +1,10 @@
-"""The machine as cuts see it: parallel links merged, capacities whole numbers."""
+"""The machine for cuts and flows: parallel links merged, capacities whole numbers.
+
+Capacities are counted in units of `topology.resources.scale` bytes/s, the greatest unit in which all are whole numbers.
+
+Example: two links of 25 GB/s from rank 0 to rank 1 and one of 10 GB/s back become two arcs: 0 -> 1 of capacity 10 and
+1 -> 0 of capacity 2, in units of 5 GB/s.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +39,7 @@ class Network:
         """Return the capacity out of a set of nodes."""
         return int(self.capacity[inside[self.tail] & ~inside[self.head]].sum())
 
-    def degrees(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def node_capacities(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the capacity out of and into every node."""
         sums = [np.zeros(self.nodes, self.capacity.dtype) for _ in range(2)]
         for total, end in zip(sums, (self.tail, self.head), strict=True):
@@ -43,7 +49,7 @@ class Network:
     @property
     def balanced(self) -> bool:
         """Whether as much capacity enters every switch as leaves it."""
-        out, into = self.degrees()
+        out, into = self.node_capacities()
         return bool(np.all(out[self.ranks :] == into[self.ranks :]))
 
     @property
@@ -58,10 +64,10 @@ class Network:
 
 
 def link_capacities(topology: Topology) -> NDArray[Any]:
-    """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow."""
+    """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow, else objects."""
     resources = topology.resources
     top = max(resources.capacity, default=1)
-    small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62
+    small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62  # even if each link counts four times
     table = np.array(resources.capacity, np.int64 if small else object)
     return table[resources.klass[: topology.links]]
 

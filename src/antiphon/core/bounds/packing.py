@@ -80,10 +80,14 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
 def _check_rates(
     block: int, weight: int, having: set[int], wanting: set[int], rates: dict[tuple[int, str, int], Fraction]
 ) -> None:
-    """Check that the trees of a block carry all of it, and that no root sends what it neither holds nor receives."""
+    """Check that the trees of a block carry all of it, and that no root sends what it neither holds nor receives.
+
+    `rates`: the sum of rates by (block, direction, root).
+    """
     roots = {root for other, _, root in rates if other == block}
     into = {root: rates.get((block, "in", root), Fraction(0)) for root in roots}
     out = {root: rates.get((block, "out", root), Fraction(0)) for root in roots}
+    # If several ranks want the block, trees "out" must bring it to them; else trees "in" end at the one that wants it.
     if len(wanting) > 1 or having == wanting:
         brought = sum(out.values(), Fraction(0))
         fed = all(having == {root} or out[root] <= into[root] for root in roots)

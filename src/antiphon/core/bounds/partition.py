@@ -30,8 +30,8 @@ from antiphon.core.bounds.network import Network
 
 Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
 
-MOST_ASSIGNMENTS = 256  # if relays can be assigned to members in more ways, only a few ways are tried
-MOST_MEMBERS = 16  # with more members, and switches that count as places, only one assignment is tried
+MOST_ASSIGNMENTS = 256  # if there are more assignments of relays to members, only a few are tried
+MOST_MEMBERS = 16  # with more members, and switches that must be in a part, only one assignment is tried
 
 
 def weakest_partition(network: Network, members: Sequence[int], places: Sequence[int] = ()) -> tuple[Groups, Fraction]:
@@ -42,6 +42,7 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     all ranks are members, or if relays can be assigned in at most 256 ways (each set has some member); else a good one.
     O(members * Newton rounds) maximum flows per assignment.
     """
+    # From here on, relays: other ranks and `places`, each to be assigned to a member whose part it joins.
     non_members = {*range(network.ranks), *places} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
@@ -57,8 +58,11 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
 
 
 def _assign_relays(network: Network, members: list[int], relays: list[int], max_assignments: int) -> list[Groups]:
-    """Return every way to assign each relay to a member; if there are too many, a few sensible ones, or the most
-    sensible."""
+    """Return all assignments of relays to members, each as one group per member.
+
+    If there are more than `max_assignments`: the assignment by widest connection, and those that put all relays into
+    one group (these not if `max_assignments` is 0).
+    """
     if len(members) ** len(relays) <= max_assignments:
         assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
@@ -96,8 +100,11 @@ def tie_to_members(network: Network, members: list[int], relays: list[int]) -> d
 
 
 class _Strength:
-    """The search for one assignment: a flow network on the nodes, a source and a sink; unbounded arcs tie each group
-    together."""
+    """The search for one assignment of relays: a flow network on the nodes, a source and a sink.
+
+    Arcs: the links, then ties of unbounded capacity that hold each group together, then one from the source to each
+    group and one from each group to the sink.
+    """
 
     def __init__(self, network: Network, groups: Groups) -> None:
         self.network, self.groups = network, groups
@@ -105,8 +112,8 @@ class _Strength:
         n = network.nodes
         self.source, self.sink = n, n + 1
         ties = [(a, b) for g in groups for x in g[1:] for a, b in ((g[0], x), (x, g[0]))]
-        tail = network.tail.tolist() + [a for a, _ in ties] + [n] * len(groups) + self.heads
-        head = network.head.tolist() + [b for _, b in ties] + self.heads + [n + 1] * len(groups)
+        tail = network.tail.tolist() + [a for a, _ in ties] + [self.source] * len(groups) + self.heads
+        head = network.head.tolist() + [b for _, b in ties] + self.heads + [self.sink] * len(groups)
         self.ties = len(ties)
         self.flows = Flows(n + 2, tail, head)
         self.links = [int(c) for c in network.capacity.tolist()]
@@ -145,16 +152,18 @@ class _Strength:
         p, q = ratio.numerator, ratio.denominator
         count = len(self.groups)
         links = [c * q for c in self.links]
-        price: list[int] = []
+        price: list[int] = []  # per group: how much it raises the sum over parts of q * capacity out - p
         part_of = list(range(count))
         big = self.infinite * q + p * count
         # Greedy (Dilworth truncation). Invariant: sum(price) is the least of the partitions of `added` groups.
         for added in range(count):
-            inner = [max(x, 0) for x in price]
-            feed = [*inner, big] + [0] * (count - added - 1)
+            # Groups of positive price hang on the source and those of negative price on the sink, so a cut around S has
+            # the value (capacity out of S) - (sum of the prices in S) + sum(positive). Later groups are outside S.
+            positive = [max(x, 0) for x in price]
+            feed = [*positive, big] + [0] * (count - added - 1)
             drain = [max(-x, 0) for x in price] + [0] + [big] * (count - added - 1)
             value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
-            price.append(value - sum(inner) - p)
+            price.append(value - sum(positive) - p)
             # The minimum cut selects the existing parts that merge with group `added`.
             joined = {part_of[i] for i in range(added + 1) if side[self.heads[i]]}
             for i in range(added + 1):

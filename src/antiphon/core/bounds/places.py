@@ -9,8 +9,11 @@ carries 2 * 7/8 N each way. In the switch, a GPU sends its contribution to each 
 responsible for, once, and receives the 7 other results: 7/8 + 1/8 = 1 N each way with the result of its own share, or
 (8 + 1)/8 N if its own contribution to its own share crosses the link, too (`own`); see `in_switches`.
 
-Two details of an ability matter here: `own`, whether a rank's own contribution crosses its link; `through`, whether the
-switch can combine data that pass through it on the way to other switches.
+Two details of an ability matter here. `own`: a rank's own contribution to the reduction that it receives crosses its
+link to the switch, too (and the copy of its own multicast comes back). `through`: the switch can combine data on their
+way to other switches.
+
+In all of this file, `abilities` are those switches that help, with their abilities (`abilities_of`).
 """
 
 from __future__ import annotations
@@ -53,18 +56,20 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
     return helping
 
 
-def forwarding(topology: Topology) -> Topology:
+def strip_abilities(topology: Topology) -> Topology:
     """Return the same machine with switches that only forward."""
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
-def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
-    """Return the switches whose links surely carry a rank's own data as well: the destination's own contribution to a
-    reduction, and the copy that the source of a multicast keeps.
+def switches_aside(topology: Topology, abilities: Mapping[int, Ability]) -> set[int]:
+    """Return the switches whose links surely carry a rank's own data as well.
 
-    These are `own`, not `through`, and linked with ranks alone, with each in both directions.
+    These are the destination's own contribution to a reduction, and the copy that the source of a multicast keeps. The
+    switches have the ability `own`, not `through`, and links only with ranks, with each in both directions.
     """
-    into: dict[int, set[int]] = {node: set() for node, ability in helps.items() if ability.own and not ability.through}
+    into: dict[int, set[int]] = {
+        node: set() for node, ability in abilities.items() if ability.own and not ability.through
+    }
     out: dict[int, set[int]] = {node: set() for node in into}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a in out:
@@ -77,13 +82,16 @@ def switches_aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]
 # ---- parts for a partition, and what attains it ----
 
 
-def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
-    """Return the switches that a partition must place like ranks.
+def places_for(abilities: Mapping[int, Ability], direction: str) -> list[int]:
+    """Return the switches that a partition must assign to a part, as it does ranks.
 
-    For capacity out of the parts these are switches that multicast, for capacity in, switches that reduce, else both.
+    `direction` "out" (the capacity out of the parts is counted): those that multicast. "in": those that reduce. "both":
+    all.
     """
     counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
-    return sorted(node for node, ability in helps.items() if any(getattr(ability, operation) for operation in counted))
+    return sorted(
+        node for node, ability in abilities.items() if any(getattr(ability, operation) for operation in counted)
+    )
 
 
 def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -99,35 +107,37 @@ def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[
 
 
 def members_alone(
-    topology: Topology, collective: Collective, network: Network, helps: Mapping[int, Ability]
+    topology: Topology, collective: Collective, network: Network, abilities: Mapping[int, Ability]
 ) -> list[list[int]] | None:
     """Return one part per member, with each other rank added to the member with the widest connection to it.
 
     The switches of `switches_aside` are in no part. None if there are no such switches, or fewer than three members.
     """
-    members, left_out = collective.members, switches_aside(topology, helps)
+    members, left_out = collective.members, switches_aside(topology, abilities)
     if not left_out or len(members) < 3:
         return None
     non_members = sorted(set(range(topology.ranks)) - set(members))
     tied = tie_to_members(network, list(members), non_members) if non_members else {}
     part_sets = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
-    return place_in_parts(network, helps.keys() - left_out, part_sets)
+    return place_in_parts(network, abilities.keys() - left_out, part_sets)
 
 
 def in_switches(
-    topology: Topology, collective: Collective, helps: Mapping[int, Ability]
+    topology: Topology, collective: Collective, abilities: Mapping[int, Ability]
 ) -> tuple[Fraction, str] | None:
     """Return the least time (weight over bytes per second) of an allreduce that combines and copies in switches, and
-    how.
+    the text that says how.
 
-    None if no switch can do it. Shared limits are not considered. Either one switch joins all members: each member has
-    an equal share combined there, and the switch copies the result to all. Or each box has a switch that combines a
-    share per member, the members with equal shares combine their results in a switch between boxes (`through`), and the
-    boxes' switches copy them.
+    None if no switch can do it. Shared limits are not considered. Option 1: one switch joins all members. Each member
+    has an equal share combined there, and the switch copies the result to all. Option 2: each box has a switch that
+    combines a share per member; the i-th members of all boxes combine their results in a switch between the boxes
+    (`through`), and the switches of the boxes copy them.
     """
     weight, members = int(collective.weights[0]), collective.members
-    cables = _find_cables(topology, helps)
-    able = {s: ability for s, ability in helps.items() if ability.reduce and ability.multicast and not ability.at_once}
+    cables = _find_cables(topology, abilities)
+    able = {
+        s: ability for s, ability in abilities.items() if ability.reduce and ability.multicast and not ability.at_once
+    }
     joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in able}
     options = []
     # Option 1: one switch joins all members.
@@ -157,11 +167,12 @@ def _times_between_boxes(
     if len(boxes) < 2 or len({len(ranks) for ranks in boxes.values()}) > 1:
         return []
     times = []
-    for alike in zip(*boxes.values(), strict=True):
-        hub = next((switch for switch, ranks in joined.items() if set(alike) <= set(ranks)), None)
+    box_size = len(next(iter(boxes.values())))
+    for counterparts in zip(*boxes.values(), strict=True):  # the i-th ranks of all boxes
+        hub = next((switch for switch, ranks in joined.items() if set(counterparts) <= set(ranks)), None)
         if hub is None:
             return []
-        times += [1 / (cables[rank, hub] * len(next(iter(boxes.values())))) for rank in alike]
+        times += [1 / (cables[rank, hub] * box_size) for rank in counterparts]
     return times
 
 
@@ -171,15 +182,15 @@ def _crossing_share(ability: Ability, ranks: int) -> Fraction:
     return Fraction(ranks + (ability.own and not ability.through), ranks)
 
 
-def _find_cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
+def _find_cables(topology: Topology, abilities: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
     """Return the capacity of each (rank, switch that helps) pair joined by exactly one link each way: the narrower of
     the two."""
     links_between: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
-        if helps.keys() & set(ends):
+        if abilities.keys() & set(ends):
             links_between.setdefault(ends, []).append(link)
     return {
         (a, b): min(topology.bandwidth(forward[0]), topology.bandwidth(links_between[b, a][0]))
         for (a, b), forward in links_between.items()
-        if b in helps and a < topology.ranks and len(forward) == len(links_between.get((b, a), ())) == 1
+        if b in abilities and a < topology.ranks and len(forward) == len(links_between.get((b, a), ())) == 1
     }

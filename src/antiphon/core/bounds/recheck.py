@@ -1,12 +1,13 @@
 """Recheck a witness alone: plain sums and shortest paths in whole numbers, with no code shared with the searches.
 
-Each function returns the bound that its witness proves, as time per (weight / capacity in bytes per second), or raises
-Invalid. docs/bounds.md proves why each is a bound. The checks in short:
+`proved_time` returns the time that a witness proves, in seconds if a block of weight 1 (its relative size) has one
+byte, or raises Invalid. docs/bounds.md proves why each is a bound. The checks in short:
 
     cut         the stated weight is held only inside and needed outside; the stated capacity is that of the links out
     partition   every rank is in exactly one part, each part has a member; the capacity between the parts is as stated
-    LP dual     no price is negative, no link costs less than nothing, families and partitions pay for no link more than
-                it costs. The bound: payments for shortest paths over the sum of price * capacity
+    LP dual     no price is negative, no link costs less than 0, and on every link the lengths of all families plus the
+                crossings of all partitions (times their multipliers) sum to at most its cost. Proved: (sum of weight *
+                shortest path + sum over partitions of multiplier * times * weight) / (sum of price * capacity)
     distance    distances grow by at most one per link into a rank, and a path attains them
 
 Example: the cut {0} on a ring of 3 with allgather. The block of rank 0 is needed outside and held only inside: weight
@@ -41,12 +42,11 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
     if isinstance(witness, Partition):
         _check_partition(topology, collective, witness)
         return witness.times * Fraction(witness.weight) / witness.capacity
-    return _lp_dual(topology, collective, witness)
+    return _check_dual(topology, collective, witness)
 
 
 def check_distance(topology: Topology, collective: Collective, proof: Distance) -> None:
-    """Check that the need exists, that its distance is at least `steps` (by its potentials) and at most that (by its
-    path)."""
+    """Check that the need exists, and that its distance is `steps`: no less by `distances`, no more by `path`."""
     far = np.array(proof.distances, np.int64)
     _require(len(far) == topology.nodes, "its distances are not one per node")
     _require(bool(proof.holders) and 0 <= proof.rank < topology.ranks, "its ranks are out of range")
@@ -97,25 +97,27 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
     held_inside = np.ones(len(names), bool)
     held_inside[which[~inside[relation.pre_rank]]] = False
     if needed is not None:
-        wrong = ~np.isin(relation.pre_rank, sorted(needed))
-        held_inside[which[wrong]] = False
-        pairs = np.unique(which * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
-        held_inside &= np.bincount(pairs, minlength=len(names)) == len(needed)
-    out = ~inside[relation.post_rank]
+        # Held by `needed` and no other rank: no holder outside the set, and as many distinct holders as the set has.
+        other_holder = ~np.isin(relation.pre_rank, sorted(needed))
+        held_inside[which[other_holder]] = False
+        holder_pairs = np.unique(which * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
+        held_inside &= np.bincount(holder_pairs, minlength=len(names)) == len(needed)
+    wanted_outside = ~inside[relation.post_rank]
     has_crossing = np.zeros(collective.blocks, bool)
     has_crossing[names[held_inside] >> 31] = True
     crossing = np.zeros(collective.blocks, bool)
-    every = relation.post_want < 0
-    crossing[relation.post_block[out & every]] = has_crossing[relation.post_block[out & every]]
+    # Ranks that want all contributions (-1) first, as arrays; then those that want some, one by one.
+    all_wanted, some_wanted = wanted_outside & (relation.post_want < 0), wanted_outside & (relation.post_want >= 0)
+    crossing[relation.post_block[all_wanted]] = has_crossing[relation.post_block[all_wanted]]
     held_names = set(names[held_inside].tolist())
-    for block, want in zip(relation.post_block[out & ~every], relation.post_want[out & ~every], strict=True):
+    for block, want in zip(relation.post_block[some_wanted], relation.post_want[some_wanted], strict=True):
         if any((int(block) << 31) | name in held_names for name in relation.wants[want]):
             crossing[block] = True
     return int(collective.weights[crossing].sum())
 
 
 def _crossing_rows(collective: Collective, inside: set[int], needed: set[int] | None) -> int:
-    """Return the same for values that begin with several contributions, need by need.
+    """Return `_crossing_weight` for values that begin with several contributions, need by need.
 
     Which holders are usable then depends on everything that the destination wants.
     """
@@ -139,8 +141,10 @@ def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
 def _capacity_within_limits(
     topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
 ) -> Fraction:
-    """Return the capacity of links with multiplicities `times`; (limit, count) pairs are counted instead of their
-    links."""
+    """Return the sum of link capacities, each times its entry of `times`, with shared limits in place of their links.
+
+    `limits`: (limit, count); the limit counts `count` times, and each of its links that many times less.
+    """
     times = times.copy()
     total = Fraction(0)
     for limit, count in limits:
@@ -179,14 +183,14 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
     _require(partition.direction in ("out", "in", "both"), "its direction is neither out nor in nor both")
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
-    helps = abilities_of(topology, collective)
+    abilities = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
-    left_out = switches_aside(topology, helps) if partition.direction == "both" else set()
-    places = [*range(topology.ranks), *places_for(helps, partition.direction)]
+    left_out = switches_aside(topology, abilities) if partition.direction == "both" else set()
+    places = [*range(topology.ranks), *places_for(abilities, partition.direction)]
     all_places = set(places)
     placed_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in all_places]
     once = sorted(placed_nodes) == sorted(all_places - (left_out - set(placed_nodes)))
-    expected = "every rank, and every switch that helps," if helps else "every rank"
+    expected = "every rank, and every switch that helps," if abilities else "every rank"
     _require(once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)
     _require(all(members & set(part_nodes) for part_nodes in partition.parts), "a part has no member of the collective")
@@ -206,14 +210,14 @@ def _list_needs(collective: Collective) -> list[Row]:
     for block, rank, name in pre:
         begun.setdefault(block, {}).setdefault(rank, []).append(name)
     rows = []
-    fits: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # distinct holders, per block and want
+    usable: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # distinct sets of holders, per block and want
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
         if not collective.weights[block]:
             continue
-        if (block, want) not in fits:
-            fits[block, want] = _usable_holders(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
-        for holders in fits[block, want]:
+        if (block, want) not in usable:
+            usable[block, want] = _usable_holders(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
+        for holders in usable[block, want]:
             if not holders:
                 raise Infeasible(f"nobody begins with all of block {block} in a form that rank {rank} can use")
             if rank not in holders:
@@ -222,7 +226,10 @@ def _list_needs(collective: Collective) -> list[Row]:
 
 
 def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Return, per wanted contribution, the ranks that have it and begin with nothing that exceeds what is wanted."""
+    """Return the distinct sets of ranks that have a wanted contribution and begin with wanted contributions only.
+
+    `begun`: rank -> contributions of its initial value. `target`: the wanted ones; None: all.
+    """
     if target is None:
         target = sorted({name for names in begun.values() for name in names})
     room = {name: target.count(name) for name in set(target)}
@@ -235,52 +242,52 @@ def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -
     return sorted({tuple(ranks) for ranks in having.values()})
 
 
-def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
-    """Check that families and partitions pay no more than links cost; return their payment over price times
-    capacity."""
+def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
+    """Check an LP dual and return the time that it proves; `LpDual` states both formulas."""
     assert collective.weights is not None
     resources = topology.resources
     count = topology.links + len(topology.limits)
     _require(all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource")
-    helps = abilities_of(topology, collective)
+    abilities = abilities_of(topology, collective)
     _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
     # More may leave a switch that multicasts than enters it, and less a switch that reduces.
     for switch, value in dual.potentials:
-        ability = helps.get(switch)
+        ability = abilities.get(switch)
         wrong = ability is not None and ((ability.multicast and value < 0) or (ability.reduce and value > 0))
         _require(not wrong, "a switch that helps has a potential that its loads need not keep")
     price, potential = dict(dual.prices), dict(dual.potentials)
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
     cost = []
     for link in range(topology.links):
-        loaded = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
-        own = price.get(link, 0) + sum(price.get(limit, 0) for limit in loaded)
-        cost.append(own + potential.get(dst[link], 0) - potential.get(src[link], 0))
+        limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
+        prices = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
+        cost.append(prices + potential.get(dst[link], 0) - potential.get(src[link], 0))
     _require(min(cost, default=0) >= 0, "a link costs less than nothing")
-    # `unpaid` is the part of each link's cost that is still available to families and partitions.
-    unpaid, paid = list(cost), 0
+    # unused_cost: per link its cost less the lengths and crossings so far. total: the numerator of the proved time.
+    unused_cost, total = list(cost), 0
     for partition, times in dual.partitions:
         _check_partition(topology, collective, partition)
         _require(times >= 0, "a partition has a negative multiplier")
-        unpaid = [x - times * int(c) for x, c in zip(unpaid, _count_crossings(topology, partition), strict=True)]
-        paid += times * partition.times * partition.weight
+        crossings = _count_crossings(topology, partition)
+        unused_cost = [x - times * int(c) for x, c in zip(unused_cost, crossings, strict=True)]
+        total += times * partition.times * partition.weight
     rows = _list_needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
         _require(all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range")
         for link, length in lengths.items():
-            unpaid[link] -= length
-        paid += _family_payment(topology, collective, rows, family, lengths)
-    _require(min(unpaid, default=0) >= 0, "its families pay more for a link than it costs")
-    earned = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
-    _require(earned > 0, "all its prices are 0")
-    return paid / earned
+            unused_cost[link] -= length
+        total += _weighted_distances(topology, collective, rows, family, lengths)
+    _require(min(unused_cost, default=0) >= 0, "its families pay more for a link than it costs")
+    priced_capacity = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
+    _require(priced_capacity > 0, "all its prices are 0")
+    return total / priced_capacity
 
 
-def _family_payment(
+def _weighted_distances(
     topology: Topology, collective: Collective, rows: list[Row], family: Family, lengths: dict[int, int]
 ) -> int:
-    """Return the sum over blocks of weight times the length of the farthest need in the family."""
+    """Return the sum over the family's blocks of weight times the distance of the block's farthest need."""
     assert collective.weights is not None
     at, kind = family.at, family.of
     chosen: dict[str, Callable[[Row], bool]] = {
@@ -292,7 +299,7 @@ def _family_payment(
     _require(kind in chosen, f"there is no family of kind {kind!r}")
     _require(len(at) == {"all": 0, "pair": 2}.get(kind, 1), "a family names a wrong number of ranks")
     family_rows = [row for row in rows if chosen[kind](row)]
-    back = kind == "to"
+    back = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
     for link, (a, b) in enumerate(ends):

@@ -44,7 +44,7 @@ class Spread:
     @property
     def dual(self) -> LpDual:
         """The witness that this routing suggests: its busiest links and limits, all at price 1."""
-        everything = Family("all", ())  # all needs pay for the links that they cross, at any rank
+        everything = Family("all", ())  # all needs, each with its distance by these prices
         return LpDual(tuple((resource, 1) for resource in self.busiest), (everything,))
 
 
@@ -59,7 +59,8 @@ def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
         return []
     arcs = arcs_of(topology)
     lengths = [[1] * len(arcs)]
-    # Lengths by time are whole numbers, and distances stay exact in doubles: hence the limits on their common multiple.
+    # Lengths by time are made whole numbers, so that distances stay exact in doubles: hence the limits on their common
+    # multiple.
     speeds = set(arcs.exact)
     common = math.lcm(*speeds) if len(speeds) < 20 else 0
     if 0 < common < 10**9 and len(speeds) > 1:

@@ -1,18 +1,19 @@
 """Search for cuts over time by linear programming over the wire times of the steps, adding violated cuts.
 
-Input: a machine, data that every member needs, and a number of steps N. Output: `StepCuts`, evidence (steps.py) that
-any schedule of N steps needs a total wire time of at least so much. The program:
+Input: a machine, data that every member needs, and a number of steps N. The wire time t_s of step s is the time of its
+most loaded link. Output: `StepCuts`, evidence (steps.py) for a lower bound on the total wire time of any schedule of N
+steps. The program:
 
     minimise t_1 + ... + t_N   such that all data can reach every rank that needs them
 
-By the max-flow min-cut theorem they can if a maximum flow carries them in the network with one copy of every node for
-each time 0 .. N: an arc of step s leads from time s - 1 to time s with capacity bandwidth * t_s, and waiting at a rank
-is free. If the flow for the current times is too small, its minimum cut is a violated condition, linear in t, and joins
-the program. The dual values of the conditions in the last program are the multipliers of the evidence; they are rounded
-to whole numbers, which keeps it valid, and it is then evaluated exactly (`steps.proved_times`).
+The data can reach a rank if a maximum flow carries them in the network with one copy of every node for each time 0 ..
+N (max-flow min-cut theorem): an arc of step s leads from time s - 1 to time s with capacity bandwidth * t_s, and data
+may stay at a rank freely. If the flow for the current times is too small, its minimum cut is a violated condition,
+linear in t, and joins the program. The dual values of the conditions in the last program are the multipliers of the
+evidence. They are rounded to whole numbers; the evidence remains valid, and `steps.proved_times` evaluates it exactly.
 
-Data that are collected (reduce, reducescatter) are spread on the machine with all links reversed, and the cuts are
-turned back in time.
+Data that are collected (reduce, reducescatter) are spread on the machine with all links reversed, and the cuts are then
+reversed in time.
 
 Example: a broadcast of 1 byte on a line 0 - 1 - 2 with unit links, N = 2. At t = (1/2, 1/2) only half a byte can reach
 rank 2. The minimum cut says t_2 >= 1 (rank 1 has nothing to send in step 1), a second one t_1 >= 1: sum(t) >= 2.
@@ -78,10 +79,11 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Data of weight `supply` at every rank, needed in full by each of `members`.
+    """Data that ranks hold and members need.
 
-    `collects`: the search runs on the reversed machine, for collectives that collect what the ranks have. `shares`: one
-    rank has all data, and each rank needs only so much of them, its own (scatter, gather).
+    `supply`: per rank the weight of the data that it holds. `members`: ranks that need all data. `collects`: the data
+    are collected rather than spread, so the search runs on the machine with all links reversed. `shares`: for scatter
+    and gather, where one rank has all data, the weight that each rank needs; None: every member needs all.
     """
 
     machine: Topology
@@ -104,7 +106,7 @@ class Spread:
         return max(int(steps_from(self.topology, int(rank))[self.sinks].max()) for rank in np.flatnonzero(self.supply))
 
     def weight_per_capacity(self) -> float:
-        """Return what a cut around one member, or around the only rank with data, proves for any number of steps."""
+        """Return the time that the cut around one member, or around the only rank with data, proves for any N."""
         capacity, scale = link_capacities(self.topology), float(self.topology.resources.scale)
         into, out = np.zeros(self.topology.nodes), np.zeros(self.topology.nodes)
         np.add.at(into, self.topology.link_dst, capacity.astype(np.float64))
@@ -137,12 +139,13 @@ class _TimedNetwork:
         self.source = (steps + 1) * nodes
         sends_as_rank = topology.link_src < ranks
         step = np.arange(1, steps + 1)[:, None]
-        # Copy number of node v at time s is s * nodes + v; a rank sends in step s what it had at time s - 1.
+        # The copy of node v at time s has the number s * nodes + v. A rank sends in step s what it had at time s - 1; a
+        # switch forwards within the step.
         tail = (step - sends_as_rank) * nodes + topology.link_src
         head = step * nodes + topology.link_dst
         waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
         self.holders = np.flatnonzero(spread.supply)
-        # Where every rank needs a share of its own, they drain into one node behind all of them.
+        # Where every rank needs a share of its own, one more node, the drain, takes each rank's share at time N.
         self.drain, self.shares = self.source + 1, spread.shares if spread.shares is not None else np.zeros(0, np.int64)
         last = steps * nodes + np.arange(len(self.shares))
         self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source), last])
@@ -153,7 +156,7 @@ class _TimedNetwork:
     def violated(self, times: Floats) -> list[_Condition]:
         """Return conditions that these wire times violate; none if all data can reach every rank that needs them."""
         widths = (np.array(times)[:, None] * self.capacity).ravel()
-        waiting = np.full(self.steps * self.topology.ranks, self.total * 2)
+        waiting = np.full(self.steps * self.topology.ranks, self.total * 2)  # more than all data: unbounded
         supply = self.spread.supply[self.holders]
         capacity = np.concatenate([widths, waiting, supply, self.shares]).astype(np.float64)
         last = self.steps * self.topology.nodes

@@ -19,19 +19,21 @@ Example: a line of three ranks 0, 1, 2 with links of 1 byte per second, a broadc
 may become near in step 1, 2 or 3, and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1
 and t_1 + t_2 >= 1 together say sum(t) >= 3/2, which cutting the data into two pieces attains.
 
-Four kinds of evidence state such conditions:
+Five kinds of evidence state such conditions:
 
 - `StepCuts`: cuts over time with multipliers for one N, found by linear programming on small machines.
-- `Chain`: levels of ranks, one step apart. With d levels between the first cut and the last, the average over all
-  choices of d steps says sum(t) >= rate * N / (N - d), as for N - d pieces on a line of d + 1 links. Links that jump
-  over a level reduce d to `loss`. `windows`: only the first and last cut are narrow, so d consecutive steps are lost:
-  c / (c - 1) with c = N / d rounded up.
-- `Fan`: one rank has what K others need (or needs what they have). In the step in which the others become near, it
+- `Chain`: levels of ranks, one step apart. Choose d steps, one for each of the d levels between the first cut and the
+  last, in which the ranks of that level become near. The average of the condition over all choices says
+  sum(t) >= rate * N / (N - d), where rate = weight / capacity of the widest cut. (A line of d + 1 links that carries N
+  - d pieces attains it.) Links that jump over a level reduce d to `loss`. With `windows`, only the first and last cut
+  are narrow, so d consecutive steps are lost: sum(t) >= rate * c / (c - 1) with c = N / d rounded up.
+- `Fan`: one rank has data that K others need (or needs data of each). In the step in which the others become near, it
   can serve at most one of them per byte, so (K - 1) / K of a step is lost.
-- `Exchange`: everyone needs what everyone has. In that step P ranks can serve 2 (P - 1) of P (P - 1) pairs, even if
-  switches multicast or reduce, so 1 - 2 / P of a step is lost.
-- `OneStep`: in a single step nothing is relayed, copied or combined on the way, so what each rank of a set needs of the
-  ranks of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast to 8 ranks.
+- `Exchange`: everyone needs what everyone has. In the step in which ranks become near, P ranks can serve 2 (P - 1) of
+  the P (P - 1) pairs, even if switches multicast or reduce, so 1 - 2 / P of a step is lost.
+- `OneStep`: in a single step nothing is relayed, copied or combined on the way. So each datum that a rank of one set
+  needs of a rank of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast to 8
+  ranks.
 """
 
 from __future__ import annotations
@@ -57,7 +59,11 @@ Switches = tuple[int, ...]  # switches on the near side of a cut
 
 @dataclass(frozen=True)
 class StepCut(Record):
-    """One cut over time: `near_from` for every rank, and for every step the switches that count as near."""
+    """One cut over time, see the module.
+
+    `near_from`: per rank the step from which on it counts as near. `switches`: per step the switches that count as
+    near. `multiplier`: how often its condition is counted in the sum.
+    """
 
     near_from: tuple[int, ...]
     switches: tuple[Switches, ...]
@@ -76,10 +82,11 @@ class StepCuts(Record):
 
 @dataclass(frozen=True)
 class Chain(Record):
-    """Levels of ranks. Cut i lies between levels first + i and first + i + 1; `switches` lists those on its near side.
+    """Levels of ranks and the cuts between them; cut i lies between levels first + i and first + i + 1.
 
-    `jumps`: the same for the links that jump over level first + 1 + i. `windows`: the cuts between the first and the
-    last are not counted.
+    `levels`: per rank its level. `switches`: per cut the switches on its near side. `jumps`: per level first + 1 + i,
+    the switches on the near side of the cut between the lower and the higher levels, for the links that jump over it.
+    `windows`: only the first and the last cut count.
     """
 
     levels: tuple[int, ...]
@@ -113,7 +120,7 @@ class Exchange(Record):
 
 @dataclass(frozen=True)
 class OneStep(Record):
-    """What the ranks of `far` need of those of `near` crosses in one step. `switches`: those on the near side."""
+    """All data that ranks of `far` need of ranks of `near` cross in one step. `switches`: those on the near side."""
 
     near: tuple[int, ...]
     far: tuple[int, ...]
@@ -127,10 +134,10 @@ Evidence = StepCuts | Chain | Fan | Exchange | OneStep
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Least seconds per unit of weight as a function of the number of steps: what one piece of evidence proves.
+    """Least seconds per unit of weight as a function of the number of steps N, as one evidence proves it.
 
-    `steps`: for schedules of at most this many steps (0: any number) at least `rate`; else `rate` * N / (N - `loss`),
-    or with windows of `stages` steps `rate` * c / (c - 1).
+    If `steps` is not 0: `rate` for N <= `steps`, and nothing for more steps. Else with `windows`: `rate` * c / (c - 1),
+    c = N / `stages` rounded up. Else `rate` * N / (N - `loss`).
     """
 
     rate: Fraction
@@ -214,7 +221,7 @@ def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTim
 
 
 def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes:
-    """Check the cuts between levels; the widest one sets the rate, and links that jump over a level reduce the loss."""
+    """Check the cuts between levels; the widest cut sets the rate, and links that jump over a level reduce the loss."""
     levels, first, cuts = np.array(evidence.levels, np.int64), evidence.first, evidence.switches
     _require(len(levels) == topology.ranks and len(cuts) >= 1, "its levels are not one per rank")
     last, stages = first + len(cuts) - 1, len(cuts) - 1
@@ -246,7 +253,7 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     sole = _sole_holders(needs)
     near, far = (needs.dst, sole) if evidence.inward else (sole, needs.dst)
     rows = np.unique(np.stack([far, needs.block])[:, near == center], axis=1)
-    weights = np.zeros(topology.ranks + 1, np.int64)  # the last: of what several ranks hold
+    weights = np.zeros(topology.ranks + 1, np.int64)  # per far end; index -1 collects data that several ranks hold
     np.add.at(weights, rows[0], needs.weights[rows[1]])
     weight = int(weights[list(far_ends)].min())
     return StepTimes(Fraction(weight) / widest, 1, 1 - narrow / (len(far_ends) * widest))
@@ -271,6 +278,7 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
 
 
 def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> StepTimes:
+    """Count every (block, holder, destination) from the near set to the far set by itself."""
     near, far = (np.isin(np.arange(topology.ranks), ranks) for ranks in (evidence.near, evidence.far))
     _require(not (near & far).any(), "a rank is on both sides")
     capacity = step_capacity(topology, near, far, evidence.switches)

@@ -1,14 +1,21 @@
 """Witnesses of bounds: records that hold enough to recheck a bound on its own, as JSON and as text for people.
 
-Four proofs of a lower bound, checked in recheck.py (docs/bounds.md explains why each is valid):
+Four kinds of record prove a lower bound. recheck.py checks them, and docs/bounds.md explains why each is valid:
 
-    Distance   a path and distances that prove the number of steps
-    Cut        a set of nodes, the weight that must leave it and the capacity out of it
-    Partition  for allreduce: sets of ranks, and the capacity between them
-    LpDual     prices of links and shared limits, with the `Family` needs that must pay them
+    Distance   steps: a path and distances
+    Cut        time: a set of nodes, the weight that must leave it and the capacity out of it
+    Partition  time of an allreduce: sets of ranks, and the capacity between them
+    LpDual     time: prices of links and shared limits, and needs (`Family`) that cost at least so much at these prices
 
-and one of an upper bound, checked in packing.py: `Packing`, trees that attain the bound. The *weight* of a block is its
-relative size, a whole number; a bound in seconds is weight / capacity * (nbytes / total weight of the buffer).
+A fifth record, `Packing`, proves that a bound is attained; packing.py checks it. It lists trees that take the bound's
+time.
+
+The *weight* of a block is its relative size, a whole number. A bound in seconds is weight / capacity * (nbytes /
+`buffer_weight`), where `buffer_weight` is the total weight of the buffer that nbytes counts.
+
+Example: on 4 ranks in a ring of 1 GB/s links both ways, the `Cut` of an allgather is side = (0, 1, 2), weight = 3,
+capacity = 2 GB/s: three blocks of weight 1 must reach rank 3 over its two links. With nbytes = 4 GB (four blocks, so
+buffer_weight = 4) that takes 3 / (2 GB/s) * (4 GB / 4) = 1.5 s.
 """
 
 from __future__ import annotations
@@ -48,9 +55,11 @@ class Record:
 class Distance(Record):
     """A proof of latency: data that only `holders` have must reach `rank`, which takes `steps` steps.
 
-    `path` (nodes) shows that steps suffice. `distances`, one per node, shows that fewer do not: they are 0 at
-    the holders, grow by at most 1 along a link into a rank and not at all along one into a switch, and are
-    `steps` at rank.
+    `path`
+        Nodes from a holder to `rank`: `steps` steps suffice.
+    `distances`
+        Per node a lower bound on the steps to it, which shows that fewer steps do not suffice. It is 0 at the holders,
+        grows by at most 1 along a link into a rank and by 0 along a link into a switch, and is `steps` at `rank`.
     """
 
     holders: tuple[int, ...]
@@ -93,13 +102,21 @@ class Cut(Record):
 
 @dataclass(frozen=True)
 class Partition(Record):
-    """At least 2 (parts - 1) transfers of all data run between the parts, at `capacity` bytes/s at most in total.
+    """All data cross between the parts at least `times` times, at `capacity` bytes/s at most in total.
 
-    `parts` are disjoint sets of nodes, each with a member of the collective. Every rank and every switch that helps
-    (multicasts or reduces) is in exactly one; other switches may be in any number of them. `direction`: whether the
-    capacity "out" of the parts or "in" to them is summed. "both": if there are at least three parts, out and in
-    together carry all data at least 2 (parts + 1) times; switches that also load the links of ranks with the ranks' own
-    data (`own`) are then in no part. `limits`: (shared limit, how often it counts).
+    `parts`
+        Sets of nodes, each with a member of the collective. Every rank and every switch that helps (multicasts or
+        reduces) is in exactly one of them; other switches may be in several or none.
+    `direction`
+        Which capacity is summed: "out" of the parts, "in" to them, or "both".
+    `weight`
+        The weight of all data, counted once. The least time is times * weight / capacity.
+    `limits`
+        Shared limits in place of their links, as (limit, how often it counts).
+
+    `times` is 2 (parts - 1) for "out" and "in". For "both", with at least three parts, out and in together carry all
+    data 2 (parts + 1) times; docs/bounds.md proves it under "Own operands". Switches with the ability `own` (a
+    reduction or multicast there also loads the link of the rank that it serves) are then in no part.
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -116,12 +133,12 @@ class Partition(Record):
         return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
-        named = [_describe_ranks([n for n in part if n < topology.ranks]) for part in self.parts]
-        count = len(self.parts)
-        if all(len([n for n in part if n < topology.ranks]) == 1 for part in self.parts):
-            named = ["each rank alone"]
+        ranks_of_parts = [[node for node in part if node < topology.ranks] for part in self.parts]
+        texts = [_describe_ranks(ranks) for ranks in ranks_of_parts]
+        if all(len(ranks) == 1 for ranks in ranks_of_parts):
+            texts = ["each rank alone"]
         return (
-            f"partition into {count}: {' | '.join(named[:8])}{' | ...' if len(named) > 8 else ''}: at least "
+            f"partition into {len(self.parts)}: {' | '.join(texts[:8])}{' | ...' if len(texts) > 8 else ''}: at least "
             f"{self.times} transfers of all data must cross, "
             f"over {format_bandwidth(self.capacity)} in all{' both ways' if self.direction == 'both' else ''}"
         )
@@ -129,11 +146,18 @@ class Partition(Record):
 
 @dataclass(frozen=True)
 class Family(Record):
-    """Needs that are charged for the loads `lengths` of a dual: (link, length) pairs, or None for the link costs of the
-    dual.
+    """A set of needs in a dual: each must travel at least the shortest distance from its holders to its rank.
 
-    `of`: "to" (data that rank at[0] needs), "from" (data that only rank at[0] holds), "pair" (data that only at[0]
-    holds and at[1] needs) or "all". Of each block the farthest need counts, once.
+    `of`
+        Which needs: "to" (data that rank at[0] needs), "from" (data that only rank at[0] holds), "pair" (data that
+        only at[0] holds and at[1] needs) or "all".
+    `at`
+        The rank or ranks that `of` mentions.
+    `lengths`
+        The lengths of links by which distance is measured, as (link, length); links not listed have length 0. None:
+        the link costs of the `LpDual`.
+
+    A block may be needed at several ranks; only its farthest need counts.
     """
 
     of: str
@@ -143,13 +167,27 @@ class Family(Record):
 
 @dataclass(frozen=True)
 class LpDual(Record):
-    """Prices of links and shared limits, and the needs that any schedule must pay for at these prices.
+    """Prices of links and shared limits, and needs and partitions that must use so much of them.
 
-    `prices`: (resource, price), resources numbered as in topology.resources. `potentials`: (switch, value): a route
-    pays the value on entering the switch and gets it back on leaving. A link costs its price, plus those of its limits,
-    plus potential(head) - potential(tail). Every family pays for the lengths it is charged for, every partition
-    (partitions: (partition, multiplier)) for its crossings; together they may not pay more for any link than it costs.
-    The bound: their total payment over the sum of price times capacity.
+    `prices`
+        (resource, price), resources numbered as in topology.resources.
+    `families`
+        Sets of needs, each with its lengths of links.
+    `potentials`
+        (switch, value), 0 at all other nodes. A route adds the value on entering the switch and subtracts it on
+        leaving, so potentials change the cost of single links and of no route.
+    `partitions`
+        (partition, multiplier).
+
+    The cost of a link is its price + the prices of its shared limits + potential(head) - potential(tail). For every
+    link,
+
+        sum over families of length + sum over partitions of multiplier * crossings of its parts  <=  cost
+
+    and then the least time, in seconds per byte of a block of weight 1, is
+
+        (sum over families and their blocks of weight * distance of the block's farthest need
+         + sum over partitions of multiplier * times * weight)  /  sum over prices of price * capacity
     """
 
     prices: tuple[tuple[int, int], ...]
@@ -164,14 +202,19 @@ class LpDual(Record):
         return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
 
-Witness = Cut | Partition | LpDual
+Witness = Cut | Partition | LpDual  # of a bound on time; the `Distance` of the bound on steps is stored beside it
 
 
 @dataclass(frozen=True)
 class Tree(Record):
-    """A share of a block, of weight `rate`, and the routes (lists of links from rank to rank) that it takes.
+    """A share of a block and the routes that it takes.
 
-    `way`: "out" of `root` to all ranks that want the block, or "in" to it from all ranks that hold a contribution.
+    `way`
+        "out" of `root` to all ranks that want the block, or "in" to it from all ranks that hold a contribution.
+    `rate`
+        The weight of the share. It may be a fraction: the shares of a block sum to the block's weight.
+    `routes`
+        Lists of links, each from a rank to a rank.
     """
 
     block: int

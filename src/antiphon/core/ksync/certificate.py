@@ -6,12 +6,12 @@ a rank's input. A planner that claims "no better point exists" attaches a certif
 checks it in three stages:
 
 1. Prices of links per step (`StepDual`) bound R / C from below for every schedule of S steps (dual.py). If the point
-   meets that bound it is optimal for S.
+   meets that bound, it is optimal for S.
 2. Otherwise every better point (C', S, R') with S <= R' <= S + k must be refuted. They are finitely many: for each R',
    R' / C' is below the R / C of the certificate's point and not below the bound of stage 1.
-3. A refutation is one or more sets of prices that together forbid every split of R' rounds over the S steps ("duals"),
-   a proof that the point's clauses contradict each other ("resolution", see cnf.py and proof.py), or a solver's word
-   ("search"; messages call solvers engines), which is not checked but reported as trusted.
+3. A refutation has one of three forms. "duals": one or more sets of prices that together forbid every split of R'
+   rounds over the S steps. "resolution": a proof that the point's clauses contradict each other (cnf.py, proof.py).
+   "search": a solver reported that there is no solution; this is not checked but listed as trusted.
 
 Refuting (C', S, R') also refutes all (C'', S, R'') with C'' >= C' and R'' <= R': more chunks in fewer rounds is harder.
 
@@ -62,7 +62,7 @@ MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated 
 
 @dataclass(frozen=True)
 class Checked:
-    """Claims that have been rechecked, in words, and claims that rest on a solver's word alone."""
+    """Claims that have been rechecked, in words, and claims that only a solver reported."""
 
     proved: tuple[str, ...]
     trusted: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
 
 
 def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:
-    """Recheck every claim without a solver; raise Invalid for the first that does not hold.
+    """Recheck every claim without a solver; raise Invalid for the first claim that does not hold.
 
     Costs one `evaluate_dual` per set of prices, plus the enumerated splits of rounds.
     """
@@ -117,7 +117,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     if proof == BEST_FOUND:
         return Checked(tuple(proved))
     _require(proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is not a known label")
-    # Stages 2 and 3. A refutation by a solver's word alone is accepted but reported as trusted, not as proved.
+    # Stages 2 and 3. A refutation that only a solver reported is accepted, but as trusted, not as proved.
     trusted = _check_refuted(instance, steps, ratio, bound, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
@@ -133,7 +133,7 @@ def _parse_int(value: object) -> int:
 def _check_refuted(
     instance: Instance, steps: int, ratio: Fraction, bound: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Check that every better point is refuted; return the refutations that rest on a solver's word."""
+    """Check that every better point is refuted; return the refutations that only a solver reported, in words."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
     # Check each refutation by its own kind, and collect the points (parts_per_unit, rounds) that they rule out.
@@ -150,7 +150,7 @@ def _check_refuted(
         elif how == "resolution":
             _check_by_resolution(instance, (parts_per_unit, steps, rounds), entry)
         elif how == "search":
-            trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist by an engine's word alone")
+            trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist: a solver reported it")
         else:
             raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
         refuted_points.append((parts_per_unit, rounds))
@@ -167,7 +167,7 @@ def _check_refuted(
 
 
 def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
-    """Check a proof by resolution; it may be about a relabelled copy of the problem."""
+    """Check a proof by resolution that there is no algorithm of `claimed` = (parts per unit, steps, rounds)."""
     value = entry.get("refutation")
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
     assert isinstance(value, Mapping)
@@ -190,12 +190,12 @@ def _check_by_duals(
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(evaluate_dual(instance, dual))
     point = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
-    # One set of prices may forbid the point for every split: R / parts_per_unit is below its bound.
+    # One set of prices may forbid the point for every split: R / parts_per_unit is below the bound of these prices.
     if any(rounds < parts_per_unit * value.rounds_per_part for value in values):
         return
     _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")
-    # Otherwise try all compositions of `rounds` into `steps` positive terms ("stars and bars": C(rounds - 1, steps -
-    # 1)).
+    # Otherwise try all compositions of `rounds` into `steps` positive terms ("stars and bars": rounds - 1 choose
+    # steps - 1).
     for marks in itertools.combinations(range(1, rounds), steps - 1):
         split = tuple(b - a for a, b in itertools.pairwise((0, *marks, rounds)))
         forbidden = any(value.forbids(split, parts_per_unit) for value in values)

@@ -18,16 +18,19 @@ and for every step "r_s >= n": step s takes at least n rounds. Clauses:
 Example (also the doctest of `_encode_chunk`): rank 0 of a line 0 - 1 - 2 broadcasts one chunk in 2 steps. The clauses
 force 0 -> 1 in step 0 and 1 -> 2 in step 1; with 1 step they contain the empty clause, as rank 2 is 2 steps away.
 
-Why the encoding is complete (algorithm -> assignment). Remove from every chunk's moves those to a rank that has it
-already, all but one of those that bring it to the same rank in the same step, and those that come too late to reach a
-destination. Loads only shrink. The remaining moves a: u -> v in step s satisfy dist(holders, u) <= s and s + 1 +
-dist(v, destinations) <= steps; only these have variables. Why it is sound (assignment -> algorithm). By induction over
-t, a rank with have[v, t] received the chunk over arcs, one step each; loads are counted, so step s fits into the rounds
-for which `r_s >= n` is true. Counters may overestimate, never underestimate.
+Why the encoding is complete (every algorithm gives an assignment). Remove from every chunk's moves those to a rank that
+has the chunk already, all but one of those that bring it to the same rank in the same step, and those that come too
+late to reach a destination. Loads only shrink. The remaining moves a: u -> v in step s satisfy dist(holders, u) <= s
+and s + 1 + dist(v, destinations) <= steps; only these have variables.
+
+Why the encoding is sound (every assignment gives an algorithm). By induction over t, a rank with have[v, t] received
+the chunk over arcs, one step each. Loads are counted, so step s fits into the rounds for which "r_s >= n" is true.
+Counters may overestimate, never underestimate.
 
 A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
-one kind are interchangeable: with `ordered` they are sorted by the list of their sends out of their holders, read as a
-binary number, in descending order. Sorting the chunks of any algorithm gives an ordered one, so this refutes no less.
+one kind are interchangeable. With `ordered`, they are sorted by the list of their sends out of their holders, read as a
+binary number, in descending order. Sorting the chunks of any algorithm gives an ordered algorithm, so a refutation of
+all ordered algorithms refutes all.
 """
 
 from __future__ import annotations
@@ -43,19 +46,20 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid, Unsupported
 
 Clause = tuple[int, ...]
-MOST = 4 * 10**6  # variables or clauses of one formula
+MOST = 4 * 10**6  # at most so many variables, and so many clauses, in one formula
 COMPARED = 16  # sends per chunk that are compared to order the chunks of a kind
-PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, clauses exclude them pairwise
+PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, clauses exclude each pair of them
 
 
 @dataclass(frozen=True)
 class Question:
-    """Chunks per unit of weight (`parts`), maximum steps and maximum rounds. `split`: at most these rounds in each
-    step.
+    """Is there an algorithm with these numbers of chunks, steps and rounds?
 
-    `full`: every step takes at least one round. This is no loss of generality only if stated: an algorithm with fewer
-    steps may put several rounds into one step, which carry more if capacities are fractions (two rounds of 3/2 carry 3
-    chunks, one and one carry 2).
+    `parts`: chunks per unit of weight of a block. `steps`, `rounds`: at most so many. `split`: at most these rounds in
+    each step. `ordered`: chunks of a kind are sorted, see the module. `full`: every step takes at least one round.
+
+    `full` is a restriction: an algorithm with fewer steps may put several rounds into one step, and they carry more if
+    capacities are fractions (one step of two rounds of 3/2 carries 3 chunks, two steps of one round carry 2).
     """
 
     parts: int
@@ -82,7 +86,7 @@ class Formula:
         return self.variables
 
     def add_clause(self, *literals: int) -> None:
-        """Add a clause without repeated literals: a path that loads a resource twice gives two equal ones."""
+        """Add a clause without repeated literals (a path that loads a resource twice gives two equal literals)."""
         if len(self.clauses) == MOST:
             raise Unsupported(f"a refutation would need more than {MOST} clauses; ask for fewer chunks or steps")
         self.clauses.append(tuple(dict.fromkeys(literals)))
@@ -113,9 +117,9 @@ def build_formula(instance: Instance, question: Question) -> Formula:
                 if previous:
                     _never_grow(out, previous, own_sends)
                 previous = own_sends
-    # With the minimum number of steps, the farthest chunk must come nearer in each of them: no step may be empty.
-    nearer = steps == instance.least_steps and steps > 0
-    round_literals = _encode_rounds(out, question, int(question.full or nearer))
+    # With the minimum number of steps, the farthest chunk must come nearer in each step: no step may be empty.
+    none_empty = question.full or (steps == instance.least_steps and steps > 0)
+    round_literals = _encode_rounds(out, question, int(none_empty))
     # Sorted: the checker must derive the same clauses, in the same order, as the solver did.
     for resource, step in sorted(loads):
         _encode_load(out, loads[resource, step], instance.capacity[resource], round_literals[step])
@@ -151,11 +155,12 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
         send[a, s] -> have[v, s + 1]      (not at the end: there destinations have it, without a variable)
         have[v, t] -> have[v, t - 1], or a send to v in step t - 1
         have[v, t - 1] -> have[v, t]
-        not two sends to v in one step, if they are few
+        not two sends to v in one step    (if there are at most PAIRS)
 
-    Rank 0 of a line 0 - 1 - 2 has a chunk that 1 and 2 want, in 2 steps. Variable 1: rank 1 has it at time 1; 2 and 3:
-    it crosses arc 0 (0 to 1) in step 0, in step 1; 4: it crosses arc 2 (1 to 2) in step 1. In the end rank 1 has it by
-    1 or 3, and rank 2 by 4 alone:
+    Example: rank 0 of a line 0 - 1 - 2 has a chunk that ranks 1 and 2 want, in 2 steps. Variable 1: rank 1 has the
+    chunk at time 1. Variables 2 and 3: the chunk crosses arc 0 (0 to 1) in step 0, or in step 1. Variable 4: it crosses
+    arc 2 (1 to 2) in step 1. So clause (1, 3): rank 1 has the chunk at time 1 or receives it in step 1; clause (4,):
+    rank 2 receives it in step 1.
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.ksync.instance import instance_of
@@ -169,8 +174,8 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
     """
     early, to_dests = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
-    places = [v for v in range(instance.ranks) if v not in kind.holders]
-    for v in places:
+    other_ranks = [v for v in range(instance.ranks) if v not in kind.holders]
+    for v in other_ranks:
         for t in range(early[v], steps - to_dests[v] + 1):
             if t < steps:  # at the end only destinations matter, and they have it: no variable
                 have[v, t] = out.new_variable()
@@ -190,13 +195,13 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
                 out.add_clause(-send, -have[v, s])
             if s + 1 < steps:
                 out.add_clause(-send, have[v, s + 1])
-    for v in places:
+    for v in other_ranks:
         for t in range(early[v], steps - to_dests[v] + 1):
-            not_there = [-have[v, t]] if t < steps else []
+            absent = [-have[v, t]] if t < steps else []
             before = [have[v, t - 1]] if t > early[v] else []
-            # have[v, t] -> it was there, or arrived in step t - 1.
-            out.add_clause(*not_there, *before, *coming[v, t])
-            if not_there and before:
+            # have[v, t] -> the chunk was there at t - 1, or arrived in step t - 1.
+            out.add_clause(*absent, *before, *coming[v, t])
+            if absent and before:
                 # A rank never loses a chunk.
                 out.add_clause(-before[0], have[v, t])
             arriving = coming[v, t] if len(coming[v, t]) <= PAIRS else []
@@ -211,27 +216,27 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
 
 def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
     """Require that the first list of literals, read as a binary number, is at least the second."""
-    equal: list[int] = []  # the negated literal "equal so far"; it may be true too often, never too seldom
-    # Invariant: `equal` holds the negated literal of "all bits before i are equal"; then bit i must not grow.
+    # Invariant: `unless` is the negation of a literal that must be true if all bits before i are equal, and may be
+    # false otherwise. Where that literal is true, bit i must not be 0 above and 1 below.
+    unless: list[int] = []
     for i, (a, b) in enumerate(zip(above, below, strict=True)):
-        out.add_clause(*equal, a, -b)
+        out.add_clause(*unless, a, -b)
         if i + 1 < len(above):
-            still = out.new_variable()
-            out.add_clause(*equal, still, a)
-            out.add_clause(*equal, still, -b)
-            equal = [-still]
+            still_equal = out.new_variable()  # equal before, and (a, b) is not (1, 0)
+            out.add_clause(*unless, still_equal, a)
+            out.add_clause(*unless, still_equal, -b)
+            unless = [-still_equal]
 
 
 def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
-    """Return per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are
-    false.
+    """Return per step s the literals of "r_s >= 1", "r_s >= 2", ...; None stands for true, a missing literal for false.
 
-    Without a given split, the literals of a step are in unary and at most `rounds` of all steps together are true.
-    Every step takes at least `fewest` rounds.
+    If the question has no split, the literals of a step form a unary number, and at most `rounds` literals of all steps
+    together are true. Every step takes at least `fewest` rounds.
     """
     if question.split is not None:
         return [[None] * rounds for rounds in question.split]
-    # One step can take what the others leave when each of them takes `fewest` rounds.
+    # One step can take all rounds but `fewest` of each other step.
     max_rounds = question.rounds - fewest * (question.steps - 1)
     if max_rounds < fewest:
         out.add_clause()
@@ -252,11 +257,13 @@ def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[i
 
 
 def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
-    """Limit the load of a resource to what r_s rounds carry: more than capacity * (n - 1) chunks imply r_s >= n, for
-    every n."""
+    """Limit the load of a resource to the capacity of r_s rounds.
+
+    For every n: more than capacity * (n - 1) chunks imply r_s >= n.
+    """
     thresholds: dict[int, int] = {}
     for n in range(1, len(round_literals) + 2):
-        count = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds
+        count = math.floor(capacity * (n - 1)) + 1  # this many chunks do not fit into n - 1 rounds
         implied = round_literals[n - 1] if n <= len(round_literals) else 0
         if count <= len(literals) and implied is not None:
             thresholds[count] = implied
@@ -266,8 +273,8 @@ def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_li
 def _encode_thresholds(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> None:
     """Require that if at least n of the literals are true, so is thresholds[n]; literal 0 stands for false.
 
-    Within a row each literal implies those before it. A totalizer (Bailleux and Boufkhad 2003) that counts no further
-    than needed and has no variables for its root: O(n log n * most) clauses.
+    Within a row each literal implies those before it. This is a totalizer (Bailleux and Boufkhad 2003) that counts only
+    up to the greatest threshold and has no variables for its root: O(n log n * greatest threshold) clauses.
     """
     if not thresholds:
         return

@@ -5,10 +5,11 @@ resource q in that step, where b_q is its chunks per round. With prices P[q, s] 
 
     sum over s of r_s * B_s    with    B_s = sum over q of b_q * P[q, s].
 
-On the other hand, a chunk with one destination travels along a path through time and costs at least the cheapest such
-path. A chunk with several destinations d costs at least the sum over d of its cheapest paths under lengths whose sum
-never exceeds the prices: a move that serves several destinations is paid once. With V the sum of these costs over the
-chunks of one part (a part is one chunk per unit of a block's weight):
+On the other hand, a chunk with one destination travels along a path through time, so its moves cost at least as much as
+the cheapest such path. For a chunk with several destinations, each destination d has lengths of its own, which sum over
+all d to at most the prices, because a move that serves several destinations costs its price once. The chunk's moves
+then cost at least the sum over d of the cheapest path to d under the lengths of d. With V the sum of these costs over
+the chunks of one part (a part is one chunk per unit of a block's weight):
 
     sum over s of r_s * B_s >= parts * V,   and so   R / parts >= V / max B_s.
 
@@ -36,16 +37,16 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid
 
 Table = NDArray[np.int64]
-FAR_COST = 2**62
-MOST_PRICE = 2**40  # the greatest one: sums over all links and steps stay far below 2^63
+FAR_COST = 2**62  # of a node that no path reaches
+MOST_PRICE = 2**40  # the greatest price that is accepted: sums over all links and steps stay far below 2^63
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Lengths per destination for one kind of chunks with several destinations: how they share the price of a move.
+    """Lengths per destination for one kind of chunks with several destinations: each is a share of the price of a move.
 
-    `rows`: (destination, bond, step, length), a bond being a group of parallel links. `potentials`: (switch, step,
-    value).
+    `rows`: (destination, bond, step, length), where a bond is a group of parallel links. `potentials`: (switch, step,
+    value); a path adds the value on entering the switch and subtracts it on leaving.
     """
 
     rows: Table
@@ -54,8 +55,9 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class StepDual:
-    """Prices (resource, step, price), and the spreads of kinds with several destinations.
+    """Prices of resources in each step, which bound the rounds of every algorithm of at most `steps` steps.
 
+    `prices`: rows (resource, step, price). `spreads`: kind -> its `Spread`, for kinds with several destinations.
     `like[k] = (j, bonds, nodes)`: kind k has the spread of kind j, renamed by these permutations of bonds and nodes.
     """
 
@@ -95,8 +97,7 @@ def _read_table(rows: Sequence[Sequence[int]], width: int) -> Table:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a dual proves: sum over s of rounds[s] * budget[s] >= parts * value, for every algorithm of its number of
-    steps."""
+    """The inequality that a dual proves for every algorithm: sum over s of rounds[s] * budget[s] >= parts * value."""
 
     budget: tuple[Fraction, ...]
     value: int
@@ -146,7 +147,7 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
 
 
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
-    """Return the lengths per destination of one kind, checked never to exceed in total what a move costs."""
+    """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost."""
     owner, bonds, nodes = dual.like.get(number, (number, (), ()))
     spread = dual.spreads.get(owner)
     out = np.zeros((len(kind.dests), *cost.shape), np.int64)
@@ -161,19 +162,19 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
         _require(_in_range(potentials[:, 0], instance.nodes), "a potential is out of range")
         rows[:, 0], rows[:, 1] = np.array(nodes)[rows[:, 0]], np.array(bonds)[rows[:, 1]]
         potentials[:, 0] = np.array(nodes)[potentials[:, 0]]
-    place = np.full(instance.nodes, -1, np.int64)
-    place[list(kind.dests)] = np.arange(len(kind.dests))
+    dest_index = np.full(instance.nodes, -1, np.int64)  # -1, which _fill_table refuses: no destination
+    dest_index[list(kind.dests)] = np.arange(len(kind.dests))
     _require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
-    rows[:, 0] = place[rows[:, 0]]
+    rows[:, 0] = dest_index[rows[:, 0]]
     _fill_table(out, rows, "length")
-    height = np.zeros((instance.nodes, cost.shape[1]), np.int64)
+    potential = np.zeros((instance.nodes, cost.shape[1]), np.int64)
     _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
-    _fill_table(height, potentials, "potential", signed=True)
-    # A path pays the potential of the switch it enters and gets it back when it leaves: the sum is unchanged.
-    paid = cost + height[instance.head] - height[instance.tail]
+    _fill_table(potential, potentials, "potential", signed=True)
+    # A path adds the potential of a switch on entering and subtracts it on leaving: the cost of the path is unchanged.
+    shifted_cost = cost + potential[instance.head] - potential[instance.tail]
     # Lengths of moves outside the useful time window are unlimited: no chunk needs these moves.
     useless = ~instance.useful_moves(kind, cost.shape[1])
-    _require(bool(np.all((out.sum(axis=0) <= paid) | useless)), "it shares out more than a move costs")
+    _require(bool(np.all((out.sum(axis=0) <= shifted_cost) | useless)), "it shares out more than a move costs")
     return out
 
 
@@ -192,8 +193,10 @@ def _in_range(values: NDArray[Any], count: int) -> bool:
 
 
 def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
-    """Return per table of lengths and node the cost of the cheapest path there within the steps; waiting at a rank is
-    free."""
+    """Return the cost of the cheapest path from the holders to every node within the steps, for each table of lengths.
+
+    `lengths`: (table, bond, step).
+    """
     ranks = instance.ranks
     cost = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
     cost[:, list(holders)] = 0
@@ -217,8 +220,8 @@ def _relax_bonds(cost: Table, instance: Instance, bonds: NDArray[np.int64], leng
     tails = cost[:, instance.tail[bonds]]
     arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)
     # Column by column: several bonds may share a head, which plain fancy indexing would overwrite.
-    for place, head in enumerate(instance.head[bonds].tolist()):
-        np.minimum(cost[:, head], arriving[:, place], out=cost[:, head])
+    for column, head in enumerate(instance.head[bonds].tolist()):
+        np.minimum(cost[:, head], arriving[:, column], out=cost[:, head])
 
 
 def _require(true: bool, failure: str) -> None:

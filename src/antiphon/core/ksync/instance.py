@@ -1,9 +1,10 @@
 """The problem that SCCL's synthesis solves (section 3.2 of its paper), for any machine and non-combining collective.
 
 An algorithm of S steps takes r_s rounds in step s, R in all; it is called k-synchronous if R <= S + k. In one round a
-resource (a link or a shared limit) carries as many chunks as its bandwidth is times that of the unit link. A block of
-weight w is cut into w * parts_per_unit chunks of equal size. With input_weight, the total weight of the blocks that a
-rank starts with, SCCL's number of chunks per rank is C = parts_per_unit * input_weight.
+resource (a link or a shared limit) of c times the bandwidth of the unit link carries c chunks. A block of weight w (its
+relative size) is cut into w * parts_per_unit chunks of equal size; here "unit" is a weight of 1. With input_weight, the
+total weight of the blocks that a rank starts with, SCCL's number of chunks per rank is C = parts_per_unit *
+input_weight.
 
 Three reductions keep instances small:
 
@@ -35,8 +36,8 @@ from antiphon.core.columns import Ints
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 
-# Paths through switches that are kept from one rank to each other rank, and from it to each switch on the way; beyond
-# that, later and so no shorter ones are dropped.
+# At most this many paths through switches are listed per pair of ranks, and per rank and switch on the way. The search
+# goes by length, so the paths that are dropped are at least as long as those listed.
 MOST_PATHS = 12
 MOST_NODES = 1024  # larger machines are refused
 FAR = 10**6  # the distance of nodes that cannot be reached
@@ -58,13 +59,13 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Transfers from rank to rank in one step. `exhaustive`: no simple path was left out."""
+    """Transfers from rank to rank in one step."""
 
-    tail: Ints
-    head: Ints
+    tail: Ints  # per arc its source rank
+    head: Ints  # per arc its target rank
     paths: tuple[tuple[int, ...], ...]  # per arc its bonds
     load: tuple[Ints, Ints]  # (arc, resource) pairs; a resource loaded twice is listed twice
-    exhaustive: bool
+    exhaustive: bool  # no simple path was left out
 
     def __len__(self) -> int:
         return len(self.tail)
@@ -80,8 +81,8 @@ class Instance:
     topology: Topology
     collective: Collective
     bonds: tuple[tuple[int, ...], ...]  # per bond its links
-    tail: Ints
-    head: Ints
+    tail: Ints  # per bond its source node
+    head: Ints  # per bond its target node
     capacity: tuple[Fraction, ...]  # per resource, in chunks per round
     limits_of: tuple[tuple[int, ...], ...]  # per bond its shared limits, as resources
     kinds: tuple[Kind, ...]
@@ -108,11 +109,11 @@ class Instance:
         # hops.
         link_cost = self.nodes + 1  # more than the switches of one path
         cost = np.where(self.head < self.ranks, link_cost, 1)
-        best: dict[tuple[int, int], int] = {}
-        for a, b, c in zip(self.tail.tolist(), self.head.tolist(), cost.tolist(), strict=True):
-            best[a, b] = c
-        ends = np.array(list(best), np.int64).reshape(-1, 2)
-        graph = csr_array((np.array(list(best.values()), float), (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
+        # Bonds that join the same nodes have the same cost.
+        edge_cost = dict(zip(zip(self.tail.tolist(), self.head.tolist(), strict=True), cost.tolist(), strict=True))
+        ends = np.array(list(edge_cost), np.int64).reshape(-1, 2)
+        costs = np.array(list(edge_cost.values()), float)
+        graph = csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
         far = dijkstra(graph)
         far[~np.isfinite(far)] = FAR * link_cost
         # Division by link_cost drops the switch hops again.
@@ -157,7 +158,7 @@ class Instance:
         return _list_arcs(self)
 
     def chunks_of_kind(self, kind: Kind, parts_per_unit: int) -> list[tuple[int, int]]:
-        """Return the chunks of a kind as (block, part of the block)."""
+        """Return the chunks of a kind as (block, number of the chunk in the block)."""
         sizes = zip(kind.blocks, kind.weights, strict=True)
         return [(block, part_number) for block, weight in sizes for part_number in range(weight * parts_per_unit)]
 
@@ -179,7 +180,8 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
         )
     if collective.combining:
         raise Unsupported(
-            f"{collective.kind} combines data; its k-synchronous algorithms are those of its dual, turned round"
+            f"{collective.kind} combines data, which this search does not; plan its dual (the collective with holders "
+            "and destinations exchanged) on the machine with all links reversed, and reverse the result"
         )
     if topology.nodes > MOST_NODES:
         raise Unsupported(f"topology {topology.name} has {topology.nodes} nodes; synthesis takes up to {MOST_NODES}")
@@ -191,8 +193,9 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     merged: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
         limits = tuple(sorted(resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()))
-        alone = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
-        merged.setdefault((int(topology.link_src[link]), int(topology.link_dst[link]), limits, alone), []).append(link)
+        own_bond = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
+        key = (int(topology.link_src[link]), int(topology.link_dst[link]), limits, own_bond)
+        merged.setdefault(key, []).append(link)
     bonds = tuple(tuple(members) for members in merged.values())
     shift = len(bonds) - links  # limits were numbered after the links, and are now after the bonds
     instance = Instance(

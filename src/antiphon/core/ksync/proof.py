@@ -10,13 +10,12 @@ on b and gives the empty clause: contradiction.
 >>> resolve_chain([(1, 2), (-1, 2), (-2,)], [0, 1])
 (2,)
 
-This is LRAT read from its hints alone (Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp 2017), with hints in
-reverse order: the literals of a lemma are not stored but derived from its chain, so they cannot be wrong, and the check
-stays linear without deletions.
+This is the proof format LRAT (Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp 2017) with its hints alone, in
+reverse order. The literals of a lemma are not stored but derived from its chain, so they cannot be wrong.
 
 The checker derives the clauses again from the instance (cnf.py) and shares no code with the solver. Proofs are stored
-packed: numbers in groups of 7 bits, lemmas relative to the current position (recent lemmas are used most), then
-deflated.
+packed: lemmas are numbered relative to the current position (recent lemmas are used most), numbers are written in
+groups of 7 bits, and the bytes are compressed.
 """
 
 from __future__ import annotations
@@ -109,22 +108,22 @@ def check_chains(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int
 
 def resolve_chain(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
     """Return the lemma that results from resolving these clauses in turn; it follows from them."""
-    now: set[int] | None = None
+    resolvent: set[int] | None = None
     for number in chain:
         _require(0 <= number < len(proved), f"it names clause {number} of {len(proved)}")
         clause = proved[number]
-        if now is None:
-            now = set(clause)
+        if resolvent is None:
+            resolvent = set(clause)
             continue
-        # With two clashing literals the resolvent would be a tautology; with none the step derives nothing.
-        clash = {x for x in clause if -x in now}
+        # With two clashing literals the resolvent would be a tautology; with none, resolution derives nothing.
+        clash = {x for x in clause if -x in resolvent}
         _require(len(clash) == 1, f"lemma {len(proved)} meets clause {number} in {len(clash)} literals, not in one")
         pivot = clash.pop()
-        now.remove(-pivot)
+        resolvent.remove(-pivot)
         # Resolution: the union of both clauses without the pivot.
-        now.update([x for x in clause if x != pivot])
-    _require(now is not None, f"lemma {len(proved)} has no chain")
-    return tuple(now or ())
+        resolvent.update([x for x in clause if x != pivot])
+    _require(resolvent is not None, f"lemma {len(proved)} has no chain")
+    return tuple(resolvent or ())
 
 
 def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
@@ -133,10 +132,10 @@ def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
     Clause n of the formula is written as 2n, a lemma that is d positions back as 2d - 1.
     """
     out = bytearray()
-    for place, chain in enumerate(chains):
+    for position, chain in enumerate(chains):
         _write_number(out, len(chain))
         for number in chain:
-            _write_number(out, 2 * number if number < clause_count else 2 * (clause_count + place - number) - 1)
+            _write_number(out, 2 * number if number < clause_count else 2 * (clause_count + position - number) - 1)
     return zlib.compress(bytes(out), 9)
 
 
@@ -149,7 +148,7 @@ def _write_number(out: bytearray, number: int) -> None:
 
 
 def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
-    """Yield the chains one by one; raise Invalid if the bytes are none."""
+    """Yield the chains one by one; raise Invalid if the bytes do not hold packed chains."""
     unpacking = zlib.decompressobj()
     try:
         # Bounded: a small packed proof must not expand without limit.
@@ -159,10 +158,10 @@ def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
     _require(not unpacking.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
     _require(unpacking.eof and not unpacking.unused_data, "its bytes end too early, or more follow")
     numbers = _read_numbers(data)
-    for place, count in enumerate(numbers):
+    for position, count in enumerate(numbers):
         chain = list(itertools.islice(numbers, count))
         _require(len(chain) == count, "its last chain is cut off")
-        yield [number // 2 if number % 2 == 0 else clause_count + place - (number + 1) // 2 for number in chain]
+        yield [number // 2 if number % 2 == 0 else clause_count + position - (number + 1) // 2 for number in chain]
 
 
 def _read_numbers(data: bytes) -> Iterator[int]:

@@ -58,7 +58,7 @@ class Naming:
 
     @staticmethod
     def of_json(value: Mapping[str, Any], instance: Instance) -> Naming:
-        """Read the permutations; raise Invalid if they are none of this instance."""
+        """Read the permutations; raise Invalid if they do not fit this instance."""
         ranks, bonds = instance.ranks, len(instance.bonds)
         sizes = {
             "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
@@ -78,7 +78,7 @@ class Naming:
 def rename_instance(instance: Instance, naming: Naming) -> Instance:
     """Return the same problem, renumbered. O(links + limits + kinds * ranks)."""
     # Permutations map old to new; argsort inverts them where the new order is needed.
-    nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # the bond that each new one was
+    nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # per new bond its old number
     tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
     count = len(bonds)
     resources = np.concatenate([bonds, count + np.argsort(naming.limits)])
@@ -104,17 +104,17 @@ def _bond_topology(
 ) -> Topology:
     """Return a machine with one link per bond, whose bandwidth in units of 1 is its capacity in chunks per round."""
     count = len(tail)
-    under: list[list[int]] = [[] for _ in capacity]
+    bonds_under: list[list[int]] = [[] for _ in capacity]  # per resource; only limits have any
     for bond, limits in enumerate(limits_of):
         for limit in limits:
-            under[limit].append(bond)
+            bonds_under[limit].append(bond)
     speeds = sorted(set(capacity[:count]))
-    place = {speed: i for i, speed in enumerate(speeds)}
-    limits_here = [SharedLimit(f"limit{i}", tuple(under[i]), capacity[i]) for i in range(count, len(capacity))]
+    type_of_speed = {speed: i for i, speed in enumerate(speeds)}
+    shared = [SharedLimit(f"limit{i}", tuple(bonds_under[i]), capacity[i]) for i in range(count, len(capacity))]
     return Topology(
         instance.topology.name, instance.ranks, instance.nodes - instance.ranks, tail.astype(np.int32),
-        head.astype(np.int32), np.array([place[c] for c in capacity[:count]], np.int32),
-        tuple(LinkType("link", speed) for speed in speeds), tuple(limits_here), unit=Fraction(1),
+        head.astype(np.int32), np.array([type_of_speed[c] for c in capacity[:count]], np.int32),
+        tuple(LinkType("link", speed) for speed in speeds), tuple(shared), unit=Fraction(1),
     )  # fmt: skip
 
 

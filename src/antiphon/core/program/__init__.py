@@ -1,7 +1,8 @@
 """Programs: operations on addresses per rank, for any message size, datatype and operator (docs/program.md).
 
-`lower.lowering` makes them from schedules. Here: the type, its addresses, a run of all ranks in one process in
-random legal orders, the check that a program is right, its file and its text.
+`lower.lowering` makes programs from schedules. This folder has their type and addresses (kinds.py), the check that a
+program computes its collective (check.py: a proof for all sizes, and runs of all ranks in one process in random legal
+orders), and their files and text (codec.py).
 """
 
 from antiphon.core.program.check import check
@@ -17,7 +18,7 @@ from antiphon.core.program.kinds import (
     Usage,
     among,
     bind,
-    counted_anew,
+    collective_among,
     job_of,
     usage,
 )
@@ -36,7 +37,7 @@ __all__ = [
     "among",
     "bind",
     "check",
-    "counted_anew",
+    "collective_among",
     "decode",
     "dump",
     "encode",

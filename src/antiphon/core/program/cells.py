@@ -1,11 +1,17 @@
 """List the memory accesses of a program's operations, so that prove.py can check their order and values for all sizes.
 
 All blocks of a collective are laid end to end on one *line*, measured in units of weight; addresses of a program are
-points on this line plus a shift (docs/program.md, Addresses). The line is cut into *atoms* at all points that occur. An
-access of an atom through a *view* is an access of a *cell*. A view is a buffer with a shift, or a slot of scratch while
-it holds data of one origin (the point at which the slot begins). Cells of one view are disjoint at every size. Views of
-one buffer may overlap: then the memory itself is cut into *stretches*, at all ends of cells. Operations access *parts*,
-intervals between two points; the *finish table* lists the intervals of the output that avg divides in the end.
+points on this line plus a shift (docs/program.md, Addresses). The terms of this file:
+
+    part            an interval between two points in a buffer, which an operation reads or writes
+    finish table    the intervals of the output that avg divides in the end
+    atom            an interval of the line between neighbouring points; all points that occur cut the line into atoms
+    view            a buffer with a shift, or a slot of scratch while it holds data of one *origin* (the point at which
+                    the slot then begins); each such use of a slot is a *generation*
+    cell            an atom seen through a view: what one access touches (not the copy of a chunk, as in schedules).
+                    Cells of one view are disjoint at every size
+    stretch         an interval of memory. Views of one buffer may overlap; their memory is then cut into stretches at
+                    all ends of cells, and a cell consists of one stretch or several
 
 Example: blocks 0 and 1, each of weight 1, lie on the line from 0 to 2.
 
@@ -35,30 +41,26 @@ from antiphon.errors import Unsupported
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Accesses in the order of parts and atoms; then the initial inputs as writes; then the final outputs as reads.
-
-    `op`: the operation; -1 for an input, the number of operations for an output. `row`: the part, or the row of the
-    input or output `Side`.
-    """
+    """Accesses in the order of parts and atoms; then the initial inputs as writes; then the final outputs as reads."""
 
     program: Program
-    first: Side
-    last: Side
-    operations: int
-    inputs: slice
-    outputs: slice
-    op: Longs
-    row: Longs
-    cell: Longs
-    written: Bools
-    chunk: Longs  # accesses with equal values other than -1 are cut alike, so they may wait piece by piece
+    input_side: Side  # one row per (rank, block) that a rank begins with, and where it begins in the input buffer
+    output_side: Side  # the same for the blocks that a rank ends with
+    operations: int  # of all ranks
+    inputs: slice  # the accesses that stand for initial inputs
+    outputs: slice  # the accesses that stand for final outputs
+    op: Longs  # per access its operation; -1: an input; `operations`: an output
+    row: Longs  # per access its part, or its row of `input_side` or `output_side`
+    cell: Longs  # per access
+    written: Bools  # per access: written or read
+    same_pieces: Longs  # accesses with equal values other than -1 have equal pieces, so they may wait piece by piece
     head: Longs  # per part its first access
     length: Longs  # per part the number of its accesses
-    ends: Longs  # per access of the finish table (divisions of avg) its cell
-    end_row: Longs
+    finish_cell: Longs  # per access of the finish table its cell
+    finish_row: Longs  # per access of the finish table its row there
     memory: Longs  # per cell the first of its stretches of memory
     stretches: Longs  # per cell, the number of its stretches
-    output: Bools  # per cell, whether it is of an output buffer
+    in_output: Bools  # per cell, whether it is of an output buffer
     generations: tuple[Longs, Longs]  # where a slot is reused: (operation before, operation after)
 
 
@@ -78,22 +80,22 @@ def cells_of(program: Program) -> Cells:
     """
     first, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
-    block = np.cumsum(weights) - weights
+    block_begin = np.cumsum(weights) - weights  # per block, in units of weight on the line
     # Stage 1: give every access (part, input, output, finish row) its interval of atoms on the line.
-    marks, points, edges = _number_points(program, block, weights)
+    coordinates, points, (block_low, block_high) = _number_points(program, block_begin, weights)
     low, high = points[program.part_begin], points[program.part_end]
-    where = np.concatenate([low, edges[0][first.block], edges[0][last.block], points[program.finish_begin]])
-    until = np.concatenate([high, edges[1][first.block], edges[1][last.block], points[program.finish_end]])
-    length = until - where
+    begin = np.concatenate([low, block_low[first.block], block_low[last.block], points[program.finish_begin]])
+    end = np.concatenate([high, block_high[first.block], block_high[last.block], points[program.finish_end]])
+    length = end - begin
     if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
     # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
-    view, region, generations = _find_views(program, first, last, block, points)
+    view, region, generations = _find_views(program, first, last, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
-    atoms = len(marks[0])
-    key, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
+    atoms = len(coordinates[0])
+    key, cell = dense(view[row] * atoms + ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
     # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `bounds` are the borders between.
     ends = np.cumsum(length)
     bounds = [int(n) for n in np.append(0, ends)[cuts]]
@@ -103,34 +105,39 @@ def cells_of(program: Program) -> Cells:
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
     before_finish = slice(0, bounds[3])
     writing = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
-    chunk = np.full(cuts[3], -1, np.int64)
-    # Only accesses of the same interval through the same view are cut alike, so only these may go piece by piece.
-    several = np.flatnonzero(program.pieces[program.part_op] > 1)
-    chunk[several] = numbered(view[several], low[several], high[several])
+    same_pieces = np.full(cuts[3], -1, np.int64)
+    # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
+    divided = np.flatnonzero(program.pieces[program.part_op] > 1)
+    same_pieces[divided] = numbered(view[divided], low[divided], high[divided])
     cell_view, atom = np.divmod(key, max(atoms, 1))
     # Stage 4: place the cells in memory, by the region and shift of their view.
-    by_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
-    by_view[view] = region[0]
-    shift = np.zeros(len(by_view), np.int64)
-    shift[view] = region[1]
-    memory, stretches = _find_memory(marks, cell_view, atom, by_view, shift)
+    region_of_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
+    region_of_view[view] = region[0]
+    shift_of_view = np.zeros(len(region_of_view), np.int64)
+    shift_of_view[view] = region[1]
+    memory, stretches = _find_memory(coordinates, cell_view, atom, region_of_view, shift_of_view)
     rows = row[before_finish]
-    in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
+    row_in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]  # less the rows of the tables before its own
+    cell_region = region_of_view[cell_view]
     return Cells(
-        program=program, first=first, last=last, operations=operations, inputs=inputs, outputs=outputs,
-        op=op[rows], row=in_table, cell=cell[before_finish], written=writing[rows], chunk=chunk[rows],
+        program=program, input_side=first, output_side=last, operations=operations, inputs=inputs, outputs=outputs,
+        op=op[rows], row=row_in_table, cell=cell[before_finish], written=writing[rows], same_pieces=same_pieces[rows],
         head=(ends - length)[: counts[0]], length=length[: counts[0]],
-        ends=cell[finish], end_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
-        output=(by_view[cell_view] >= 0) & (by_view[cell_view] % 2 == OUTPUT), generations=generations,
+        finish_cell=cell[finish], finish_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
+        in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
+        generations=generations,
     )  # fmt: skip
 
 
 def _number_points(
-    program: Program, block: Longs, weights: Longs
+    program: Program, block_begin: Longs, weights: Longs
 ) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
-    """Return all points that occur, ascending; the number of each point of the program; the two ends of each block.
+    """Number all points that occur, ascending.
 
-    O(n log n). Points 0, 1/2, 1 of a program, with blocks from 0 to 1 and from 1 to 2:
+    Return the coordinates of every point (units and numerator: the point lies at units + numerator /
+    program.denominator), the number of each point of the program, and the numbers of the two ends of each block.
+
+    O(n log n). Points 0, 1/2, 1 of a program (denominator 2), with blocks from 0 to 1 and from 1 to 2:
 
     >>> from types import SimpleNamespace as Namespace
     >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_part=np.array([0, 1, 0]))
@@ -138,22 +145,23 @@ def _number_points(
     ((array([0, 0, 1, 2]), array([0, 1, 0, 0])), array([0, 1, 2]), (array([0, 2]), array([2, 3])))
     """
     # The ends of blocks lie at whole units: their numerator is 0.
-    zero = np.zeros(2 * len(block), np.int64)
-    units = np.concatenate([program.point_whole, block, block + weights])
+    zero = np.zeros(2 * len(block_begin), np.int64)
+    units = np.concatenate([program.point_whole, block_begin, block_begin + weights])
     numerators = np.concatenate([program.point_part, zero])
     number = numbered(units, numerators)
-    marks = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
-    marks[0, number], marks[1, number] = units, numerators
-    points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block)])
-    return (marks[0], marks[1]), points, (begin, end)
+    coordinates = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
+    coordinates[0, number], coordinates[1, number] = units, numerators
+    points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block_begin)])
+    return (coordinates[0], coordinates[1]), points, (begin, end)
 
 
 def _find_views(
-    program: Program, first: Side, last: Side, block: Longs, points: Longs
+    program: Program, first: Side, last: Side, block_begin: Longs, points: Longs
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
     """Return the view of every part, input, output and row of the finish table, and the region and shift of each.
 
-    Region: 2 * rank + buffer, or -1 - generation for a slot. O(n log n).
+    Region: 2 * rank + buffer, or -1 - generation for a slot. Third, the pairs of operations of `_find_generations`.
+    O(n log n).
 
     Rank 0 of `core.example.star` receives into two slots (regions -1 and -2), then adds them and its input (0) in its
     output (1):
@@ -171,23 +179,28 @@ def _find_views(
         [program.rank[program.part_op], np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))]
     )
     region, shift = 2 * rank + program.base_buffer[base], program.base_shift[base]
-    scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # all of them parts
+    scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # rows of parts: the finish table has no scratch
     generation, generations = _find_generations(program, scratch, points)
     region[scratch], shift[scratch] = -1 - generation, 0
     source = OUTPUT if program.in_place else INPUT
     part_count = len(program.part_base)
     region = np.concatenate([region[:part_count], 2 * first.rank + source, 2 * last.rank + OUTPUT, region[part_count:]])
     shift = np.concatenate(
-        [shift[:part_count], first.start - block[first.block], last.start - block[last.block], shift[part_count:]]
+        [
+            shift[:part_count],
+            first.start - block_begin[first.block],
+            last.start - block_begin[last.block],
+            shift[part_count:],
+        ]
     )
     return numbered(region, shift), (region, shift), generations
 
 
 def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
-    """Number the generations of slots: consecutive accesses of a slot with one origin (and one length, if it has
-    pieces).
+    """Number the generations of slots: consecutive accesses of a slot with one origin.
 
-    Also return the pairs of operations that must be ordered because a slot is reused. One sort.
+    Accesses of operations that are divided into pieces must also have one length. Also return the pairs of operations
+    that must be ordered because a slot is reused. One sort.
 
     Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
     must come after 0 and 1, and 3 after 2.
@@ -224,39 +237,41 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     # Per generation its first operation: assigned in reverse order, so the earliest one is stored last and stays.
     leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     leader[number[::-1]] = of[::-1]
-    follows = np.zeros(len(leader) + 1, bool)
-    follows[number[reused]] = True
-    # All accesses of a generation precede the first of the next, and that one precedes the rest of its own.
-    before, after = follows[1:][number], follows[:-1][number]
+    reuses_slot = np.zeros(len(leader) + 1, bool)  # per generation, whether another one used its slot before
+    reuses_slot[number[reused]] = True
+    # All accesses of a generation precede the first of the next, and that one precedes the rest of its own. A
+    # generation that another one follows is not the last, so number + 1 exists; the minimum only guards empty arrays.
+    is_followed, follows = reuses_slot[1:][number], reuses_slot[:-1][number]
     pairs = (
-        np.concatenate([of[before], leader[number[after]]]),
-        np.concatenate([leader[np.minimum(number[before] + 1, len(leader) - 1)], of[after]]),
+        np.concatenate([of[is_followed], leader[number[follows]]]),
+        np.concatenate([leader[np.minimum(number[is_followed] + 1, len(leader) - 1)], of[follows]]),
     )
     return generation, pairs
 
 
 def _find_memory(
-    marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
+    coordinates: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
 ) -> tuple[Longs, Longs]:
-    """Return per cell its first stretch of memory and their number; a cell whose view overlaps no other has one of its
-    own.
+    """Return per cell its first stretch of memory and the number of its stretches.
 
-    O(n log n). Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: it has three
-    stretches, of which the second is both cell 1 and cell 2.
+    A cell whose view overlaps no other has a stretch of its own. `view`, `atom`: per cell. `region`, `shift`: per view.
 
-    >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
-    >>> _find_memory(marks, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
+    O(n log n). Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: the buffer has
+    three stretches, of which the second is both cell 1 and cell 2.
+
+    >>> ends = np.array([0, 1, 2]), np.zeros(3, np.int64)
+    >>> _find_memory(ends, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
     (array([4, 5, 5, 6]), array([1, 1, 1, 1]))
     """
     cells = len(view)
     first, count = np.arange(cells), np.ones(cells, np.int64)
     # Cells of views that overlap nothing keep their own number as their only stretch of memory.
-    mixed = _find_overlapping(marks, view, atom, region, shift)
-    rows = np.flatnonzero(mixed[view]) if cells else first
+    overlaps = _find_overlapping(coordinates, view, atom, region, shift)
+    rows = np.flatnonzero(overlaps[view]) if cells else first
     if not len(rows):
         return first, count
-    cell_region, cell_shift, units, numerators = region[view[rows]], shift[view[rows]], *marks
-    # Number the ends of all mixed cells in memory order; the stretches between neighbours are the units of memory.
+    cell_region, cell_shift, units, numerators = region[view[rows]], shift[view[rows]], *coordinates
+    # Number the ends of all these cells in memory order; between neighbouring ends lies one stretch.
     number = numbered(
         np.tile(cell_region, 2), np.concatenate([units[atom[rows]] + cell_shift, units[atom[rows] + 1] + cell_shift]),
         np.concatenate([numerators[atom[rows]], numerators[atom[rows] + 1]]),
@@ -266,13 +281,13 @@ def _find_memory(
     return first, count
 
 
-def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
+def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
     """Return per view whether it is of a buffer in which some views may overlap. O(n log n).
 
     Views 0 and 1 of buffer 0 overlap, view 2 is alone in buffer 1:
 
-    >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
-    >>> _find_overlapping(marks, np.array([0, 1, 2]), np.array([0, 0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0]))
+    >>> ends = np.array([0, 1, 2]), np.zeros(3, np.int64)
+    >>> _find_overlapping(ends, np.array([0, 1, 2]), np.array([0, 0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0]))
     array([ True,  True, False])
     """
     views = len(region)
@@ -284,7 +299,7 @@ def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, regi
     is_seen = np.zeros(views, bool)
     is_seen[view] = True
     rows = np.flatnonzero(is_seen & (region >= 0))
-    units, numerators = marks
+    units, numerators = coordinates
     ends = numbered(
         np.concatenate([units[low[rows]] + shift[rows], units[high[rows]] + shift[rows]]),
         np.concatenate([numerators[low[rows]], numerators[high[rows]]]),
@@ -297,11 +312,11 @@ def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, regi
     reach = np.maximum.accumulate(row_region * span + end[order]) if len(row_region) else row_region
     clash = np.zeros(len(row_region), bool)
     clash[1:] = (row_region[1:] == row_region[:-1]) & (reach[:-1] > row_region[1:] * span + begin[order][1:])
-    bad = np.zeros(int(region.max(initial=-1)) + 1, bool)
-    bad[row_region[clash]] = True
-    mixed = np.zeros(views, bool)
-    mixed[rows] = bad[region[rows]]
-    return mixed
+    region_overlaps = np.zeros(int(region.max(initial=-1)) + 1, bool)
+    region_overlaps[row_region[clash]] = True
+    overlaps = np.zeros(views, bool)
+    overlaps[rows] = region_overlaps[region[rows]]
+    return overlaps
 
 
 def by_memory(cells: Cells) -> tuple[Longs, Longs]:
@@ -317,11 +332,11 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     >>> cells.op[access[stretch == 3]].tolist(), cells.written[access[stretch == 3]].tolist()
     ([2, 3, 4, 9], [True, False, False, False])
     """
-    several = cells.stretches[cells.cell]
-    if int(several.sum()) > MOST_STRETCHES:
+    stretch_count = cells.stretches[cells.cell]
+    if int(stretch_count.sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")
-    access = np.repeat(np.arange(len(cells.op)), several)
-    stretch = ranges(cells.memory[cells.cell], several)
+    access = np.repeat(np.arange(len(cells.op)), stretch_count)
+    stretch = ranges(cells.memory[cells.cell], stretch_count)
     # Sort key within a stretch: inputs have operation -1, hence + 1; odd numbers are writes, so reads come first.
     moment = 2 * (cells.op[access] + 1) + cells.written[access]
     bound = 2 * (cells.operations + 2)

@@ -72,17 +72,17 @@ def _check_run(program: Program, unit: int, seed: int) -> None:
     outputs = run_program(program, inputs, seed=seed)
     _, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
-    ends: dict[int, Bools] = defaultdict(lambda: np.zeros(0, bool))
+    results: dict[int, Bools] = {}  # per rank, which elements of the buffer are results in place
     for rank, block, start in zip(last.rank.tolist(), last.block.tolist(), last.start.tolist(), strict=True):
         stretch = slice(start * unit, (start + int(weights[block])) * unit)
         if not np.array_equal(outputs[rank][stretch], expected[rank, block]):
             raise Invalid(f"rank {rank} ends with wrong data in block {block} (run {seed}, {unit} elements a unit)")
         if program.in_place:
-            ends.setdefault(rank, np.zeros(len(outputs[rank]), bool))[stretch] = True
-    # Outside of the results no input may change: in place all but `ends`, out of place everything.
+            results.setdefault(rank, np.zeros(len(outputs[rank]), bool))[stretch] = True
+    # No input may change, except that in place the results are written over some.
     for rank, array in enumerate(copies):
-        touched = ends[rank] if program.in_place and rank in ends else np.zeros(len(array), bool)
-        if not np.array_equal(inputs[rank][~touched], array[~touched]):
+        is_result = results[rank] if program.in_place and rank in results else np.zeros(len(array), bool)
+        if not np.array_equal(inputs[rank][~is_result], array[~is_result]):
             raise Invalid(f"rank {rank}: what is no result was written over (run {seed})")
 
 
@@ -92,14 +92,14 @@ def _make_case(program: Program, unit: int, seed: int) -> tuple[list[Array], dic
     relation, weights = collective.relation, collective.weights
     first, _ = sides(collective, program.in_place)
     random = np.random.default_rng(seed)
-    named: dict[tuple[int, int], Array] = {}
+    data: dict[tuple[int, int], Array] = {}  # by (block, contribution)
     # Random 64-bit data per contribution: a sum of wrong contributions differs, almost surely.
     for block, name in _distinct_pairs(relation.pre_block, relation.pre_id):
-        named[block, name] = random.integers(-(2**63), 2**63 - 1, int(weights[block]) * unit)
-    contributions: dict[tuple[int, int], list[int]] = defaultdict(list)
-    every: dict[int, list[int]] = defaultdict(list)
-    for block, name in named:
-        every[block].append(name)
+        data[block, name] = random.integers(-(2**63), 2**63 - 1, int(weights[block]) * unit)
+    contributions: dict[tuple[int, int], list[int]] = defaultdict(list)  # by (rank, block)
+    all_names: dict[int, list[int]] = defaultdict(list)  # by block
+    for block, name in data:
+        all_names[block].append(name)
     for block, rank, name in zip(
         *(c.tolist() for c in (relation.pre_block, relation.pre_rank, relation.pre_id)), strict=True
     ):
@@ -107,14 +107,14 @@ def _make_case(program: Program, unit: int, seed: int) -> tuple[list[Array], dic
     buffers = [random.integers(0, 99, int(weight) * unit) for weight in first.size]
     for rank, block, start in zip(first.rank.tolist(), first.block.tolist(), first.start.tolist(), strict=True):
         stretch = slice(start * unit, (start + int(weights[block])) * unit)
-        buffers[rank][stretch] = _sum_arrays([named[block, name] for name in contributions[rank, block]])
+        buffers[rank][stretch] = _sum_arrays([data[block, name] for name in contributions[rank, block]])
     sums: dict[tuple[int, int], Array] = {}
     expected = {}
     columns = (relation.post_block, relation.post_rank, relation.post_want)
     for block, rank, want in zip(*(c.tolist() for c in columns), strict=True):
         if (block, want) not in sums:
-            names = every[block] if want < 0 else relation.wants[want]
-            sums[block, want] = _sum_arrays([named[block, name] for name in names])
+            names = all_names[block] if want < 0 else relation.wants[want]
+            sums[block, want] = _sum_arrays([data[block, name] for name in names])
         expected[rank, block] = sums[block, want]
     return buffers, expected
 

@@ -197,10 +197,11 @@ class _Reader:
             raise Invalid("is damaged: the checksum of its head is wrong")
         if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
-        # `at`: read position in the head; `free`: the first byte after the sections that were read.
-        self.data, self.ranks, self.at, self.free = data, ranks, HEADER.size, head
-        self.end = head - 2 * ranks * DIRECTORY_ENTRY.size
-        names = self._take_array("<i4", members), self._take_array("<i4", roots)
+        self.data, self.ranks = data, ranks
+        self.at = HEADER.size  # read position in the head
+        self.end = head - 2 * ranks * DIRECTORY_ENTRY.size  # of the tables of the head; the directory follows
+        self.free = head  # the first byte after the sections that were read
+        member_ranks, root_ranks = self._take_array("<i4", members), self._take_array("<i4", roots)
         weights = self._take_array("<i8", blocks)
         try:
             self.label = self._take_bytes(label).decode()
@@ -210,8 +211,9 @@ class _Reader:
         if self.at != self.end:
             raise Invalid("its head has not the length that it tells")
         self.collective = Collective(
-            _KINDS[kind], ranks, tuple(names[0].tolist()), tuple(names[1].tolist()), weights.astype(np.int64), custom
-        )
+            _KINDS[kind], ranks, tuple(member_ranks.tolist()), tuple(root_ranks.tolist()), weights.astype(np.int64),
+            custom,
+        )  # fmt: skip
         refuse_collective(self.collective)
         if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:
             raise Invalid("its head does not fit its collective")
@@ -263,14 +265,14 @@ class _Reader:
         (True, [0, 0, 0, 0, 0, 0, 0, 0], [0, 4, 6, 8])
         """
         sections = [self._decode_section(variant, rank) for rank in range(self.ranks)]
-        # Stage 1: concatenate the tables of all ranks; `before` are the rows of each table at earlier ranks.
+        # Stage 1: concatenate the tables of all ranks. `before`: the number of rows of each table at earlier ranks.
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count
         points, bases, classes, slots, ops, part_table, waits, finish = (
             np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
         )
-        # Stage 2: numbers within a section become numbers of the whole by the rows of earlier ranks. (name, of, per):
-        # add the offset of table `of`, once per row of table `per`.
+        # Stage 2: row numbers count within a section; add the rows of earlier ranks. (name, of, per): a column of table
+        # `per` (by its number in TABLES) holds row numbers of table `of`.
         shift = {
             name: np.repeat(before[:, of], count[:, per])
             for name, of, per in (

@@ -63,7 +63,8 @@ def refuse_work(program: Program) -> None:
 def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
     """Return which slots are larger than the largest part written into them.
 
-    `size`: units and numerator of every slot; `written`: slot, units and numerator of every written part.
+    A size or length is `units` + numerator / denominator, in units of weight. `size`: units and numerator of every
+    slot. `written`: slot, units and numerator of every written part.
     """
     into, units, numerators = written
     # The last of each slot in this order is the largest part written into it.
@@ -92,10 +93,9 @@ def complain(program: Program, faulty: Bools, complaint: str) -> None:
 
 
 def refuse_form(program: Program) -> Envelopes:
-    """Raise Invalid, naming rank and operation, if a number makes no sense; return the envelopes of the program's
-    messages.
+    """Raise Invalid, naming rank and operation, if a number makes no sense.
 
-    O(n log n).
+    Return the envelopes of the program's messages. O(n log n).
     """
     refuse_collective(program.collective)
     _refuse_columns(program)
@@ -265,24 +265,23 @@ def _refuse_slots(program: Program) -> None:
     rows = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
     of, base = program.part_op[rows], program.part_base[rows]
     slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
-    kind = program.slot_class[slot]
-    own = program.class_whole[kind], program.class_part[kind]
+    size_class = program.slot_class[slot]
+    units, numerators = program.class_whole[size_class], program.class_part[size_class]
     # A part must lie within its slot, which begins at `origin` and has the size of its class.
     reach = span(program, origin, end[rows])
     outside = _lies_before(program, begin[rows], origin)
-    outside |= (reach[0] > own[0]) | ((reach[0] == own[0]) & (reach[1] > own[1]))
-    outside |= program.class_pieces[kind] != program.pieces[of]
+    outside |= (reach[0] > units) | ((reach[0] == units) & (reach[1] > numerators))
+    outside |= program.class_pieces[size_class] != program.pieces[of]
     # Pieces of a slot are addressed from its origin, so a part in pieces must begin there.
-    several = program.pieces[of] > 1
-    outside |= several & _lies_before(program, origin, begin[rows])
+    outside |= (program.pieces[of] > 1) & _lies_before(program, origin, begin[rows])
     bad = np.zeros(program.operations, bool)
     bad[of[outside]] = True
     complain(program, bad, "a part leaves its slot, or has other pieces than that")
     # The reverse: no slot may be larger than needed, which would let a file claim memory.
     into = writes(program)[rows]
-    each = program.class_whole[program.slot_class], program.class_part[program.slot_class]
+    sizes = program.class_whole[program.slot_class], program.class_part[program.slot_class]
     written = span(program, begin[rows], end[rows])
-    large = oversized(program.slot_class, each, (slot[into], written[0][into], written[1][into]))
+    large = oversized(program.slot_class, sizes, (slot[into], written[0][into], written[1][into]))
     if large.any():
         at = int(np.argmax(large))
         rank = int(np.searchsorted(program.slot_ptr, at, side="right")) - 1
@@ -319,10 +318,10 @@ def _compare_messages(program: Program) -> Envelopes:
 
 
 def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
-    """Join adjacent parts of each operation into stretches.
+    """Join adjacent parts of each operation into stretches (intervals of the line).
 
-    Return per operation its first stretch and their number, and the stretches as (units, numerator) of begin and of
-    end.
+    Return per operation its first stretch and the number of its stretches; and of every stretch the units and numerator
+    of its begin and of its end.
 
     Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
 

@@ -1,10 +1,11 @@
 """The type of programs, and their addresses: at one message size (`bind`), or in equal chunks (`chunked`).
 
-A program is a schedule compiled to operations per rank. Operations move and combine *parts*, stretches of buffers. A
+A program is a schedule compiled to operations per rank. Operations move and combine *parts*, intervals of buffers. A
 part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
 of weight; point `whole + part / denominator` is at element unit * whole + floor(unit * part / denominator), where
 `unit` is the number of elements per weight 1. The base states the buffer and a shift, or the slot of scratch and the
-point (origin) at which the slot begins. A *class* is a size of slots. So a program is valid for every size.
+point (origin) at which the slot begins. A *class* is a size of slots, given in units of weight, too. All of this is
+independent of `unit`, so a program is valid for every size.
 
 Example: an allreduce of a block of weight 1 in thirds. The middle third is the part from point 1/3 to 2/3; at unit = 10
 it is elements 3 to 5. `chunked` takes unit = 3, the least at which no point is rounded, for formats that count in
@@ -44,14 +45,30 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Operations of all ranks, as columns: those of rank r are rows op_ptr[r] to op_ptr[r + 1] - 1, by ascending
-    `when`.
+    """Operations of all ranks, as columns.
 
-    `when`: a time that orders operations on all ranks (twice the step, plus 1 for folds); no clock. `part_ptr`,
-    `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`: CSR by rank. A
-    part's base is a row of the bases, a base's slot counts within its rank. `finish_*`: stretches of the output that
-    avg divides by a count. `joint`: per operation -1 or the schedule's joint that its message belongs to; empty if
-    there is none. It only states which operations switches may perform; files of programs do not hold it.
+    A column `x_ptr` says which rows of table x belong to owner i: rows x_ptr[i] to x_ptr[i + 1] - 1. Operations, bases,
+    slots and the finish table belong to ranks; parts and waits belong to operations.
+
+    `point_*`
+        Points on the line of all blocks.
+    `base_*`
+        Where parts lie: the buffer and a shift; in scratch the slot (counted within its rank) and its origin.
+    `class_*`, `slot_class`
+        Sizes of slots, and the class of every slot.
+    `kind`, `channel`, `peer`, `pieces`
+        Per operation; `peer` is the other rank of a message.
+    `when`
+        Per operation, a time (no clock) that orders operations on all ranks: twice the step, plus 1 for folds.
+    `part_*`
+        Per part the points at which it begins and ends, and its base. The first part of a fold is its result.
+    `wait`
+        Rows of operations that the owner waits for.
+    `finish_*`
+        Intervals of the output, and the count by which avg divides each.
+    `joint`
+        Per operation the schedule's joint that its message belongs to, or -1; empty if there are no joints. It only
+        states which operations switches may perform; files of programs do not hold it.
     """
 
     collective: Collective
@@ -161,16 +178,15 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """Addresses of a program at one size, in elements: per part its buffer, where it begins there, its length and its
-    stride."""
+    """Addresses of a program at one size, in elements."""
 
-    unit: int
-    at: Longs  # per point
-    buffer: Longs
-    begin: Longs
-    length: Longs
-    stride: Longs  # between pieces in scratch; 0 elsewhere
-    sizes: NDArray[np.int64]  # per rank: input, output, scratch
+    unit: int  # elements per weight 1 of a block
+    at: Longs  # per point its element on the line of all blocks
+    buffer: Longs  # per part
+    begin: Longs  # per part, within its buffer
+    length: Longs  # per part
+    stride: Longs  # per part the distance between its pieces in scratch; 0 elsewhere
+    sizes: NDArray[np.int64]  # per rank: elements of input, output and scratch
 
     def piece(self, part_row: int, piece: int, pieces: int) -> tuple[int, int]:
         """Return where a piece of a part begins and ends in its buffer."""
@@ -221,7 +237,7 @@ def bind(program: Program, unit: int) -> Bound:
     # Points round down, sizes of classes round up: no slot is too small for the part that it holds.
     at = positions(program.point_whole, program.point_part, program.denominator, unit)
     class_size = -positions(-program.class_whole, -program.class_part, program.denominator, unit)  # rounded up
-    # Every piece gets as much space as the largest (rounded up), so pieces are at a constant stride.
+    # Every piece gets as much space as the largest piece, so pieces are at a constant stride.
     stride = -(-class_size // program.class_pieces)
     slot_room = (stride * program.class_pieces)[program.slot_class]
     # The slots of a rank lie side by side in its scratch: prefix sum over all slots, less that at the rank's first.
@@ -273,7 +289,7 @@ def usage(program: Program, unit: int) -> Usage:
 
 
 def grain(program: Program) -> int:
-    """Return the least number of elements per unit at which no point is rounded. O(points).
+    """Return the grain of a program: the least number of elements per weight 1 at which no point is rounded. O(points).
 
     Two ranks that swap their blocks as a whole, and in halves:
 
@@ -319,11 +335,11 @@ def job_of(collective: Collective) -> tuple[int, ...]:
     return collective.members if collective.custom is None else tuple(range(collective.ranks))
 
 
-def counted_anew(collective: Collective, members: Sequence[int]) -> Collective:
+def collective_among(collective: Collective, members: Sequence[int]) -> Collective:
     """Return the collective among these members only, renumbered in their order."""
     if len(members) == collective.ranks:
         return collective
-    number = {rank: place for place, rank in enumerate(members)}
+    number = {rank: index for index, rank in enumerate(members)}
     roots = tuple(number[root] for root in collective.roots)
     return Collective(collective.kind, len(members), roots=roots, weights=collective.weights)
 
@@ -341,5 +357,5 @@ def among(program: Program, members: Sequence[int]) -> Program:
     if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
         raise Unsupported("a rank that does not take part would have to help; plan on the machine without it (--only)")
     shortened: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
-    collective = counted_anew(program.collective, members)
+    collective = collective_among(program.collective, members)
     return replace(program, collective=collective, peer=number[program.peer], **shortened)

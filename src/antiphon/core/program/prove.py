@@ -1,11 +1,10 @@
 """Prove that a program computes its collective: for every number of elements, data type and operator.
 
-Nothing is run and no size is tried. cells.py lists the accesses of all operations to *cells*, stretches of memory that
-exist at every size. Then:
+Nothing is run and no size is tried. cells.py lists the accesses of all operations to *cells*, intervals of memory that
+exist at every size. Each access reads or writes one cell. Then:
 
 1. Every access that reads has a definite source: the last write to its cell before it, in the order of operations.
-Waits
-   must enforce this order in every run (`unordered`); if they do, any legal order gives the same values.
+   Waits must enforce this order in every run (`unordered`); if they do, any legal order gives the same values.
 2. Values are computed along these sources. A value is a multiset of contributions; instead of listing them, each
    contribution is a random number of 128 bits, drawn anew for every proof, and a value is their sum with their count.
    Different multisets of n contributions have equal sums with a probability below n^2 / 2^128, even if the program
@@ -40,9 +39,10 @@ MOST_LEVELS = 1000  # the longest chain of waits that is followed
 def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
     """Return for every pair whether the later operation may start before the earlier one is done.
 
-    `piecewise`: it is enough that piece i waits for piece i. Waits are transitive; if consecutive operations differ in
-    pieces, or have none, all pieces wait for all. Direct waits take one look-up; the others are followed breadth first.
-    Raises Unsupported if that takes too long: lowering makes chains of two waits, seldom three.
+    `piecewise`: per pair, whether it is enough that piece i waits for piece i. Waits are transitive. If an operation
+    has another number of pieces than one that it waits for, or both have a single piece, all its pieces wait for all of
+    the other. Direct waits take one look-up; chains of waits are followed breadth first. Raises Unsupported if that
+    takes too long: lowering makes chains of two waits, seldom three.
 
     Operation 1 waits for 0, 2 for 1; so 2 comes after 0, but nothing keeps 3 from overtaking 2:
 
@@ -55,14 +55,17 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     pieces, count = program.pieces, max(program.operations, 1)
     # Direct waits as sorted keys: one binary search per pair.
     edges = np.sort(program.wait_op * count + program.wait)
-    open_ = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
-    coarse = pieces[earlier] > 1
-    coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would only order equal pieces
-    todo = np.union1d(open_, np.flatnonzero(coarse))
+    has_no_wait = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
+    # If all pieces must wait for all, a direct wait between equal numbers of pieces, which orders only equal pieces, is
+    # not enough.
+    needs_more = pieces[earlier] > 1
+    needs_more &= (pieces[earlier] == pieces[later]) & ~piecewise
+    undecided = np.union1d(has_no_wait, np.flatnonzero(needs_more))
     missing = np.zeros(len(earlier), bool)
-    missing[todo] = True
-    pair, at = todo, later[todo]
-    all_pieces = np.zeros(len(todo), bool)
+    missing[undecided] = True
+    # State of the search: for `pair` it has reached operation `at`; `all_pieces`: by waits of all pieces for all.
+    pair, at = undecided, later[undecided]
+    all_pieces = np.zeros(len(undecided), bool)
     first, wait_counts = program.wait_ptr[:-1], np.diff(program.wait_ptr)
     steps = levels = 0
     # Breadth-first search backwards over waits, for all undecided pairs at once.
@@ -71,13 +74,13 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
         steps, levels = steps + int(each.sum()), levels + 1
         if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
-        to = program.wait[ranges(first[at], each)]
-        before, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
-        all_pieces |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
-        missing[pair[(to == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
+        awaited = program.wait[ranges(first[at], each)]
+        waiter, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
+        all_pieces |= (pieces[awaited] != pieces[waiter]) | (pieces[awaited] == 1)
+        missing[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
         # Operations are numbered in topological order: below `earlier` the search cannot succeed any more.
-        go = (to > earlier[pair]) & missing[pair]
-        key = distinct((pair[go] * count + to[go]) * 2 + all_pieces[go])
+        goes_on = (awaited > earlier[pair]) & missing[pair]
+        key = distinct((pair[goes_on] * count + awaited[goes_on]) * 2 + all_pieces[goes_on])
         pair, at, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
     return missing
 
@@ -95,8 +98,7 @@ def _contains_keys(sorted_keys: Longs, keys: Longs) -> Bools:
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
-    """Return the distinct pairs of two operations; if a pair occurs both piecewise and not, the stricter (not
-    piecewise) one.
+    """Return the distinct pairs of two different operations; a pair is piecewise only if it is so at all occurrences.
 
     >>> pairs_of(np.array([0, 2, 0]), np.array([1, 3, 1]), np.array([True, True, False]), 4)
     (array([0, 2]), array([1, 3]), array([False,  True]))
@@ -130,8 +132,10 @@ def prove(*programs: Program) -> None:
 
 
 def _with_all_points(programs: Sequence[Program]) -> list[Program]:
-    """Give each program the points of all, so that their data are cut alike."""
-    # Ranks may mix the variants of one file, so their messages must be compared on the same atoms.
+    """Give each program the points of all programs, so that their lines are cut into the same atoms.
+
+    Ranks may mix the variants of one file (in place and out of place), so their messages must be comparable.
+    """
     if len({(program.collective, program.denominator) for program in programs}) > 1:
         raise Invalid("its variants are of two collectives, or cut by different denominators")
     units, numerators = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
@@ -177,20 +181,20 @@ def _find_sources(cells: Cells) -> Longs:
     stretch, access = by_memory(cells)
     count = len(access)  # columns from here on are in this order
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
-    place = np.arange(count)
-    fresh = starts(stretch)
+    position = np.arange(count)
+    fresh = starts(stretch)  # whether a run begins here
     # For every position: where its run begins, and the last write up to it.
-    begin = np.maximum.accumulate(np.where(fresh, place, 0)) if count else place
-    last = np.maximum.accumulate(np.where(written, place, -1)) if count else place
+    begin = np.maximum.accumulate(np.where(fresh, position, 0)) if count else position
+    last = np.maximum.accumulate(np.where(written, position, -1)) if count else position
     before = np.append(-1, last)[:count]  # the last write before this access
     before = np.where(before < begin, -1, before)
     reads = np.flatnonzero(~written)
     has_writer = before[reads] >= 0
     has_writer[has_writer] = cell[before[reads[has_writer]]] == cell[reads[has_writer]]
     _refuse_reads(cells, access[reads[~has_writer]])
-    # Within one operation: its writes next to other accesses of its own.
-    same = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
-    at = np.flatnonzero(same)
+    # Writes that come directly after another access of the same operation: the operation touches the stretch twice.
+    touches_twice = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
+    at = np.flatnonzero(touches_twice)
     bad = np.zeros(cells.operations, bool)
     bad[op[at[written[at - 1]]]] = True
     complain(cells.program, bad, "it writes twice to the same elements")
@@ -198,15 +202,15 @@ def _find_sources(cells: Cells) -> Longs:
     complain(cells.program, bad, "its result stands partly on an operand")
     _refuse_spoiling(cells, fresh, op, cell, written)
     # For every position: the next write from it on, in its run; -1 if there is none.
-    following = np.minimum.accumulate(np.where(written, place, count)[::-1])[::-1] if count else place
+    following = np.minimum.accumulate(np.where(written, position, count)[::-1])[::-1] if count else position
     end = np.append(begin, count)  # per position the begin of its run, and one entry for "no following write"
     following = np.where((following < count) & (end[np.minimum(following, count)] == begin), following, -1)
     overwritten = reads[following[reads] >= 0]
-    again = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
+    rewrites = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
     # (before, after) pairs: a read after its write, a write after a read, a write after a write.
     pairs = (
-        np.concatenate([before[reads], overwritten, again - 1]),
-        np.concatenate([reads, following[overwritten], again]),
+        np.concatenate([before[reads], overwritten, rewrites - 1]),
+        np.concatenate([reads, following[overwritten], rewrites]),
     )
     # The order found above is only right if waits enforce it in every run.
     _refuse_races(cells, access[pairs[0]], access[pairs[1]])
@@ -223,7 +227,7 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
     if at < cells.inputs.start:
         text = "it reads what no input is and no operation before it has written as this stretch of the line"
         raise Invalid(f"{op_text(program, int(cells.op[at]))}: {text}")
-    rank, block = (int(c[cells.row[at]]) for c in (cells.last.rank, cells.last.block))
+    rank, block = (int(c[cells.row[at]]) for c in (cells.output_side.rank, cells.output_side.block))
     raise Invalid(f"rank {rank} ends without block {block}, which the {program.collective.kind} gives to it")
 
 
@@ -233,17 +237,17 @@ def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written
         return
     run = np.cumsum(fresh) - 1
     last = np.append(fresh[1:], True)
-    ends = op[last] == cells.operations  # whether it is of an output
-    at = np.flatnonzero(written & (op >= 0) & cells.output[cell])
+    is_result = op[last] == cells.operations  # per run: its last access reads a final output
+    at = np.flatnonzero(written & (op >= 0) & cells.in_output[cell])
     bad = np.zeros(cells.operations, bool)
-    bad[op[at[~ends[run[at]]]]] = True
+    bad[op[at[~is_result[run[at]]]]] = True
     complain(cells.program, bad, "it writes over an input that is no output")
 
 
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     """Raise Invalid if two accesses of the same elements, one of them a write, are not ordered by waits."""
     program = cells.program
-    piecewise_ok = (cells.chunk[earlier] == cells.chunk[later]) & (cells.chunk[earlier] >= 0)
+    piecewise_ok = (cells.same_pieces[earlier] == cells.same_pieces[later]) & (cells.same_pieces[earlier] >= 0)
     reused = cells.generations
     x = np.concatenate([cells.op[earlier], reused[0]])
     y = np.concatenate([cells.op[later], reused[1]])
@@ -262,21 +266,22 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Sums of contributions and their counts, per writing access; and the required ones, per row of outputs."""
+    """Values: sums of the random numbers of their contributions, and counts of contributions."""
 
-    sums: Words
-    count: Longs
-    sent: Words  # per stretch of all messages
-    required: Words
-    required_count: Longs
+    sums: Words  # per access; only those of writing accesses are set
+    count: Longs  # likewise
+    sent: Words  # the sums that messages carry, per atom of each message
+    required: Words  # per row of `output_side` the sum that the collective demands
+    required_count: Longs  # and the count
 
 
 def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
-    """Compute the values of all writes, level by level: values depend only on writes at earlier times (`when`).
+    """Compute the values of all writes, level by level.
 
-    A writing access has the sum of the values that its operation reads: value[write] = sum of value[source[read]]. A
-    received value is the one that was read by the send. In `core.example.star` each rank contributes one number:
-    accesses 0 and 1 receive one each, 2 is the sum of three, and all outputs read that:
+    A value depends only on writes of operations with a smaller `when` (the time column of programs, which orders
+    operations). A writing access has the sum of the values that its operation reads: value[write] = sum of
+    value[source[read]]. A receive has the value that its send reads. In `core.example.star` each rank contributes one
+    number: accesses 0 and 1 receive one each, access 2 is the sum of three, and all outputs read that sum:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
@@ -293,9 +298,9 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     # At the start: the inputs of the collective.
     sums[cells.inputs], count[cells.inputs] = initial[0][rows], initial[1][rows]
     program = cells.program
-    target, sources, crossing = _list_moves(cells)
+    target, sources, message_reads = _list_moves(cells)
     sources = source[sources]
-    carried = sources[:crossing]
+    carried = sources[:message_reads]
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
     target, sources, when = target[order], sources[order], when[order]
@@ -318,15 +323,12 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
 
 
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
-    """Return (writing access, reading access) pairs, those of messages first, and the number of the latter."""
+    """Return (writing access, reading access) pairs, those of messages first, and how many pairs are of messages."""
     program = cells.program
-    head, length, ptr = (
-        np.append(cells.head, cells.inputs.start),
-        np.append(0, np.cumsum(cells.length)),
-        program.part_ptr,
-    )
-    total = np.diff(length[ptr])
-    start = head[ptr[:-1]]
+    head = np.append(cells.head, cells.inputs.start)  # per part its first access; one more entry for joins at the end
+    ptr = program.part_ptr
+    total = np.diff(np.append(0, np.cumsum(cells.length))[ptr])  # per operation the number of its accesses
+    start = head[ptr[:-1]]  # per operation its first access
     send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
     operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
@@ -338,22 +340,26 @@ def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
 
 
 def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
-    """Return the value of each input row, and the required value of each output row, by the collective's relation."""
+    """Return the value of each row of `input_side`, and the required value of each row of `output_side`.
+
+    Both follow from the collective's relation: which contributions ranks begin with, and which they must end with.
+    """
     relation = cells.program.collective.relation
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
     names, which = np.unique(name, return_inverse=True)
     # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
     number = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
     ones = np.ones(len(names), np.int64)
-    place = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block
-    row = np.searchsorted((cells.first.rank << 32) | cells.first.block, place)
-    initial = _sum_by_row(row, which, number, ones, len(cells.first.rank))
-    everything = _sum_by_row(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
-    place = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
-    row = np.searchsorted((cells.last.rank << 32) | cells.last.block, place)
-    block, want = (np.zeros(len(cells.last.rank), np.int64) for _ in range(2))
+    key = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block  # rank and block as one number
+    row = np.searchsorted((cells.input_side.rank << 32) | cells.input_side.block, key)
+    initial = _sum_by_row(row, which, number, ones, len(cells.input_side.rank))
+    per_block = _sum_by_row(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
+    key = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
+    row = np.searchsorted((cells.output_side.rank << 32) | cells.output_side.block, key)
+    block, want = (np.zeros(len(cells.output_side.rank), np.int64) for _ in range(2))
     block[row], want[row] = relation.post_block, relation.post_want
-    sums, count = everything[0][block], everything[1][block]
+    # Most ranks want all contributions to a block (-1); the others list the contributions that they want.
+    sums, count = per_block[0][block], per_block[1][block]
     listed = np.flatnonzero(want >= 0)
     if len(listed):
         lengths = np.array([len(ids) for ids in relation.wants], np.int64)
@@ -364,8 +370,8 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         id_rows = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
         if not len(names) or np.any(names[id_rows] != at):
             raise Invalid("its relation wants what no rank contributes")
-        own = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, ones, len(listed))
-        sums[listed], count[listed] = own
+        values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, ones, len(listed))
+        sums[listed], count[listed] = values
     return initial, (sums, count)
 
 
@@ -383,7 +389,7 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     rows, at = cells.row[cells.outputs], source[cells.outputs]
     wrong = values.count[at] != values.required_count[rows]
     wrong |= np.any(values.sums[at] != values.required[rows], axis=1)
-    program, last = cells.program, cells.last
+    program, last = cells.program, cells.output_side
     kind = program.collective.kind
     if wrong.any():
         row = int(rows[np.argmax(wrong)])
@@ -391,10 +397,10 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
             f"rank {int(last.rank[row])} ends with wrong data in block {int(last.block[row])}: it is no {kind}"
         )
     divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
-    inside = cells.ends < len(divisor)
-    ends = cells.ends[inside]
-    twice = np.bincount(ends, minlength=1).max(initial=0) > 1
-    divisor[ends] = program.finish_count[cells.end_row[inside]]
+    inside = cells.finish_cell < len(divisor)
+    divided = cells.finish_cell[inside]
+    twice = np.bincount(divided, minlength=1).max(initial=0) > 1
+    divisor[divided] = program.finish_count[cells.finish_row[inside]]
     output_cells = cells.cell[cells.outputs]
     contributions, divisors = values.required_count[rows], divisor[output_cells]
     wrong = (divisors != contributions) & ((divisors != 0) | (contributions != 1))

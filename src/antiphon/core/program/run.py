@@ -2,9 +2,12 @@
 
 Input: a program and one array per rank. Output: the result of every rank. This simulates the worst runtime that is
 still legal, to test programs: a send and its receive proceed only when both have started, and everything that could be
-reordered is. Independent of schedules. An *instance* is one piece of an operation; it starts at one moment and is done
-at some later one, and its reads and writes in between are checked for races with all other running instances of its
-rank.
+reordered is. It reads only the program, never the schedule from which the program was made.
+
+An operation sends, receives, folds (combines operands into a result) or joins (only waits). It reads and writes
+*parts*, intervals of the rank's buffers; the first part of a fold is its result. An operation may be divided into
+pieces. An *instance* is one piece of an operation. It starts at one moment and is done at some later one; in between,
+its reads and writes are checked for races with all other started instances of its rank.
 
 Example: if rank 0 sends to 1 before it receives from 1, and rank 1 likewise, on one strictly ordered channel, neither
 send can complete: the run ends with the error "deadlock".
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.interpret.buffers import take_inputs
-from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, RECEIVE, SEND, Bound, Program, bind
+from antiphon.core.program.kinds import FOLD, INPUT, NAMES, RECEIVE, SEND, Bound, Program, bind
 from antiphon.errors import Invalid
 
 Array = NDArray[Any]
@@ -42,10 +45,10 @@ def run_program(
     """Return the output of every rank; `inputs` as for `interpret` (in place: the users' buffers, which are written
     to).
 
-    `strict`: channels start their instances in order; False: any ready instance may start, only messages stay in order;
-    None: the seed chooses. Raises Invalid for a deadlock, for messages whose lengths differ, for an access outside its
-    buffer, and for a race: an element is touched while another operation may write it. Meant for tests: Python code per
-    instance.
+    `strict` True: channels start their instances in order. False: any ready instance may start, only messages stay in
+    order. None: the seed chooses. Raises Invalid for a deadlock, for messages whose lengths differ, for an access
+    outside its buffer, and for a race: an element is touched while another operation may write it. Meant for tests: it
+    executes Python code per instance.
     """
     combine = combine_of(op)
     buffers = take_inputs(program.collective, inputs, dtype, program.in_place)
@@ -57,7 +60,7 @@ def run_program(
     scratch = [_fill_with_garbage(spoiled, int(n), buffers.dtype) for n in bound.sizes[:, 2]]
     data = _Data(program, bound, [list(three) for three in zip(buffers.arrays, outputs, scratch, strict=True)], combine)
     with np.errstate(all="ignore"):
-        _Machine(program, data, random, random.random() < 0.5 if strict is None else strict).run()
+        _Simulation(program, data, random, random.random() < 0.5 if strict is None else strict).run()
         if op == "avg":
             _divide_averages(program, bound, outputs)
     return outputs
@@ -69,18 +72,24 @@ def _fill_with_garbage(random: np.random.Generator, count: int, dtype: np.dtype[
 
 
 def _divide_averages(program: Program, bound: Bound, outputs: list[Array]) -> None:
-    """Divide the results of avg, as the finish table states."""
-    at = bound.at
+    """Divide the results of avg: the finish table lists intervals of the output and the count to divide each by.
+
+    An address is the element at a point of the line of all blocks (`bound.at`), plus the shift of its base.
+    """
     for rank, target in enumerate(outputs):
         for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
             base, begin, end = (int(c[row]) for c in (program.finish_base, program.finish_begin, program.finish_end))
-            first = int(program.base_shift[base]) * bound.unit
-            stretch = slice(first + int(at[begin]), first + int(at[end]))
+            shift = int(program.base_shift[base]) * bound.unit
+            stretch = slice(shift + int(bound.at[begin]), shift + int(bound.at[end]))
             target[stretch] = average(target[stretch], int(program.finish_count[row]))
 
 
 class _Data:
-    """The buffers of all ranks, and the effect of instances on them."""
+    """The buffers of all ranks, and the effect of instances on them.
+
+    In place, input and output of a rank are one array. Programs in place then name it only as output, so that races are
+    found although they are counted per buffer.
+    """
 
     def __init__(self, program: Program, bound: Bound, buffers: list[list[Array]], combine: np.ufunc) -> None:
         self.program, self.bound, self.buffers, self.combine = program, bound, buffers, combine
@@ -139,15 +148,17 @@ def op_text(program: Program, operation: int) -> str:
 
 
 class _Busy:
-    """Per element the number of running instances that read it and that write it, so that a new instance checks its own
-    elements only."""
+    """Per element the number of started instances that read it and that write it.
+
+    So a new instance need only check its own elements.
+    """
 
     def __init__(self, sizes: list[int]) -> None:
         self.readers = [np.zeros(size, np.int32) for size in sizes]
         self.writers = [np.zeros(size, np.int32) for size in sizes]
 
-    def meets(self, stretches: list[Stretch]) -> bool:
-        """Return whether these accesses conflict with a running instance."""
+    def conflicts(self, stretches: list[Stretch]) -> bool:
+        """Return whether these accesses conflict with a started instance."""
         return any(
             self.writers[buffer][low:high].any() or (written and self.readers[buffer][low:high].any())
             for buffer, low, high, written in stretches
@@ -159,8 +170,8 @@ class _Busy:
             (self.writers if written else self.readers)[buffer][low:high] += count
 
 
-class _Machine:
-    """The state of a run: instances that may start, running instances, and the random choice of the next event."""
+class _Simulation:
+    """The state of a run: instances that may start, instances that may end, and the random choice of the next event."""
 
     def __init__(self, program: Program, data: _Data, random: Random, strict: bool) -> None:
         self.program, self.data, self.random = program, data, random
@@ -175,18 +186,19 @@ class _Machine:
         # later: the operations that wait for an operation.
         self.later: list[list[int]] = [[] for _ in self.kind]
         self.need = [0] * len(self.owner)
-        for x, y in zip(program.wait_op.tolist(), program.wait.tolist(), strict=True):
-            self.later[y].append(x)
-            for instance in range(self.first[x], self.first[x + 1]):
+        for waiter, awaited in zip(program.wait_op.tolist(), program.wait.tolist(), strict=True):
+            self.later[awaited].append(waiter)
+            for instance in range(self.first[waiter], self.first[waiter + 1]):
                 self.need[instance] += 1
         # An instance without elements takes no time: it is done as soon as it starts (`full` is false).
         self.stretches = [data.stretches(o, i - self.first[o]) for i, o in enumerate(self.owner)]
         self.full = [any(high > low for _, low, high, _ in stretches) for stretches in self.stretches]
         self.queue_of = self._make_queues(strict)
         self.startable: list[int] = []
-        self.running: list[tuple[int, ...]] = []  # a fold or join alone, or a send with its receive
         # posted: sends and receives that have started and wait for their counterpart, in order.
         self.posted: dict[Connection, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
+        self.endable: list[tuple[int, ...]] = []  # started, and may end: a fold, or a send with its receive
+        # active: per rank, the accesses of all started instances, the posted ones included.
         self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
         self.busy = [_Busy(sizes) for sizes in data.sizes]
         self.done = 0
@@ -194,7 +206,8 @@ class _Machine:
     def _make_queues(self, strict: bool) -> list[deque[int] | None]:
         """Return per instance the queue in which it must be first to start, or None."""
         program = self.program
-        # Piece i of an operation is due 2 i after its `when`; ties go by operation.
+        # The intended order. `when` is the time of an operation: twice its step, plus 1 for folds. Each piece follows
+        # the one before it a step later, so piece i is due at when + 2 i. Ties go by operation.
         piece = np.arange(len(self.owner)) - np.array(self.first)[self.owner]
         order = np.lexsort(
             (np.array(self.owner), program.when[self.owner] + 2 * piece, program.rank[self.owner])
@@ -204,11 +217,10 @@ class _Machine:
         for instance in order:
             o = self.owner[instance]
             rank, kind = self.data.ranks[o], self.kind[o]
-            crossing = kind in (SEND, RECEIVE)
             # strict: one queue per channel, for all kinds. Else only the messages of one connection keep their order.
             if strict:
                 key: tuple[int, ...] = (rank, self.channel[o])
-            elif crossing and self.full[instance]:
+            elif kind in (SEND, RECEIVE) and self.full[instance]:
                 key = (rank, self.channel[o], kind, self.peer[o])
             else:
                 continue
@@ -221,13 +233,13 @@ class _Machine:
         for instance, queue in enumerate(self.queue_of):
             if self.need[instance] == 0 and (queue is None or queue[0] == instance):
                 self.startable.append(instance)
-        while self.startable or self.running:
-            # Pick uniformly among all events possible now: start an instance, or end a running one.
-            at = self.random.randrange(len(self.startable) + len(self.running))
+        while self.startable or self.endable:
+            # Pick uniformly among all events possible now: start an instance, or end a started one.
+            at = self.random.randrange(len(self.startable) + len(self.endable))
             if at < len(self.startable):
                 self._start_instance(_pop_at(self.startable, at))
             else:
-                self._end_instances(_pop_at(self.running, at - len(self.startable)))
+                self._end_instances(_pop_at(self.endable, at - len(self.startable)))
         if self.done < len(self.owner):
             stuck = next(i for i, o in enumerate(self.owner) if self.left[o] and not self._is_done(i))
             count = len(self.owner) - self.done
@@ -251,26 +263,26 @@ class _Machine:
             return
         rank, kind = self.data.ranks[o], self.kind[o]
         self._mark_busy(rank, instance)
-        if kind in (FOLD, JOIN):
-            self.running.append((instance,))
+        if kind == FOLD:  # a join has no elements and is done above
+            self.endable.append((instance,))
             return
         connection = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
         # Zero buffering: data move only once both sides have started; their common end is one event.
         sends, receives = self.posted[connection]
         (sends if kind == SEND else receives).append(instance)
         if sends and receives:
-            self.running.append((sends.popleft(), receives.popleft()))
+            self.endable.append((sends.popleft(), receives.popleft()))
 
     def _mark_busy(self, rank: int, instance: int) -> None:
-        """Register the accesses of an instance; raise Invalid if they race with those of a running one."""
+        """Register the accesses of an instance; raise Invalid if they race with those of a started one."""
         stretches, busy = self.stretches[instance], self.busy[rank]
         # The counters find a clash fast; only then are the instances compared, to name both.
-        if busy.meets(stretches):
-            for other, theirs in self.active[rank].items():
-                where = _find_clash(stretches, theirs)
-                if where:
+        if busy.conflicts(stretches):
+            for other, other_stretches in self.active[rank].items():
+                clash = _find_clash(stretches, other_stretches)
+                if clash:
                     names = op_text(self.program, self.owner[instance]), op_text(self.program, self.owner[other])
-                    raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
+                    raise Invalid(f"{names[0]}: a race with {names[1]} about {clash}")
         busy.add(stretches, 1)
         self.active[rank][instance] = stretches
 
@@ -285,7 +297,7 @@ class _Machine:
                 names = [op_text(self.program, self.owner[i]) for i in instances]
                 raise Invalid(f"{names[0]}: sends {count[0]} elements, and {names[1]} takes {count[1]}")
             data.move(ranks[0], ranks[1], stretches[0], stretches[1])
-        elif stretches[0]:
+        else:
             data.fold(ranks[0], stretches[0])
         for rank, instance in zip(ranks, instances, strict=True):
             self.busy[rank].add(self.active[rank].pop(instance), -1)
@@ -299,11 +311,11 @@ class _Machine:
         self.left[o] -= 1
         piece = instance - self.first[o]
         # Equal numbers of pieces: piece i releases piece i. Otherwise the last piece releases all pieces.
-        for x in self.later[o]:
-            if self.pieces[x] == self.pieces[o]:
-                self._lower_need(self.first[x] + piece)
+        for waiter in self.later[o]:
+            if self.pieces[waiter] == self.pieces[o]:
+                self._lower_need(self.first[waiter] + piece)
             elif not self.left[o]:
-                for other in range(self.first[x], self.first[x + 1]):
+                for other in range(self.first[waiter], self.first[waiter + 1]):
                     self._lower_need(other)
 
     def _lower_need(self, instance: int) -> None:
@@ -322,7 +334,7 @@ def _pop_at(items: list[Any], at: int) -> Any:
 
 
 def _find_clash(own: list[Stretch], active: list[Stretch]) -> str:
-    """Describe the first element that both access and one of them writes; "" if there is none."""
+    """Describe the first element that two instances access and at least one of them writes; "" if there is none."""
     for buffer, low, high, written in own:
         for other, other_low, other_high, other_written in active:
             first = max(low, other_low)

@@ -1,9 +1,9 @@
 """Convert between the objects of a JSON file (schemas.py) and the types of the core.
 
-`topology_in`, `collective_in`, `plan_in` take decoded rows and return checked values; errors name the place in the
-file, such as "links[3]: ...". `topology_out`, `collective_out`, `plan_out` return plain dictionaries in the order in
-which keys are written; defaults are left out. Counts are limited before anything is allocated, so that no small file
-fills the memory.
+`topology_in`, `collective_in` and `plan_in` take the decoded objects of schemas.py (their names end in Row) and return
+checked values; an error names the position in the file, such as "links[3]: ...". `topology_out`, `collective_out` and
+`plan_out` return plain dictionaries in the order in which keys are written; defaults are left out. Counts are limited
+before anything is allocated, so that no small file fills the memory.
 
 Example: `{"kind": "allreduce", "ranks": 4}` becomes `Collective("allreduce", 4)`, and back.
 """
@@ -60,19 +60,20 @@ def topology_in(row: TopologyRow) -> Topology:
             f"types: a file may have at most {MAX_FILE_TYPES}, has {len(row.types)}; let links that are alike share one"
         )
     types, limits = [], []
-    for i, kind in enumerate(row.types):
+    for i, link_type in enumerate(row.types):
         with within(f"types[{i}]"):
-            bandwidth = stored_bandwidth(kind.bandwidth)
-            types.append(LinkType(kind.kind, bandwidth, kind.latency))  # type: ignore[arg-type]  # or "1.5us"
+            bandwidth = stored_bandwidth(link_type.bandwidth)
+            # LinkType parses the latency, which may be a text such as "1.5us".
+            types.append(LinkType(link_type.kind, bandwidth, link_type.latency))  # type: ignore[arg-type]
     for i, limit in enumerate(row.limits):
         with within(f"limits[{i}]"):
             limits.append(SharedLimit(limit.name, tuple(limit.links), stored_bandwidth(limit.bandwidth)))
     links: Any = _read_longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
-    if min(row.ranks - 1, row.switches) >= 0:
+    if row.ranks >= 1 and row.switches >= 0:  # else Topology reports the counts
         _check_links(links, row.ranks + row.switches, len(types))
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
-    src, dst, kind_of = (links[:, i] for i in range(3))
+    src, dst, type_of = (links[:, i] for i in range(3))
     unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
     cards = []
@@ -80,8 +81,9 @@ def topology_in(row: TopologyRow) -> Topology:
         with within(f"cards[{i}]"):
             speed = None if card.bandwidth is None else stored_bandwidth(card.bandwidth)
             cards.append(NetworkCard(card.name, speed, tuple(card.serves)))
-    plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
-    return replace(plain, abilities=_abilities_in(row), cards=tuple(cards)) if row.abilities or cards else plain
+    topology = Topology(row.name, row.ranks, row.switches, src, dst, type_of, tuple(types), limit_rows, places, unit)
+    # Abilities and cards name nodes, so they come second: the counts of nodes are checked by now.
+    return replace(topology, abilities=_abilities_in(row), cards=tuple(cards)) if row.abilities or cards else topology
 
 
 def _check_links(links: Longs, nodes: int, types: int) -> None:
@@ -92,14 +94,14 @@ def _check_links(links: Longs, nodes: int, types: int) -> None:
     if not wrong.any():
         return
     at = int(np.flatnonzero(wrong)[0])
-    src, dst, kind = links[at].tolist()
-    place = f"links[{at}]: [{src}, {dst}, {kind}]"
-    if not 0 <= kind < types:
-        raise Invalid(f"{place}: no link type has number {kind} (types has {types}, numbered from 0)")
+    src, dst, link_type = links[at].tolist()
+    position = f"links[{at}]: [{src}, {dst}, {link_type}]"
+    if not 0 <= link_type < types:
+        raise Invalid(f"{position}: no link type has number {link_type} (types has {types}, numbered from 0)")
     if src == dst:
-        raise Invalid(f"{place}: leads from node {src} to itself; remove it")
+        raise Invalid(f"{position}: leads from node {src} to itself; remove it")
     node = dst if 0 <= src < nodes else src
-    raise Invalid(f"{place}: no node has number {node}; nodes are 0 to {nodes - 1} (ranks first, then switches)")
+    raise Invalid(f"{position}: no node has number {node}; nodes are 0 to {nodes - 1} (ranks first, then switches)")
 
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
@@ -107,9 +109,10 @@ def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
     abilities = [FORWARDS] * row.switches
     for i, group in enumerate(row.abilities):
         with within(f"abilities[{i}]"):
-            operators, types = tuple(group.operators), tuple(group.types)
-            how = (group.through, group.own, group.at_once, operators, types)
-            ability = Ability(group.multicast, group.reduce, *how)
+            ability = Ability(
+                group.multicast, group.reduce, group.through, group.own, group.at_once, tuple(group.operators),
+                tuple(group.types),
+            )  # fmt: skip
         if ability == FORWARDS:
             raise Invalid(f"abilities[{i}]: says nothing; give multicast or reduce as true, or leave it out")
         for node in group.switches:
@@ -127,7 +130,7 @@ def topology_out(topology: Topology) -> dict[str, Any]:
     body: dict[str, Any] = {"name": topology.name, "ranks": topology.ranks}
     if topology.switches:
         body["switches"] = topology.switches
-    parse_bandwidth(topology.unit, "unit bandwidth")  # written out of range it could not be read back
+    parse_bandwidth(topology.unit, "unit bandwidth")  # raises if out of range: such a file could not be read back
     body["unit"] = bandwidth_out(topology.unit)
     body["types"] = [
         {"kind": t.kind, "bandwidth": bandwidth_out(t.bandwidth), "latency": latency_out(t.latency)}
@@ -194,7 +197,9 @@ def _custom_in(
     row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
     """Build a custom collective, decoding one block at a time to save memory."""
-    have, need, sizes = array("i"), array("i"), array("q")
+    # Rows (block, rank, contribution) of what ranks begin with, and (block, rank, number of the want, -1: all) of what
+    # they must end with.
+    pre, post, weights = array("i"), array("i"), array("q")
     wants: dict[tuple[int, ...], int] = {}
     block = BlockRow(pre=[], post=[])
     for i, raw in enumerate(blocks):
@@ -205,19 +210,21 @@ def _custom_in(
             inside = fault.startswith(("pre", "post", "weight"))
             raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{fault}") from None
         for holder in block.pre:
-            rank, own = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
-            have.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].pre: rank"), _check_below(own, 2**31, "id")))
+            # A number alone is a rank: its contribution is its own, or 0 if nothing is combined.
+            rank, name = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
+            pre.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].pre: rank"), _check_below(name, 2**31, "id")))
         for receiver in block.post:
             rank, want = (
                 (receiver, -1) if isinstance(receiver, int) else (receiver.rank, _want_number(receiver.ids, wants))
             )
-            need.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
-        sizes.append(_check_below(block.weight + 2**62, 2**63, f"blocks[{i}].weight:") - 2**62)
+            post.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
+        weights.append(_check_below(block.weight, 2**62, f"blocks[{i}].weight:"))
+    # The relation has one block more than the greatest that its rows name, so an empty last block would vanish.
     if blocks and not (block.pre or block.post):
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
-    first, last = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (have, need))
-    relation = relation_of(first, last, tuple(wants), row.ranks)
-    return Collective("custom", row.ranks, members, roots, np.frombuffer(sizes, np.int64), relation)
+    pre_rows, post_rows = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (pre, post))
+    relation = relation_of(pre_rows, post_rows, tuple(wants), row.ranks)
+    return Collective("custom", row.ranks, members, roots, np.frombuffer(weights, np.int64), relation)
 
 
 def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
@@ -292,21 +299,25 @@ def plan_out(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _column_in(row: ScheduleRow, name: str, place: str) -> list[int] | AnyInts | None:
-    """Read one column. Text of plain numbers goes straight into an array: a list of Python ints takes eight times as
-    much memory as its text, and a column may have 33 million rows."""
+def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInts | None:
+    """Read one column; `position`: where it stands in the file, for errors.
+
+    Text of plain numbers goes straight into an array: a list of Python ints takes eight times as much memory as its
+    text, and a column may have 33 million rows. Any other text is decoded with full checks.
+    """
     text = bytes(getattr(row, name))
     values = None if text[:1] != b"[" or text[1:].translate(None, b"0123456789,-") != b"]" else text[1:-1]
     if values:
-        array = np.fromstring(values, np.int64, sep=",")
-        if len(array) == values.count(b",") + 1 and -(2**62) < int(array.min()) <= int(array.max()) < 2**62:
-            small = -(2**31) <= int(array.min()) <= int(array.max()) < 2**31
-            return own(array.astype(np.int32)) if small else own(array)
+        numbers = np.fromstring(values, np.int64, sep=",")
+        # Numbers beyond int64 are clipped to its ends, so values near these are left to the full checks.
+        if len(numbers) == values.count(b",") + 1 and -(2**62) < int(numbers.min()) <= int(numbers.max()) < 2**62:
+            fits_int32 = -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31
+            return own(numbers.astype(np.int32)) if fits_int32 else own(numbers)
     try:
         return None if name in OPTIONAL_COLUMNS and text == b"null" else decode(text, list[int])
     except Invalid as error:
         fault = without_place(str(error))
-        raise Invalid(f"{place}{fault}" if fault.startswith("[") else f"{place}: {fault}") from None
+        raise Invalid(f"{position}{fault}" if fault.startswith("[") else f"{position}: {fault}") from None
 
 
 def _schedule_in(
@@ -325,20 +336,20 @@ def _schedule_in(
         read: dict[str, Any] = {
             name: _read_longs(values, name) if isinstance(values, list) else values for name, values in columns.items()
         }
-        ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
-        crossed = _read_longs(list(itertools.chain.from_iterable(row.routes)), "routes")
-        if crossed.size and not 0 <= int(crossed.min()) <= int(crossed.max()) < 2**31:
+        route_ptr = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
+        links = _read_longs(list(itertools.chain.from_iterable(row.routes)), "routes")
+        if links.size and not 0 <= int(links.min()) <= int(links.max()) < 2**31:
             raise Invalid("routes: the number of a link is out of range")
         pieces = row.pieces if isinstance(row.pieces, int) else _read_longs(row.pieces, "pieces")
         return Schedule(
-            collective, chunks, **read, routes=Routes(ends, crossed.astype(np.int32)),
+            collective, chunks, **read, routes=Routes(route_ptr, links.astype(np.int32)),
             pieces=_check_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
             local=tuple(_local_in(item, i) for i, item in enumerate(row.local)), provenance=row.provenance,
         )  # fmt: skip
 
 
 def _local_in(row: LocalRow, i: int) -> Local:
-    """Build a declaration of local work."""
+    """Build a declaration of local work: what every rank does in the end besides transfers, on a share of nbytes."""
     share = exact(row.share, f"local[{i}].share")
     if share < 0:
         raise Invalid(f"local[{i}].share: must be 0 or more, got {quote(row.share)}")
@@ -366,8 +377,7 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
 
 
 def _check_nested(file_format: str, version: int, expected: str) -> None:
-    """Check that the format and version of a topology or collective inside a plan, if repeated, do not contradict the
-    plan's."""
+    """Check the format and version of a topology or collective, which the parts of a plan may repeat."""
     if file_format != expected or version != VERSION:
         raise Invalid(f"expected version {VERSION} of {expected}, got version {version} of {quote(file_format)}")
 

@@ -1,17 +1,21 @@
-"""Check the trees of joints: their paths must form a tree, and its switches must be able to do their part in it.
+"""Check the trees of joints: their paths must form a tree, and its switches must have the abilities that it needs.
 
 A joint binds the rows of one multicast (one source, several destinations), one reduction (several sources, one
 destination) or both. Its paths must form a tree. In a multicast every switch at which the tree branches must multicast;
 in a reduction every switch at which branches meet must reduce.
 
 A tree with several sources and several destinations needs a *hub*, a switch at which combining ends and spreading
-begins: every link then serves combining, if it leads towards the hub, or spreading, if it leads away. Testing each node
-as hub separately would be quadratic. Instead the number of faults with a node as hub is computed for all nodes at once
-by rerooting: moving the hub across one link only changes what the two ends of this link require of each other. So the
-faults at the first node plus the sum of changes along the path give the faults everywhere.
+begins: every link then serves combining, if it leads towards the hub, or spreading, if it leads away. The hub passes on
+what it has just combined, which a switch can do only with the ability `through`; the other switches only combine, or
+only multicast.
 
-A *place* in this file is a node of the machine within one joint's tree; a rank has two, one as a source and one as a
-destination.
+Testing each node as hub separately would be quadratic. Instead the number of faults with a node as hub is computed for
+all nodes at once by rerooting: moving the hub across one link changes only the direction of that link, so only its two
+ends can gain or lose a fault. The faults with the root as hub, plus the changes along the path from the root to a node,
+give the faults with that node as hub.
+
+A *place* in this file is a node of the machine within one joint's tree; a rank has two places, one as a source and one
+as a destination. The tree is searched from its first place, its *root*.
 
 Example: 4 GPUs under one NVLS switch, allreduce joint: 4 sources, 4 destinations. The switch as hub reduces 4 inputs
 and multicasts to 4 outputs: no fault if it has both abilities.
@@ -31,16 +35,13 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class JointRows:
-    """Rows of joints, grouped: those of joint i are the indices ptr[i] to ptr[i + 1] - 1.
+    """Rows of joints, grouped by joint."""
 
-    `row`: row numbers in the schedule; `joint_of`: the joint of each (0, 1, ...); `src`, `dst`: its ranks.
-    """
-
-    row: Longs
-    joint_of: Longs
-    ptr: Longs
-    src: Ints
-    dst: Ints
+    row: Longs  # row numbers in the schedule
+    joint_of: Longs  # per row its joint: 0, 1, ...
+    ptr: Longs  # joint i has the rows ptr[i] to ptr[i + 1] - 1 of these columns
+    src: Ints  # per row
+    dst: Ints  # per row
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -78,8 +79,8 @@ class JointRows:
         ends_of_both = np.intersect1d(
             self._distinct_ranks(self.src), self._distinct_ranks(self.dst), assume_unique=True
         )
-        twice = np.bincount(ends_of_both >> 32, minlength=len(self))
-        return self.sources * self.destinations - twice - np.diff(self.ptr)
+        both_roles = np.bincount(ends_of_both >> 32, minlength=len(self))  # ranks that are source and destination
+        return self.sources * self.destinations - both_roles - np.diff(self.ptr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +90,9 @@ class Abilities:
 
     multicast: Bools
     reduce: Bools
-    through: Bools  # combines data that pass through it on the way to other switches
-    own: Bools  # a rank's own contribution crosses its link, too
-    at_once: Longs  # the number of joints that it serves in one step; 0: any number
+    through: Bools  # can send on what it has just combined to other switches, as a hub must
+    own: Bools  # the own data of a joint's single source or destination also cross the link between it and the switch
+    at_once: Longs  # the number of joints that the switch serves in one step; 0: any number
 
     @staticmethod
     def of(topology: Topology, op: str | None, dtype: str | None) -> Abilities:
@@ -108,15 +109,15 @@ class Abilities:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The links of all joints, each once, as a forest of places (see the module), which are sorted by joint."""
+    """The links of all joints as a forest of places (see the module). Places are sorted by joint."""
 
     joint: Longs  # per place
     node: Longs  # per place; ranks as destinations are numbered after all nodes
-    link: Longs  # the links, each from place `tail` to place `head`
-    tail: Longs
-    head: Longs
-    order: Longs  # places in breadth-first order from the first one of each joint; unconnected ones are missing
-    up: Longs  # the place before each in that search; -1 for the first
+    link: Longs  # every link of a joint, once
+    tail: Longs  # per link, the place that it leaves
+    head: Longs  # per link, the place that it enters
+    order: Longs  # places in breadth-first order from the root of each joint; unconnected places are missing
+    parent: Longs  # per place, the place from which that search came; -1 for roots
 
     @staticmethod
     def of(joints: JointRows, topology: Topology, resolved: Resolved) -> Tree:
@@ -132,8 +133,8 @@ class Tree:
         key = np.concatenate([joint * width + src, joint * width + dst])
         places, place = dense(key, max(len(joints), 1) * width)
         tail, head = place[: len(link)], place[len(link) :]
-        order, up = _search_trees(places // width, tail, head)
-        return Tree(places // width, places % width, link, tail, head, order, up)
+        order, parent = _search_trees(places // width, tail, head)
+        return Tree(places // width, places % width, link, tail, head, order, parent)
 
     @cached_property
     def edges(self) -> Longs:
@@ -159,29 +160,35 @@ class Tree:
         return self._count_places(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
 
     @cached_property
-    def upward(self) -> tuple[Bools, Bools]:
-        """Per place, whether a link leads from it to the place before it (`up`), and whether one leads back."""
-        low, high = self.up[self.tail] == self.head, self.up[self.head] == self.tail
-        return self._count_places(self.tail[low]) > 0, self._count_places(self.head[high]) > 0
+    def parent_links(self) -> tuple[Bools, Bools]:
+        """Per place, whether a link leads from it to its parent, and whether a link leads from its parent to it."""
+        to_parent, from_parent = self.parent[self.tail] == self.head, self.parent[self.head] == self.tail
+        return self._count_places(self.tail[to_parent]) > 0, self._count_places(self.head[from_parent]) > 0
 
 
 def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
-    """Search all joints at once, breadth first: return the places in order, and the place before each."""
+    """Search all joints at once, breadth first, from the first place of each.
+
+    Return the places in the order of the search, and the parent of every place.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order
 
     count = len(joint)
-    first = np.flatnonzero(starts(joint))  # an extra place is joined to the first of every joint
+    first = np.flatnonzero(starts(joint))  # the roots; one extra place is joined to all of them
     rows = np.concatenate([tail, head, np.full(len(first), count)])
     columns = np.concatenate([head, tail, first])
     graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(count + 1, count + 1))
-    order, before = breadth_first_order(graph, count, directed=True, return_predecessors=True)
-    up = before[:count].astype(np.int64)
-    return order[1:].astype(np.int64), np.where((up == count) | (up < 0), -1, up)
+    order, predecessors = breadth_first_order(graph, count, directed=True, return_predecessors=True)
+    parent = predecessors[:count].astype(np.int64)
+    return order[1:].astype(np.int64), np.where((parent == count) | (parent < 0), -1, parent)
 
 
 def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int, str]:
-    """Return, by first row, the joints whose paths are no tree, or that leave or reach a rank by several links."""
+    """Return {first row in the schedule: reason} for the joints whose paths do not form a proper tree.
+
+    Faults: the paths are no tree, take parallel links, or leave or reach a rank by several links.
+    """
     first = joints.row[joints.ptr[:-1]]
     wrong: dict[int, str] = {}
 
@@ -204,8 +211,10 @@ def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int,
 
 
 def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> dict[int, str]:
-    """Return, by first row, the joints that need an ability that a switch lacks. `tree`: of joints whose shape is
-    right."""
+    """Return {first row in the schedule: reason} for the joints that need an ability that a switch lacks.
+
+    `tree`: of joints that `shape_faults` passed.
+    """
     first = joints.row[joints.ptr[:-1]]
     wrong: dict[int, str] = {}
     single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
@@ -227,78 +236,83 @@ def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: 
 
 
 def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> list[tuple[int, int]]:
-    """Return (joint, switch) pairs for which a switch with ability `own` needs a rank's own data, but no link leads
-    there.
+    """Return (joint, switch) pairs in which own data must cross a link of a switch with ability `own` that is missing.
 
-    That is the destination's operand of a reduction, or the copy that the source of a multicast keeps.
+    - In a multicast, the copy that the source keeps comes back from the switch: the link from switch to source is
+      missing.
+    - In a reduction, the destination's own operand goes to the switch: the link from destination to switch is missing.
     """
     single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
-    leaves = (
+    leaves_source = (
         single_source[tree.tail]
         & fans_out[tree.tail]
         & (tree.node[tree.tail] < topology.ranks)
         & abilities.own[tree.node[tree.head]]
     )
-    lands = ~single_source[tree.tail] & ~fans_out[tree.tail] & (tree.node[tree.head] >= topology.nodes)
-    lands &= abilities.own[tree.node[tree.tail]]
-    links = np.flatnonzero(leaves | lands)
+    enters_destination = ~single_source[tree.tail] & ~fans_out[tree.tail] & (tree.node[tree.head] >= topology.nodes)
+    enters_destination &= abilities.own[tree.node[tree.tail]]
+    links = np.flatnonzero(leaves_source | enters_destination)
     if not len(links):
         return []
     existing_links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     src, dst = topology.link_src[tree.link[links]].tolist(), topology.link_dst[tree.link[links]].tolist()
     joint = tree.joint[tree.tail[links]].tolist()
+    # Of the two ends of a link, the switch is the greater: switches are numbered after ranks.
     return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in existing_links]
 
 
 def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     """Return the joints with several sources and destinations that have no hub.
 
-    `rising` counts the faults between a place and the one before it (`up`) if the hub is that one or beyond, `falling`
-    if it is the place or beyond. The place nearer to the hub must receive everything that comes from the other side and
-    supply everything wanted there; if data meet at a place that is not the hub they must be combined, if they part,
-    multicast.
+    Consider a place p, its parent q and the links between them. If the hub is q or on the side of q, p must send to q
+    if there are sources in p's subtree, and q must send to p if there are destinations in it; and p needs abilities for
+    the data that meet or part at it. If the hub is p or in p's subtree, the same holds with p and q exchanged.
+    `fault_if_hub_above[p]` and `fault_if_hub_below[p]` say whether that fails.
     """
     needs_hub = (joints.sources > 1) & (joints.destinations > 1)
     if not needs_hub.any():
         return np.zeros(0, np.int64)
-    node, up = tree.node, np.maximum(tree.up, 0)
-    rises, falls = tree.upward
-    sends, takes = _count_beyond(tree, (tree.into == 0)), _count_beyond(tree, (tree.out == 0))
-    unable_in, unable_out = ~abilities.reduce[node], ~abilities.multicast[node]
+    node, parent = tree.node, np.maximum(tree.parent, 0)
+    to_parent, from_parent = tree.parent_links
+    sources_below = _count_in_subtrees(tree, tree.into == 0)
+    destinations_below = _count_in_subtrees(tree, tree.out == 0)
+    cannot_reduce, cannot_multicast = ~abilities.reduce[node], ~abilities.multicast[node]
 
-    def asks(places: Longs, into: Longs, out: Longs) -> Bools:
-        return ((into > 1) & unable_in[places]) | ((out > 1) & unable_out[places])
+    def lacks_ability(places: Longs, into: Longs, out: Longs) -> Bools:
+        return ((into > 1) & cannot_reduce[places]) | ((out > 1) & cannot_multicast[places])
 
     every = np.arange(len(node))
-    rising = asks(every, tree.into - falls, tree.out - rises) | ((sends > 0) & ~rises) | ((takes > 0) & ~falls)
-    falling = asks(up, tree.into[up] - rises, tree.out[up] - falls)
-    falling |= (joints.sources[tree.joint] > sends) & ~falls
-    falling |= (joints.destinations[tree.joint] > takes) & ~rises
-    inner = tree.up >= 0
-    # Rerooting: faults(place) = faults(first place) + sum of (falling - rising) along the path.
-    change = np.where(inner, falling.astype(np.int64) - rising, 0)
-    wrong = np.bincount(tree.joint[inner & rising], minlength=len(joints))[tree.joint] + _sum_upward(tree, change)
-    fit = abilities.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
-    return np.flatnonzero(needs_hub & (np.bincount(tree.joint[fit], minlength=len(joints)) == 0))
+    # The links between p and q do not count for p's own branching: they lead to or from the hub.
+    fault_if_hub_above = lacks_ability(every, tree.into - from_parent, tree.out - to_parent)
+    fault_if_hub_above |= ((sources_below > 0) & ~to_parent) | ((destinations_below > 0) & ~from_parent)
+    fault_if_hub_below = lacks_ability(parent, tree.into[parent] - to_parent, tree.out[parent] - from_parent)
+    fault_if_hub_below |= (joints.sources[tree.joint] > sources_below) & ~from_parent
+    fault_if_hub_below |= (joints.destinations[tree.joint] > destinations_below) & ~to_parent
+    has_parent = tree.parent >= 0
+    # Rerooting: faults(place) = faults(root) + sum of (below - above) along the path from the root to the place.
+    faults_at_root = np.bincount(tree.joint[has_parent & fault_if_hub_above], minlength=len(joints))[tree.joint]
+    change = np.where(has_parent, fault_if_hub_below.astype(np.int64) - fault_if_hub_above, 0)
+    faults = faults_at_root + _sum_upward(tree, change)
+    can_be_hub = abilities.through[node] & ~lacks_ability(every, tree.into, tree.out) & (faults == 0)
+    return np.flatnonzero(needs_hub & (np.bincount(tree.joint[can_be_hub], minlength=len(joints)) == 0))
 
 
 def _sum_upward(tree: Tree, values: Longs) -> Longs:
-    """Return for each place the sum of `values` on its path to the first place of its joint: log2(path length)
-    rounds."""
-    total, up = values.copy(), tree.up.copy()
-    # Pointer jumping: after k rounds every place has the sum over its 2^k nearest ancestors.
-    while bool((unfinished := np.flatnonzero(up >= 0)).size):
-        total[unfinished] += total[up[unfinished]]
-        up[unfinished] = up[up[unfinished]]
+    """Return for each place the sum of `values` on its path to the root, both included: log2(path length) rounds."""
+    total, ancestor = values.copy(), tree.parent.copy()
+    # Pointer jumping: after k rounds every place has the sum over itself and its 2^k - 1 nearest ancestors.
+    while bool((unfinished := np.flatnonzero(ancestor >= 0)).size):
+        total[unfinished] += total[ancestor[unfinished]]
+        ancestor[unfinished] = ancestor[ancestor[unfinished]]
     return total
 
 
-def _count_beyond(tree: Tree, marks: Bools) -> Longs:
+def _count_in_subtrees(tree: Tree, marks: Bools) -> Longs:
     """Count, for every place, the marked places in its subtree, itself included."""
-    depth = _sum_upward(tree, (tree.up >= 0).astype(np.int64))
+    depth = _sum_upward(tree, (tree.parent >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")
     # Deepest places first, so that every subtree is complete when it is added to its parent.
     for same_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
-        np.add.at(total, tree.up[same_depth], total[same_depth])
+        np.add.at(total, tree.parent[same_depth], total[same_depth])
     return total

@@ -87,8 +87,8 @@ class Machine:
     fences: set[Spot] = field(default_factory=set)  # that operations of other blocks of the machine begin behind
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
 
-    def block(self, rank: int, name: str, *, beside: bool = False) -> int:
-        self.blocks.append(Block(rank, name, [], beside))
+    def block(self, rank: int, name: str, *, detached: bool = False) -> int:
+        self.blocks.append(Block(rank, name, [], detached))
         return len(self.blocks) - 1
 
     def add(self, block: int, instruction: Instruction) -> Spot:

@@ -123,7 +123,7 @@ class Reader:
     def _proxy_of(self, channel: int) -> int:
         """The proxy of a channel."""
         if channel not in self.ports:
-            self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", beside=True)
+            self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", detached=True)
         return self.ports[channel]
 
     def _read_flush(self, operation: Inner) -> list[Item]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
-from antiphon.core.program import Bound, Program, among, counted_anew, job_of
+from antiphon.core.program import Bound, Program, among, collective_among, job_of
 from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
@@ -138,7 +138,7 @@ class _Writer:
         """Write a plan; calls of up to `small` bytes by packets, where that can be, None: of sizes at which it won by
         packets. Yield what is slower than the choice, and leave it to NCCL where that is faster then."""
         members = job_of(plan.collective)
-        collective = counted_anew(plan.collective, members)
+        collective = collective_among(plan.collective, members)
         far, sizes_of_hosts = _find_hosts(plan, members)
         self.ranks_per_node |= sizes_of_hosts
         for number, entry in enumerate(plan.entries):

@@ -1,7 +1,9 @@
 """Compile a program to thread blocks (MSCCL): operations, segments, lanes, placement, a test for deadlocks, numbering.
 
-MSCCL's executor runs on each GPU a set of thread blocks; each block has one peer to send to, one to receive from, one
-channel, and executes its steps in order. `blocks` chooses them in these stages, and is what formats call:
+MSCCL's executor runs on each GPU a set of thread blocks. In this file a *block* is a thread block, and a *step* is one
+of its instructions (MSCCL's word). A block has one peer to send to, one to receive from, one channel, and executes its
+steps in order. Messages between two blocks go through a queue of a few slots. `blocks` chooses all of these, in stages,
+and is the function that formats call:
 
     operations.py   the program's operations chunk by chunk, and which of them reads what another wrote
     segments.py     messages cut into segments, each moved by one step; chains of segments that are forwarded at once;
@@ -10,10 +12,10 @@ channel, and executes its steps in order. `blocks` chooses them in these stages,
     find_stuck      simulate the queues of finite depth: does every block reach its end?
     number_*        numbers of blocks, steps and scratch as a file has them
 
-Blocks that forward what they receive save steps but may deadlock, each waiting for an empty slot of the next. The turns
-(rank, source, destination) of stuck blocks are then refused and placement is repeated; after MOST_TRIED attempts no
-block forwards, which cannot deadlock. Steps are named as in MSCCL: r receive, s send, c copy, r (after the first)
-reduce, so rcs receives, copies and sends.
+A block that forwards (sends at once what it receives) saves steps, but such blocks may deadlock, each waiting for an
+empty slot of the next. The turns of stuck blocks (a turn: rank, source, destination) are then refused and placement is
+repeated. After MOST_TRIED attempts no block forwards, which cannot deadlock. Steps are named as in MSCCL, one letter
+per action: r receive (or, after the first letter, reduce), c copy, s send; so rcs receives, copies and sends.
 
 Example: a ring allgather on 4 GPUs needs one block per GPU: receive from the left, copy, send to the right (`rcs`).
 """
@@ -37,66 +39,68 @@ from antiphon.lower.blocks.operations import (
     first_cells_of,
     read_values,
 )
-from antiphon.lower.blocks.place import Full, Limits, place
-from antiphon.lower.blocks.segments import Turn, assign_lanes, by_channel, cut_segments, dissolve_segments
+from antiphon.lower.blocks.place import Full, Limits, place_steps
+from antiphon.lower.blocks.segments import Turn, assign_lanes, cut_segments, dissolve_segments, lanes_by_channel
 from antiphon.lower.uncollected import uncollected
 
 
 def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
-    """Return the blocks that never reach their end with queues of `slots` slots. Linear in steps, unless queues are
-    often full.
+    """Return the blocks that never reach their end with queues of `slots` slots.
+
+    A slot holds one chunk. Linear in steps, unless queues are often full.
     """
     every = [block for rank_blocks in blocks for block in rank_blocks]
-    at = dict.fromkeys(every, 0)
-    remaining = {block: block.steps[0].count for block in every if block.steps}
+    at = dict.fromkeys(every, 0)  # per block the index of its current step
+    remaining = {block: block.steps[0].count for block in every if block.steps}  # chunks of the current step
+    # Chunks put into and taken from each queue, which is named by (from, to, channel).
     sent: dict[tuple[int, int, int], int] = defaultdict(int)
     received: dict[tuple[int, int, int], int] = defaultdict(int)
     sleepers: dict[object, list[Block]] = defaultdict(list)
     work = [block for block in every if block.steps]
-    # Simulate until no block can proceed. A block sleeps on the one thing that it lacks and is woken by it.
+    # Simulate until no block can proceed. A block sleeps on the one condition that it lacks and is woken by it.
     while work:
         block = work.pop()
-        come = (block.recv, block.rank, block.channel)
-        go = (block.rank, block.send, block.channel)
-        steps, place, rest = block.steps, at[block], remaining[block]
-        while place < len(steps):
-            step = steps[place]
+        incoming = (block.recv, block.rank, block.channel)
+        outgoing = (block.rank, block.send, block.channel)
+        steps, index, chunks_left = block.steps, at[block], remaining[block]
+        while index < len(steps):
+            step = steps[index]
             missing = None
             for awaited in step.waits:
-                if (place if awaited.block is block else at[awaited.block]) <= awaited.place:
+                if (index if awaited.block is block else at[awaited.block]) <= awaited.index:
                     missing = awaited.block
                     break
             if missing is not None:
                 sleepers[missing].append(block)
                 break
-            count = rest
+            count = chunks_left
             if step.verb in RECEIVES:
-                full = sent[come] - received[come]
+                full = sent[incoming] - received[incoming]
                 if not full:
-                    sleepers[come, "full"].append(block)
+                    sleepers[incoming, "full"].append(block)
                     break
                 count = min(count, full)
             if step.verb in SENDS:
-                empty = slots - (sent[go] - received[go])
+                empty = slots - (sent[outgoing] - received[outgoing])
                 if empty <= 0:
-                    sleepers[go, "empty"].append(block)
+                    sleepers[outgoing, "empty"].append(block)
                     break
                 count = min(count, empty)
-                sent[go] += count
-                if (go, "full") in sleepers:
-                    work += sleepers.pop((go, "full"))
+                sent[outgoing] += count
+                if (outgoing, "full") in sleepers:
+                    work += sleepers.pop((outgoing, "full"))
             if step.verb in RECEIVES:
-                received[come] += count
-                if (come, "empty") in sleepers:
-                    work += sleepers.pop((come, "empty"))
-            rest -= count
-            if not rest:
-                place += 1
-                at[block] = place
-                rest = steps[place].count if place < len(steps) else 0
+                received[incoming] += count
+                if (incoming, "empty") in sleepers:
+                    work += sleepers.pop((incoming, "empty"))
+            chunks_left -= count
+            if not chunks_left:
+                index += 1
+                at[block] = index
+                chunks_left = steps[index].count if index < len(steps) else 0
                 if block in sleepers:
                     work += sleepers.pop(block)
-        remaining[block] = rest
+        remaining[block] = chunks_left
     return [block for block in every if at[block] < len(block.steps)]
 
 
@@ -109,36 +113,34 @@ Place = tuple[int, int]  # a buffer and the chunk in it
 
 @dataclass(slots=True)
 class Row:
-    """A step as a file has it. `after`: block and step that it waits for; `flag`: whether others may wait for it."""
+    """A step as a file has it."""
 
     verb: str
     src: Place | None
     dst: Place | None
-    count: int
-    after: tuple[int, int] | None
-    flag: bool
+    count: int  # chunks
+    after: tuple[int, int] | None  # the block and the step that it waits for
+    flag: bool  # whether other steps may wait for it
 
 
 @dataclass(slots=True)
 class Numbered:
-    """A thread block as a file has it; `send`, `recv`: the ranks that it sends to and receives from, -1 if none."""
+    """A thread block as a file has it."""
 
     channel: int
-    send: int
-    recv: int
+    send: int  # the rank that it sends to, -1: none
+    recv: int  # the rank that it receives from, -1: none
     rows: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Thread blocks of all ranks, numbered. `sizes`: chunks of input, output and scratch per rank; `unit`: chunks per
-    unit of weight.
-    """
+    """Thread blocks of all ranks, numbered."""
 
     program: Program
-    unit: int
-    sizes: list[tuple[int, int, int]]
-    ranks: list[list[Numbered]]
+    unit: int  # chunks per weight 1 of a block of the collective
+    sizes: list[tuple[int, int, int]]  # per rank: chunks of input, output and scratch
+    ranks: list[list[Numbered]]  # per rank its thread blocks
     channels: int
 
 
@@ -163,7 +165,7 @@ class _Cells:
     sizes: list[int]
     scratch: list[int]  # per chunk of scratch its new number
 
-    def place(self, cell: int) -> Place | None:
+    def place_of(self, cell: int) -> Place | None:
         if cell < 0:
             return None
         first = first_cells_of(self.sizes)
@@ -173,18 +175,21 @@ class _Cells:
 
 
 def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
-    """Return the new number of each chunk of scratch: unused ones are left out."""
+    """Return the new number of each chunk of scratch: unused chunks are left out.
+
+    `first`: the first cell of scratch. `size`: chunks of scratch.
+    """
     touched = bytearray(size)
     for block in blocks:
         for step in block.steps:
             for cell in (step.src, step.dst):
                 if cell >= first:
                     touched[cell - first : cell - first + step.count] = b"\1" * step.count
-    places, at = [], -1
+    numbers, number = [], -1
     for is_touched in touched:
-        at += is_touched
-        places.append(at)
-    return places
+        number += is_touched
+        numbers.append(number)
+    return numbers
 
 
 def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
@@ -214,10 +219,12 @@ def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) 
         numbered_block = Numbered(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
         for step in block.steps:
             after = [(number[awaited_step.block], at[awaited_step]) for awaited_step in step.waits]
-            numbered_block.rows += [Row("nop", None, None, 0, awaited_step, False) for awaited_step in after[:-1]]
-            src, dst = cells.place(step.src), cells.place(step.dst)
+            numbered_block.rows += [
+                Row("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in after[:-1]
+            ]
+            src, dst = cells.place_of(step.src), cells.place_of(step.dst)
             numbered_block.rows.append(
-                Row(step.verb, src, dst, step.count, after[-1] if after else None, step in flags)
+                Row(step.verb, src, dst, step.count, after[-1] if after else None, flag=step in flags)
             )
         part_reductions(numbered_block.rows)
         numbered_blocks.append(numbered_block)
@@ -227,17 +234,17 @@ def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) 
 def part_reductions(rows: list[Row]) -> None:
     """Set flags that separate local reductions which the runtime must not fuse.
 
-    It fuses successive reductions from one buffer into one place, with the count of the last, up to a limited number
-    or to the first with a flag.
+    The runtime fuses successive reductions into one place, with the count of the last one, up to a limited number of
+    them or up to a reduction with a flag.
     """
     group = 0
-    # Invariant: `group` rows before this one would be fused into one by the runtime.
+    # Invariant: the runtime would fuse the `group` rows before this one.
     for last, row in pairwise(rows):
         group += 1
-        together = last.verb == row.verb == "re" and last.dst == row.dst and row.after is None and not last.flag
-        if together and (last.count != row.count or group >= FUSED_REDUCTIONS):
-            last.flag, together = True, False
-        if not together:
+        would_fuse = last.verb == row.verb == "re" and last.dst == row.dst and row.after is None and not last.flag
+        if would_fuse and (last.count != row.count or group >= FUSED_REDUCTIONS):
+            last.flag, would_fuse = True, False
+        if not would_fuse:
             group = 0
 
 
@@ -251,12 +258,11 @@ MOST_TRIED = 3  # attempts with forwarding blocks
 def blocks(
     program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
 ) -> Blocks:
-    """Compile a program to thread blocks within the limits of a runtime. Raises Unsupported in the name of
-    `format_name`.
+    """Compile a program to thread blocks within the limits of a runtime.
 
-    Tries blocks that forward what they receive, on as many lanes as needed and on one lane, and returns the attempt
-    with fewer blocks. If channels do not suffice, no block forwards. `split_blocks`: no step crosses the end of a block
-    of the collective.
+    Tries thread blocks that forward what they receive, on as many lanes as needed and on one lane (segments.py), and
+    returns the attempt with fewer thread blocks. If channels do not suffice, no thread block forwards. `split_blocks`:
+    no step crosses the end of a block of the collective. Raises Unsupported in the name of `format_name`.
     """
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, format_name)
@@ -291,23 +297,25 @@ def blocks(
 def _place_blocks(
     program: Program, bound: Bound, limits: Limits, split_blocks: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
-    """Place blocks on up to `lane_limit` lanes; return them and the number used.
+    """Place thread blocks on up to `lane_limit` lanes; return the operations with the blocks, and the number of lanes.
 
-    With 0, and where blocks that forward what they receive repeatedly get stuck because each waits for an empty slot of
-    the next, none forwards: then nothing gets stuck, as messages and waits follow the times of the program.
+    No block forwards if `lane_limit` is 0, or after MOST_TRIED attempts in which forwarding blocks got stuck. Then no
+    block gets stuck, as messages and waits follow the times of the program.
     """
     refused: set[Turn] = set()
     for attempt in range(MOST_TRIED + 1):
-        by_chunk = read_values(program, bound, split_blocks)
-        cut_segments(by_chunk, limits.count, limits.fused)
-        alone = not lane_limit or attempt == MOST_TRIED
-        lanes_used = by_channel(by_chunk, program.channels) if alone else assign_lanes(by_chunk, lane_limit, refused)
-        placed = place(by_chunk, lanes_used, limits)
-        waiting = find_stuck(placed, limits.slots)
-        dissolve_segments(by_chunk)
-        if not waiting:
-            return (by_chunk, placed), len(lanes_used)
-        refused |= {_turn_of(block) for block in waiting if block.send >= 0 and block.recv >= 0}
+        values = read_values(program, bound, split_blocks)
+        cut_segments(values, limits.count, limits.fused)
+        if not lane_limit or attempt == MOST_TRIED:
+            lanes = lanes_by_channel(values, program.channels)
+        else:
+            lanes = assign_lanes(values, lane_limit, refused)
+        rank_blocks = place_steps(values, lanes, limits)
+        stuck = find_stuck(rank_blocks, limits.slots)
+        dissolve_segments(values)
+        if not stuck:
+            return (values, rank_blocks), len(lanes)
+        refused |= {_turn_of(block) for block in stuck if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
 
 

@@ -3,12 +3,15 @@ read and write. Also the data types of all stages.
 
 A program has sends, receives, folds (copy or reduce inside a rank) and joins (only waits). All buffers of a rank are
 one row of **cells**, one per chunk: input, output, scratch, with an unused cell between them, so that no stretch of
-cells crosses from one buffer into the next. What an operation writes into a cell is a **version**; versions of all
-ranks are numbered, those of an operation one after the other. `read_values` returns the operations with the versions
-that they read, so that later stages know who reads what.
+cells crosses from one buffer into the next. The value that an operation writes into a cell is a **version**. Versions
+of all ranks are numbered, those of an operation one after the other; -1 stands for a user's input. `read_values`
+returns the operations with the versions that they read, so that later stages know which operation reads which value.
 
-Types of later stages: a `Block` is a thread block with its `Step`s; a step moves a `Segment` of a message or does a
-`Piece` of a fold.
+Types of later stages: a `Block` is a thread block with its steps (instructions, MSCCL's word). A `Step` moves a
+`Segment` of a message, or does part of a fold.
+
+Example: rank 0 receives two chunks (versions 0 and 1), folds the first with its input into version 2, and sends
+versions 2 and 1. Version 0 has one reader, the fold.
 """
 
 from __future__ import annotations
@@ -26,32 +29,31 @@ SENDS = ("s", "rcs", "rrs", "rrcs")
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """A thread block: one rank to send to and one to receive from (-1: none), on one channel."""
+    """A thread block."""
 
     rank: int
     channel: int
-    send: int
-    recv: int
+    send: int  # the rank that it sends to; -1: none
+    recv: int  # the rank that it receives from; -1: none
     steps: list[Step] = field(default_factory=list)
-    done_before: dict[Block, int] = field(
-        default_factory=dict
-    )  # of other blocks, up to which step they are surely done
+    # Of other blocks, the index of the last step that is surely done before this block's next step.
+    done_before: dict[Block, int] = field(default_factory=dict)
     load: int = 0  # steps that it has in the file, or that are reserved for it
-    sent: int = -1  # its last step that sends
+    last_send: int = -1  # the index of its last step that sends
 
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """A step of a block. `src` and `dst` are cells, -1 if it has none; `place`: its number in the block."""
+    """A step (instruction) of a thread block."""
 
-    verb: str
-    src: int
-    dst: int
-    count: int
+    verb: str  # as in MSCCL: r receive, s send, cpy copy, re reduce, rcs receive and copy and send, ...
+    src: int  # first cell that it reads; -1: none
+    dst: int  # first cell that it writes; -1: none
+    count: int  # chunks
     block: Block
-    place: int = -1
+    index: int = -1  # in the block
     waits: list[Step] = field(default_factory=list)
-    done_before: dict[Block, int] = field(default_factory=dict)
+    done_before: dict[Block, int] = field(default_factory=dict)  # that of its block when it was appended
 
 
 def dissolve_blocks(blocks: list[list[Block]]) -> None:
@@ -68,111 +70,99 @@ Span = tuple[int, int]  # first cell, and the number of cells
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """A send, receive, fold or join of the program.
-
-    `spans`: the stretches of cells of a message, in order; of a fold those of the result and the operands, all of one
-    length. `versions`: what it reads, one per cell: a send in order, a fold operand by operand. `first`: the first
-    version that it writes. `segments`: of a send and its receive. `runs`: the stretches of a received message that are
-    folded on arrival; `pieces`: the parts of a fold that this does. `done`: the steps that it ends with, at most one of
-    each block. `behind`: by block, steps that later writers to its place must wait for because it did not (place.py).
-    (There are millions of operations: empty lists are not created.)
-    """
+    """A send, receive, fold or join of the program. (There are millions of operations: empty lists are not created.)"""
 
     kind: int
     rank: int
-    when: int
+    when: int  # the program's time, which orders operations of all ranks
     peer: int
     channel: int
-    spans: list[Span]
+    spans: list[Span]  # the cells of a message, in order; of a fold the result, then the operands, all of one length
     waits: list[Operation]
-    length: int  # of what it writes or sends
-    versions: Sequence[int] = ()
-    first: int = -1
-    segments: Sequence[Segment] = ()
-    runs: Sequence[Run] = ()
-    pieces: Sequence[Piece] = ()
-    done: Sequence[Step] = ()
+    length: int  # cells that it writes or sends
+    versions: Sequence[int] = ()  # that it reads, one per cell: a send in order, a fold operand by operand
+    first: int = -1  # the first version that it writes
+    segments: Sequence[Segment] = ()  # of a send and of its receive
+    direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
+    fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
+    done: Sequence[Step] = ()  # the steps that it ends with, at most one of each block
+    # By block, steps that later writers to its cells must wait for because it did not itself (place.py).
     behind: dict[Block, Step] | None = None
 
 
 @dataclass(eq=False, slots=True)
-class Run:
-    """A stretch of a received message that is an operand of a fold, and the cell where it lies if not folded on
-    arrival.
-    """
+class DirectOperand:
+    """Part of a received message that is one operand of a fold."""
 
-    offset: int
+    offset: int  # in the message
     count: int
     fold: Operation
     receive: Operation
-    cell: int
+    cell: int  # where it lies if it is not folded on arrival
 
 
 @dataclass(eq=False, slots=True)
-class Piece:
-    """A stretch of a fold that is done as messages arrive, one after the other.
-
-    `memory`: first cells of the operands that are stored; the result's own first if it is one of them.
-    """
+class FoldStretch:
+    """A stretch of a fold that is done as messages arrive, one message after the other."""
 
     fold: Operation
-    offset: int
+    offset: int  # in the fold
     count: int
-    cell: int
-    memory: list[int]
-    chain: list[Segment]
+    cell: int  # the first cell of the result
+    stored_operands: list[int]  # first cells of the operands that do not arrive; the result's cell first if it is one
+    chain: list[Segment]  # the segments that bring the other operands, in the order of arrival
 
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """Part of a message that one step moves. `src`, `dst`: cells at sender and receiver; `step`: which receives it."""
+    """Part of a message that one step sends and one step receives."""
 
     send: Operation
     receive: Operation
-    offset: int
+    offset: int  # in the message
     count: int
-    src: int
-    dst: int
-    piece: Piece | None = None
-    parent: Segment | None = None
-    child: Segment | None = None
-    passing: bool = False  # what it makes is read by its child alone
+    src: int  # first cell at the sender
+    dst: int  # first cell at the receiver
+    fold_stretch: FoldStretch | None = None  # into which it is folded on arrival
+    parent: Segment | None = None  # the segment that brought exactly the same data to the sender
+    child: Segment | None = None  # the segment that forwards its data; the inverse of `parent`
+    only_forwarded: bool = False  # the data of its parent are read by this segment alone, so they need not be stored
     lane: int = 0
-    step: Step | None = None
+    step: Step | None = None  # the step that receives it
 
 
 # ---- operations and versions ----
 
 
-SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
+SEVERAL_READERS = Operation(JOIN, -1, -1, -1, -1, [], [], 0)  # stands in `Values.reader` for more than one reader
 
 
 @dataclass(eq=False)
 class Values:
-    """All operations by rank, in order, and the writer and the reader of every version.
-
-    Reader: None if there is none; SEVERAL if there are several reads, or if the version is a result.
-    """
+    """All operations by rank, in order, and the writer and the reader of every version."""
 
     ranks: list[list[Operation]]
     messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
-    writer: list[Operation]
-    reader: list[Operation | None]
+    writer: list[Operation]  # per version
+    reader: list[Operation | None]  # per version; SEVERAL_READERS also if the version is a result
     scratch: list[int]  # per rank: its first cell of scratch
 
-    def every(self) -> Iterator[Operation]:
+    def operations(self) -> Iterator[Operation]:
+        """Iterate over the operations of all ranks."""
         return chain.from_iterable(self.ranks)
 
-    def only(self, first: int, count: int, reader: Operation) -> bool:
+    def is_only_reader(self, first: int, count: int, reader: Operation) -> bool:
         """Return whether `reader` is the only reader of these versions."""
         return self.reader[first : first + count] == [reader] * count
 
 
 def read_values(program: Program, bound: Bound, split_blocks: bool) -> Values:
-    """Return the operations of all ranks with the versions that they read. Linear in cells moved. `split_blocks`: no
-    stretch of a user's buffer crosses the end of a block of the collective."""
+    """Return the operations of all ranks with the versions that they read. Linear in cells moved.
+
+    `split_blocks`: no stretch of a user's buffer crosses the end of a block of the collective.
+    """
     result = Values([], [], [], [], [])
-    by_row: list[Operation] = []  # of a row that is cut, the last of its operations
+    by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
         base = first_cells_of(size)
@@ -209,13 +199,12 @@ def _rank_operations(
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
     operations: list[Operation] = []
     by_number: list[list[Operation]] = []
-    # Fast path: no block borders to respect, and a fold or a message of one stretch.
     for number, row_kind in enumerate(kinds):
         row_stretches = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
         awaited = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
-        if not edge.grain:  # nothing is cut
+        if not edge.grain:  # no borders of blocks to respect: a row is one operation
             after = [operations[w] for w in awaited]
-            if row_kind == FOLD or len(row_stretches) == 1:  # nor joined, as nearly everywhere
+            if row_kind == FOLD or len(row_stretches) == 1:  # the usual case: nothing to merge, either
                 length = row_stretches[0][1]
                 kind, row_spans = (row_kind, row_stretches) if length else (JOIN, [])
                 operations.append(
@@ -226,11 +215,11 @@ def _rank_operations(
         else:
             after = [operation for w in awaited for operation in by_number[w]]
         if row_kind == FOLD:
-            stretches = [folded for folded in edge.fold(row_stretches) if folded[0][1]]
+            stretches = [fold_spans for fold_spans in edge.cut_fold(row_stretches) if fold_spans[0][1]]
         else:
-            joined = edge.message(row_stretches)
-            stretches = [joined] if joined else []
-        kind = row_kind if stretches else JOIN  # what moves nothing only waits
+            message_spans = edge.merge_message(row_stretches)
+            stretches = [message_spans] if message_spans else []
+        kind = row_kind if stretches else JOIN  # an operation that moves nothing only waits
         stretches = stretches or [[]]
         for stretch in stretches:
             length = stretch[0][1] if kind == FOLD or len(stretch) == 1 else sum(count for _, count in stretch)
@@ -244,26 +233,27 @@ def _rank_operations(
 
 @dataclass(frozen=True)
 class _Edges:
-    """The borders of the collective's blocks in users' buffers, where stretches are cut; grain 0: nowhere."""
+    """The borders of the collective's blocks in users' buffers, where stretches of cells are cut."""
 
-    grain: int
-    scratch: int
-    output: int
+    grain: int  # cells of a block; 0: nothing is cut
+    scratch: int  # the first cell of scratch
+    output: int  # the first cell of the output
 
-    def at(self, cell: int) -> bool:
+    def is_border(self, cell: int) -> bool:
         """Return whether a block may begin at this cell."""
         if not self.grain or cell >= self.scratch:
             return False
         return (cell - (self.output if cell >= self.output else 0)) % self.grain == 0
 
     def _cuts_within(self, span: Span) -> Iterator[int]:
+        """Yield the offsets of all borders within a stretch."""
         cell, count = span
         if self.grain and cell < self.scratch:
             start = cell - (self.output if cell >= self.output else 0)
             yield from range(self.grain - start % self.grain, count, self.grain)
 
-    def message(self, spans: list[Span]) -> list[Span]:
-        """Merge stretches that are contiguous."""
+    def merge_message(self, spans: list[Span]) -> list[Span]:
+        """Merge the stretches of a message that are contiguous, but not across borders."""
         if len(spans) == 1 and not self.grain:
             return spans if spans[0][1] else []
         joined: list[Span] = []
@@ -272,13 +262,13 @@ class _Edges:
             for cut in (*self._cuts_within(span), span[1]):
                 cell, count = span[0] + at, cut - at
                 at = cut
-                if joined and joined[-1][0] + joined[-1][1] == cell and not self.at(cell):
+                if joined and joined[-1][0] + joined[-1][1] == cell and not self.is_border(cell):
                     joined[-1] = joined[-1][0], joined[-1][1] + count
                 elif count:
                     joined.append((cell, count))
         return joined
 
-    def fold(self, spans: list[Span]) -> Iterable[list[Span]]:
+    def cut_fold(self, spans: list[Span]) -> Iterable[list[Span]]:
         """Cut a fold at every border within one of its stretches."""
         if not self.grain:
             yield spans
@@ -292,19 +282,21 @@ class _Edges:
 
 
 def _assign_versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
-    """Assign versions to reads and writes of one rank, and return its operations. A fold that continues the one before
-    it, of operands that the same operations wrote, is joined with that."""
+    """Assign versions to reads and writes of one rank, and return its operations.
+
+    A fold that continues the fold before it, with operands that the same operations wrote, is merged with it.
+    """
     writer, reader = values.writer, values.reader
-    holds = [-1] * cells
+    version_in = [-1] * cells  # per cell the version in it
     remaining: list[Operation] = []
-    instead: dict[Operation, Operation] = {}
-    sources: list[list[int]] = []  # of the last operation kept, by operand
+    merged_into: dict[Operation, Operation] = {}
+    sources: list[list[int]] = []  # the versions that the last of `remaining` reads, by operand
     for operation in operations:
-        if instead:
-            operation.waits = list(dict.fromkeys(instead.get(other, other) for other in operation.waits))
+        if merged_into:
+            operation.waits = list(dict.fromkeys(merged_into.get(other, other) for other in operation.waits))
         spans = operation.spans if operation.kind == SEND else operation.spans[1:] if operation.kind == FOLD else []
-        # `holds` maps every cell to the version in it; reads resolve to versions before this operation writes.
-        reads = [holds[cell : cell + count] for cell, count in spans]
+        # Reads see the versions before this operation writes.
+        reads = [version_in[cell : cell + count] for cell, count in spans]
         last = remaining[-1] if remaining else None
         continues = operation.kind == FOLD and last is not None and _continues_fold(last, operation, edge)
         # Merge with the fold before: the runtime then needs one step instead of two.
@@ -314,7 +306,7 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
             last.waits = list(dict.fromkeys([*last.waits, *operation.waits]))
             sources = [before + after for before, after in zip(sources, reads, strict=True)]
             last.versions = [version for versions in sources for version in versions]
-            instead[operation], into = last, last
+            merged_into[operation], into = last, last
         else:
             remaining.append(operation)
             sources, into = reads, operation
@@ -324,13 +316,13 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
         for versions in reads:
             for version in versions:
                 if version >= 0:
-                    reader[version] = into if reader[version] is None else SEVERAL
+                    reader[version] = into if reader[version] is None else SEVERAL_READERS
         if operation.kind in (RECEIVE, FOLD):
             at = len(writer)
             if into is operation:
                 operation.first = at
             for cell, count in operation.spans if operation.kind == RECEIVE else operation.spans[:1]:
-                holds[cell : cell + count] = range(at, at + count)
+                version_in[cell : cell + count] = range(at, at + count)
                 at += count
             if operation.length == 1:
                 writer.append(into)
@@ -338,19 +330,19 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
             else:
                 writer.extend([into] * operation.length)
                 reader.extend([None] * operation.length)
-    # What lies in the users' buffers at the end is read by the user.
-    for version in holds[: values.scratch[-1]]:
+    # The final content of users' buffers is read by the user.
+    for version in version_in[: values.scratch[-1]]:
         if version >= 0:
-            reader[version] = SEVERAL
+            reader[version] = SEVERAL_READERS
     return remaining
 
 
 def _continues_fold(last: Operation, operation: Operation, edge: _Edges) -> bool:
-    """Return whether a fold begins where the one before it ends, in all its stretches."""
+    """Return whether a fold begins where the fold before it ends, in all its stretches."""
     if last.kind != FOLD or last.when != operation.when or len(last.spans) != len(operation.spans):
         return False
     pairs = zip(last.spans, operation.spans, strict=True)
-    return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
+    return all(cell + count == other and not edge.is_border(other) for (cell, count), (other, _) in pairs)
 
 
 def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:

@@ -1,17 +1,23 @@
 """Third stage of the compilation to thread blocks: assign every step to a block and a channel, and find its waits.
 
-Input are the segments of messages and the pieces of folds (segments.py); output are the blocks of each rank with their
-steps. It is one walk through the times of the program: at each time first local work of all ranks, then all sends, then
-all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a fold on
+In this file a block is a thread block, and a step is one of its instructions (MSCCL's word). Input are the segments of
+messages and the stretches of folds (segments.py); output are the blocks of each rank with their steps. The stage is one
+walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all sends,
+then all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a fold on
 arrival also for the step before it in its chain). If every block only sends or only receives, the step with the
 smallest time can always proceed (docs/program.md). A block that also forwards what it receives may wait for an empty
 slot at a later time: `blocks.find_stuck` checks whether all blocks reach their end.
 
-A message that is folded on arrival is not stored at its own place, and does not wait for readers of that place. A later
-writer there must wait for them, although it only waits for the fold: these readers are recorded as `behind` the fold.
-If the fold's result takes the place of one of its messages, the first step of the fold waits for them instead.
+A message that is folded on arrival is not stored in the cells that the program gives it, and does not wait for earlier
+readers of these cells. A later writer to the cells must wait for these readers, although the program makes it wait only
+for the fold: so the readers are recorded as `behind` the fold. If the fold's result takes the cells of one of its
+messages, the first step of the fold waits for the readers instead.
 
-`done_before` of a block grows by the waits of its steps; steps in it are not waited for again."""
+`done_before` of a block grows by the waits of its steps; steps in it are not waited for again.
+
+Example: a segment that rank 1 receives from rank 0 and forwards to rank 2 becomes one step "rcs" (receive, copy, send)
+of a block of rank 1 that receives from 0 and sends to 2.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +43,9 @@ class Limits:
     waited: int = 128  # blocks that other blocks may wait for: their number is an int8
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
-    slots: int = 2  # slots of a queue between two blocks
+    slots: int = 2  # of a queue between two blocks
     fused: bool = True  # whether a step can receive and at once reduce or forward
-    together: int = 32  # steps that one step can wait for; steps without work collect more
+    together: int = 32  # steps that one step can wait for; more waits are collected by steps without work
 
 
 # ---- what a step waits for ----
@@ -58,7 +64,7 @@ class Needs(NamedTuple):
 def add(needs: Awaited, step: Step) -> None:
     """Add a step to wait for; of each block only the last one counts."""
     latest_step = needs.get(step.block)
-    if latest_step is None or latest_step.place < step.place:
+    if latest_step is None or latest_step.index < step.index:
         needs[step.block] = step
 
 
@@ -68,19 +74,20 @@ def latest_steps_of(waits: Iterable[Operation]) -> Awaited:
     for operation in waits:
         for step in operation.done:
             latest_step = steps.get(step.block)
-            if latest_step is None or latest_step.place < step.place:
+            if latest_step is None or latest_step.index < step.index:
                 steps[step.block] = step
     return steps
 
 
 def steps_before_write(waits: Iterable[Operation]) -> Awaited:
-    """Return the steps that must precede a step that writes."""
+    """Return the steps that must precede a step that writes: those of its waits, and those behind its waits."""
     needs = latest_steps_of(waits)
     add_behind(needs, waits)
     return needs
 
 
 def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
+    """Add the steps that are behind these operations (see the module)."""
     for operation in waits:
         if operation.behind:
             for step in operation.behind.values():
@@ -88,8 +95,7 @@ def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
 
 
 def inherit_behind(operation: Operation) -> None:
-    """Collect what is behind it: its own, and that of its waits, as far as the steps that it ends with do not imply
-    it."""
+    """Collect the steps behind an operation: its own and those of its waits, unless its last steps imply them."""
     behind = operation.behind or {}
     add_behind(behind, operation.waits)
     if behind:
@@ -99,10 +105,12 @@ def inherit_behind(operation: Operation) -> None:
 
 
 def _is_implied(end: Step, step: Step) -> bool:
-    return (end.block is step.block and step.place <= end.place) or end.done_before.get(step.block, -1) >= step.place
+    """Return whether `step` is surely done when `end` is."""
+    return (end.block is step.block and step.index <= end.index) or end.done_before.get(step.block, -1) >= step.index
 
 
-def ends(steps: list[Step]) -> list[Step]:
+def last_steps(steps: list[Step]) -> list[Step]:
+    """Return of every block the last of these steps."""
     if len(steps) == 1:
         return steps
     latest_steps: Awaited = {}
@@ -112,17 +120,17 @@ def ends(steps: list[Step]) -> list[Step]:
 
 
 def missing_steps(block: Block, needs: Awaited) -> list[Step]:
-    """Return the needed steps that the block has not waited for and that no other needed step implies."""
+    """Return the needed steps that the block has not waited for yet and that no other needed step implies."""
     done_before = block.done_before
     missing = [
-        step for step in needs.values() if step.block is not block and done_before.get(step.block, -1) < step.place
+        step for step in needs.values() if step.block is not block and done_before.get(step.block, -1) < step.index
     ]
     if len(missing) < 2:
         return missing
     return [
         step
         for step in missing
-        if not any(other is not step and other.done_before.get(step.block, -1) >= step.place for other in missing)
+        if not any(other is not step and other.done_before.get(step.block, -1) >= step.index for other in missing)
     ]
 
 
@@ -136,39 +144,42 @@ class Full(Exception):
     """More channels are needed than there are."""
 
 
-def place(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
+def place_steps(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
     """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
-    return _Placing(values, lanes, limits).place_all()
+    return _Placement(values, lanes, limits).place_all()
 
 
-class _Placing:
+class _Placement:
     """The state of the walk."""
 
     def __init__(self, values: Values, lanes: list[Lane], limits: Limits) -> None:
         self.values, self.lanes, self.limits = values, lanes, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
-        self.at: dict[tuple[int, int, int, bool], Block] = {}  # rank, channel, peer, whether it sends there
-        self.sending: dict[tuple[int, int], int] = defaultdict(int)  # blocks with sends, by rank and channel
-        self.receiving: dict[tuple[int, int], int] = defaultdict(int)
-        self.numbers: dict[tuple[int, int], int] = {}  # by lane and number of full channels before: channel
-        # per connection and lane: the number of full channels
-        self.reached: dict[tuple[int, int, int], int] = defaultdict(int)
-        self.own: list[Block | None] = [None] * len(values.ranks)
-        self.promised: dict[Segment, tuple[Block, int, Awaited]] = {}
-        self.owed: dict[Block, int] = defaultdict(int)
+        # (rank, channel, peer, whether it sends to the peer) -> block
+        self.block_of_peer: dict[tuple[int, int, int, bool], Block] = {}
+        self.sending: dict[tuple[int, int], int] = defaultdict(int)  # (rank, channel) -> number of blocks with sends
+        self.receiving: dict[tuple[int, int], int] = defaultdict(int)  # and with receives
+        # A lane opens a new channel when one is full: (lane, number of its full channels) -> channel.
+        self.channels: dict[tuple[int, int], int] = {}
+        # (from, to, lane) -> number of channels of the lane that are full for this connection
+        self.full_channels: dict[tuple[int, int, int], int] = defaultdict(int)
+        self.local_blocks: list[Block | None] = [None] * len(values.ranks)  # per rank its last block without messages
+        # Receives that are reserved but not placed: the block, the steps reserved in it, and what they wait for.
+        self.reserved: dict[Segment, tuple[Block, int, Awaited]] = {}
+        self.reserved_count: dict[Block, int] = defaultdict(int)
 
     def place_all(self) -> list[list[Block]]:
         """Walk through the times and return the blocks by rank."""
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
-        for operation in self.values.every():
+        for operation in self.values.operations():
             kinds = by_time.get(operation.when)
             if kinds is None:
                 kinds = by_time[operation.when] = [], [], []
             kinds[1 if operation.kind == SEND else 2 if operation.kind == RECEIVE else 0].append(operation)
         # Times in order; within one: local work, then sends, then receives. So waits only lead to earlier steps.
         for time in sorted(by_time):
-            alone, sends, receives = by_time[time]
-            for operation in alone:
+            local, sends, receives = by_time[time]
+            for operation in local:
                 if operation.kind == FOLD:
                     self._place_fold(operation)
                 elif operation.kind == JOIN:
@@ -182,27 +193,28 @@ class _Placing:
                 for segment in operation.segments:
                     if segment.step is None:
                         self._place_receive(segment)
-                operation.done = ends([each.step for each in operation.segments if each.step is not None])
+                operation.done = last_steps([each.step for each in operation.segments if each.step is not None])
                 inherit_behind(operation)
         return self.blocks
 
-    # ---- what is done alone ----
+    # ---- local work ----
 
     def _place_fold(self, fold: Operation) -> None:
-        """Place a fold: local, or as the steps that receive its messages."""
+        """Place a fold of stored operands; or finish a fold on arrival, whose receives are placed by now."""
         steps = []
-        if not fold.pieces:
+        if not fold.fold_stretches:
             steps.append(self._place_local_fold(fold))
         else:
-            for piece in fold.pieces:
-                last = piece.chain[-1].step
+            for stretch in fold.fold_stretches:
+                last = stretch.chain[-1].step
                 assert last is not None
-                for cell in piece.memory[1:]:
+                # The first receive takes one stored operand along; the others are added after the last receive.
+                for cell in stretch.stored_operands[1:]:
                     awaited = steps_before_write(fold.waits)
                     add(awaited, last)
-                    last = self._place_local(fold.rank, "re", cell, piece.cell, piece.count, awaited, last.block)
+                    last = self._place_local(fold.rank, "re", cell, stretch.cell, stretch.count, awaited, last.block)
                 steps.append(last)
-        fold.done = ends(steps)
+        fold.done = last_steps(steps)
         inherit_behind(fold)
 
     def _place_local_fold(self, fold: Operation) -> Step:
@@ -223,8 +235,9 @@ class _Placing:
                 add_behind(awaited, fold.waits)
             if operands[order[0]][0] == result:
                 numbers = order[1:]
-            for place, number in enumerate(numbers):
-                verb = "cpy" if place == 0 and numbers is order else "re"
+            for position, number in enumerate(numbers):
+                # The first operand is copied to the result, unless the result's own cell is the first operand.
+                verb = "cpy" if position == 0 and numbers is order else "re"
                 if low == 0:
                     for operation in later.get(number, ()):
                         for each in operation.done:
@@ -238,8 +251,10 @@ class _Placing:
         return step
 
     def _split_waits(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
-        """Split a fold's waits: those before its first step, and those of one later operand only: the message
-        that brings it."""
+        """Split a fold's waits into those before its first step, and those that only a later operand needs.
+
+        The latter are receives that bring this operand alone; they are returned by the operand's number.
+        """
         length, writer = fold.length, self.values.writer
         brings: dict[Operation, set[int]] = defaultdict(set)
         for number in range(len(order)):
@@ -260,22 +275,24 @@ class _Placing:
     def _receiving_block(self, rank: int, awaited: Awaited) -> Block | None:
         """Return a receiving block among those waited for, if any: a step placed in it need not wait for that block."""
         receiving = [step for step in awaited.values() if step.block.recv >= 0]
-        return max(receiving, key=lambda step: step.place).block if receiving else None
+        return max(receiving, key=lambda step: step.index).block if receiving else None
 
     def _place_local(
         self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, near: Block | None
     ) -> Step:  # fmt: skip
-        """Place a step without a message: in block `near` if there is room, else in a block of its own."""
-        block = (
-            near if near is not None and self._has_room(near, Needs(awaited, False)) else self._own_block(rank, awaited)
-        )
+        """Place a step without a message: in block `near` if there is room, else in a block without messages."""
+        if near is not None and self._has_room(near, Needs(awaited, missing=False)):
+            block = near
+        else:
+            block = self._local_block(rank, awaited)
         return self._append_step(Step(verb, src, dst, count, block), awaited)
 
-    def _own_block(self, rank: int, awaited: Awaited) -> Block:
-        block = self.own[rank]
-        if block is None or not self._has_room(block, Needs(awaited, False)):
-            block = self._new_block(rank, 0, -1, -1)
-            self.own[rank] = block
+    def _local_block(self, rank: int, awaited: Awaited) -> Block:
+        """Return a block of this rank without messages that has room for a step with these waits."""
+        block = self.local_blocks[rank]
+        if block is None or not self._has_room(block, Needs(awaited, missing=False)):
+            block = self._new_block(rank, channel=0, send=-1, recv=-1)
+            self.local_blocks[rank] = block
         return block
 
     # ---- messages ----
@@ -287,15 +304,16 @@ class _Placing:
         if step is None:
             awaited = latest_steps_of(send.waits)
             incoming = self._receive_needs(segment)
-            sender, receiver = self._find_blocks(segment, Needs(awaited, False), incoming)
+            sender, receiver = self._find_blocks(segment, Needs(awaited, missing=False), incoming)
             step = self._append_step(Step("s", segment.src, -1, segment.count, sender), awaited)
-            sender.sent = step.place
-            self._promise_receive(segment, receiver, incoming)
-        send.done = ends([*send.done, step]) if send.done else [step]
+            sender.last_send = step.index
+            self._reserve_receive(segment, receiver, incoming)
+        send.done = last_steps([*send.done, step]) if send.done else [step]
 
     def _forward_in_receive(self, segment: Segment) -> Step | None:
-        """Let the step that receives the segment's parent also send the segment, if order and waits allow it; return
-        that step, or None.
+        """Let the step that receives the segment's parent also send the segment; return that step.
+
+        None if the order of sends or the waits do not allow it.
         """
         parent = segment.parent
         if parent is None or parent.step is None:
@@ -303,27 +321,27 @@ class _Placing:
         step = parent.step
         block = step.block
         # The receiving block can forward only to its own peer, in order, and with a verb that exists.
-        if block.send != segment.receive.rank or step.place <= block.sent or step.verb not in FUSED:
+        if block.send != segment.receive.rank or step.index <= block.last_send or step.verb not in FUSED:
             return None
-        producer = parent.receive if parent.piece is None else parent.piece.fold
+        producer = parent.receive if parent.fold_stretch is None else parent.fold_stretch.fold
         other_waits = [operation for operation in segment.send.waits if operation is not producer]
         # Everything that the send waits for must be implied by the step that would forward it.
         for other in latest_steps_of(other_waits).values() if other_waits else ():
-            last_place = step.place if other.block is block else step.done_before.get(other.block, -1)
-            if other.place > last_place:
+            last_done = step.index if other.block is block else step.done_before.get(other.block, -1)
+            if other.index > last_done:
                 return None
         incoming = self._receive_needs(segment)
         rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
         if not self._fits_channel(rank, block.channel, lane, peer, False, incoming):
             return None
-        self._promise_receive(segment, self._find_or_make_block(rank, block.channel, lane, peer, False), incoming)
+        self._reserve_receive(segment, self._find_or_make_block(rank, block.channel, lane, peer, False), incoming)
         step.verb = FUSED[step.verb]
-        if step.verb == "rrcs" and segment.passing:
+        if step.verb == "rrcs" and segment.only_forwarded:
             step.verb, step.dst = "rrs", -1
-        block.sent = step.place
+        block.last_send = step.index
         return step
 
-    def _promise_receive(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
+    def _reserve_receive(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
         """Reserve the receive of a segment in a block.
 
         It is placed at once if the block only receives, has no other receive reserved, and all steps that it waits for
@@ -332,14 +350,14 @@ class _Placing:
         # Reserve room for the receive now, so that the block does not overflow before it is placed.
         steps = self._step_cost(receiver, incoming)
         receiver.load += steps
-        self.promised[segment] = receiver, steps, incoming.awaited
-        self.owed[receiver] += 1
-        if receiver.send < 0 and self.owed[receiver] == 1 and not incoming.missing:
+        self.reserved[segment] = receiver, steps, incoming.awaited
+        self.reserved_count[receiver] += 1
+        if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.missing:
             self._place_receive(segment)
 
     def _receive_needs(self, segment: Segment) -> Needs:
-        """Return the steps that receiving it waits for, as far as they exist."""
-        piece, receive = segment.piece, segment.receive
+        """Return the steps that the receive of a segment waits for, as far as they exist."""
+        piece, receive = segment.fold_stretch, segment.receive
         if piece is None:
             return Needs(steps_before_write(receive.waits), False)
         if piece.chain[0] is segment:
@@ -354,10 +372,10 @@ class _Placing:
 
     def _place_receive(self, segment: Segment) -> None:
         """Place the receive of a segment, in the block that was chosen when it was sent."""
-        block, steps, awaited = self.promised.pop(segment)
+        block, steps, awaited = self.reserved.pop(segment)
         block.load -= steps
-        self.owed[block] -= 1
-        piece = segment.piece
+        self.reserved_count[block] -= 1
+        piece = segment.fold_stretch
         if piece is None:
             segment.step = self._append_step(Step("r", -1, segment.dst, segment.count, block), awaited)
             return
@@ -367,7 +385,7 @@ class _Placing:
                 add(behind, each)
             piece.fold.behind = behind
         if piece.chain[0] is segment:
-            verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
+            verb, src = ("rrc", piece.stored_operands[0]) if piece.stored_operands else ("r", -1)
         else:
             last = piece.chain[piece.chain.index(segment) - 1].step
             assert last is not None
@@ -380,7 +398,7 @@ class _Placing:
     def _find_blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
         """Return the blocks at both ends, on the first channel of the segment's lane that has room at both."""
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
-        full = self.reached[source, target, lane]
+        full = self.full_channels[source, target, lane]
         while True:
             number = self._channel_of(lane, full)
             if self._fits_channel(source, number, lane, target, True, outgoing) and self._fits_channel(
@@ -388,20 +406,21 @@ class _Placing:
             ):
                 break
             full += 1
-        self.reached[source, target, lane] = full
+        self.full_channels[source, target, lane] = full
         return self._find_or_make_block(source, number, lane, target, True), self._find_or_make_block(
             target, number, lane, source, False
         )
 
     def _channel_of(self, lane: int, full: int) -> int:
-        number = self.numbers.setdefault((lane, full), len(self.numbers))
+        """Return the channel of a lane after `full` full ones; raise Full if there are no more channels."""
+        number = self.channels.setdefault((lane, full), len(self.channels))
         if number >= self.limits.channels:
             raise Full
         return number
 
     def _fits_channel(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
         """Return whether a channel has room at this rank for a step with this peer."""
-        block = self.at.get((rank, number, peer, sending))
+        block = self.block_of_peer.get((rank, number, peer, sending))
         if block is not None:
             return self._has_room(block, need)
         send, recv = self._peers_of_block(rank, lane, peer, sending)
@@ -418,27 +437,30 @@ class _Placing:
 
     def _find_or_make_block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
         """Return the block on a channel with this peer, a new one if there is none."""
-        block = self.at.get((rank, number, peer, sending))
+        block = self.block_of_peer.get((rank, number, peer, sending))
         if block is None:
             block = self._new_block(rank, number, *self._peers_of_block(rank, lane, peer, sending))
             if block.send >= 0:
-                self.at[rank, number, block.send, True] = block
+                self.block_of_peer[rank, number, block.send, True] = block
                 self.sending[rank, number] += 1
             if block.recv >= 0:
-                self.at[rank, number, block.recv, False] = block
+                self.block_of_peer[rank, number, block.recv, False] = block
                 self.receiving[rank, number] += 1
         return block
 
-    def _new_block(self, rank: int, number: int, send: int, recv: int) -> Block:
+    def _new_block(self, rank: int, channel: int, send: int, recv: int) -> Block:
         if len(self.blocks[rank]) >= self.limits.blocks:
             raise Unsupported(
                 f"rank {rank} needs more than {self.limits.blocks} thread blocks; take a planner with fewer partners"
             )
-        self.blocks[rank].append(Block(rank, number, send, recv))
+        self.blocks[rank].append(Block(rank, channel, send, recv))
         return self.blocks[rank][-1]
 
     def _step_cost(self, block: Block, need: Needs) -> int:
-        """Steps in a file of one in this block that waits for that."""
+        """Return the number of steps in the file of one step of this block with these waits.
+
+        A step in the file waits for one other step, so further waits take steps without work.
+        """
         count = len(need.awaited) + need.missing
         if count < 2:
             return 1
@@ -449,27 +471,27 @@ class _Placing:
         return block.load + self._step_cost(block, need) <= self.limits.steps
 
     def _append_step(self, step: Step, awaited_steps: Awaited) -> Step:
-        """Append a step to its block; what it waits for is there already."""
+        """Append a step to its block; all steps that it waits for exist already."""
         block = step.block
         missing = missing_steps(block, awaited_steps)
         together = self.limits.together
         # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
-            gathers = Step("cpy", -1, -1, 0, self._own_block(block.rank, gathered))
+            gathers = Step("cpy", -1, -1, 0, self._local_block(block.rank, gathered))
             self._append_step(gathers, gathered)
             missing = [*missing[together:], gathers]
         if missing:
-            seen_places = dict(block.done_before)
-            # Vector clock: what an awaited step had waited for is implied from now on.
+            done_before = dict(block.done_before)
+            # Vector clock: everything that an awaited step had waited for is implied from now on.
             for awaited in missing:
-                for other, place in awaited.done_before.items():
-                    if place > seen_places.get(other, -1):
-                        seen_places[other] = place
-                seen_places[awaited.block] = max(awaited.place, seen_places.get(awaited.block, -1))
-            seen_places.pop(block, None)
-            block.done_before = seen_places
-        step.waits, step.done_before, step.place = missing, block.done_before, len(block.steps)
+                for other, index in awaited.done_before.items():
+                    if index > done_before.get(other, -1):
+                        done_before[other] = index
+                done_before[awaited.block] = max(awaited.index, done_before.get(awaited.block, -1))
+            done_before.pop(block, None)
+            block.done_before = done_before
+        step.waits, step.done_before, step.index = missing, block.done_before, len(block.steps)
         block.steps.append(step)
         block.load += max(1, len(missing))
         return step

@@ -1,14 +1,19 @@
-"""Second stage of the compilation to thread blocks: cut messages into segments, each moved by one step at sender and
-receiver; decide which are folded or forwarded on arrival, and which share channels.
+"""Second stage of the compilation to thread blocks: cut messages into segments, each moved by one instruction of a
+thread block at the sender and one at the receiver; decide which segments are folded or forwarded on arrival, and which
+share channels.
 
-A message that is received only to be folded (reduced into other data) is folded on arrival (**direct**) if all else
-that the fold waits for is done at earlier times. So receives wait only for what is done earlier, and programs cannot
-deadlock for that reason (docs/program.md). A segment that is forwarded exactly as it arrived has the segment by which
-it arrived as its **parent**; segments linked so form a chain.
+Every operation of the program has a time (`Operation.when`) that orders the operations of all ranks. A message that is
+received only to be folded (reduced into other data) is folded on arrival (**direct**) if everything else that the fold
+waits for has a smaller time than the receive. So receives wait only for operations of smaller times, and programs
+cannot deadlock for that reason (docs/program.md). A segment that is forwarded exactly as it arrived has the segment by
+which it arrived as its **parent**; segments linked in this way form a chain.
 
-A block receives from one rank and sends to one rank, on one channel. So a **lane** maps (rank, source) to the
-destination to which that rank forwards, each destination at most once; chains that agree on this share a lane, and
-thereby channels. A chain that fits no lane is cut.
+A thread block receives from one rank and sends to one rank, on one channel. So a **lane** gives, for each rank, a
+one-to-one map from the source that it receives from to the destination that it forwards to. Chains that agree on these
+maps share a lane, and thereby channels. A chain that fits no lane is cut.
+
+Example: rank 1 forwards chunks from rank 0 to rank 2, and other chunks from rank 0 to rank 3. The chains 0, 1, 2 and 0,
+1, 3 disagree at rank 1 (source 0), so they need two lanes.
 """
 
 from __future__ import annotations
@@ -20,113 +25,125 @@ from itertools import pairwise
 from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
-from antiphon.lower.blocks.operations import Operation, Piece, Run, Segment, Values
+from antiphon.lower.blocks.operations import DirectOperand, FoldStretch, Operation, Segment, Values
 
-Part = TypeVar("Part", Piece, Segment)
+Interval = TypeVar("Interval", FoldStretch, Segment)
 
 
 def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
-    """Set the segments and pieces of all operations.
+    """Set the segments of all messages and the stretches of all folds on arrival.
 
-    `max_chunks`: maximum number of chunks of a step; `fused`: whether messages are folded on arrival.
+    `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival.
     """
     if fused:
-        for operation in values.every():
+        for operation in values.operations():
             if operation.kind == FOLD:
                 _find_direct(values, operation)
     # Stage 1: where messages and folds must be cut.
     edges, cuts = _find_cuts(values, max_chunks)
     for fold, fold_cuts in cuts.items():
-        fold.pieces = _cut_fold(fold, fold_cuts, fold.pieces[0].memory)
+        fold.fold_stretches = _cut_fold(fold, fold_cuts, fold.fold_stretches[0].stored_operands)
     for send, receive in values.messages:
-        runs = receive.runs
-        if send not in edges and send.length <= max_chunks and not (runs and runs[0].fold in cuts):  # as nearly all
-            piece = runs[0].fold.pieces[0] if runs else None
-            segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], piece)]
+        operands = receive.direct_operands
+        # The usual case: nothing to cut.
+        if send not in edges and send.length <= max_chunks and not (operands and operands[0].fold in cuts):
+            stretch = operands[0].fold.fold_stretches[0] if operands else None
+            segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], stretch)]
         else:
             segments = _cut_message(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
-    for operation in values.every():  # chains in the order in which messages are received
+    for operation in values.operations():  # chains in the order in which messages are received
         if operation.kind == RECEIVE:
             for segment in operation.segments:
-                if segment.piece is not None:
-                    segment.piece.chain.append(segment)
+                if segment.fold_stretch is not None:
+                    segment.fold_stretch.chain.append(segment)
     _find_parents(values)
 
 
 def dissolve_segments(values: Values) -> None:
     """Break the reference cycles of segments and operations, so that the garbage collector is not needed."""
-    for operation in values.every():
+    for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:
-                segment.piece = segment.parent = segment.child = segment.step = None
-        operation.segments = operation.runs = operation.pieces = ()
+                segment.fold_stretch = segment.parent = segment.child = segment.step = None
+        operation.segments = operation.direct_operands = operation.fold_stretches = ()
 
 
 def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
-    """Return where sends end or are cut, and where folds with pieces are cut; only for those that are cut."""
+    """Return the offsets of the borders of each send that must be cut, and the cuts of each fold that must be cut.
+
+    A side effect: the direct operands of these messages are sorted by offset.
+    """
     cuts = {
         operation: set(range(max_chunks, operation.length, max_chunks))
-        for operation in values.every()
-        if operation.pieces and operation.length > max_chunks
+        for operation in values.operations()
+        if operation.fold_stretches and operation.length > max_chunks
     }
     edges: dict[Operation, set[int]] = {}
     for send, receive in values.messages:
-        runs = receive.runs
-        if len(send.spans) == len(receive.spans) == 1 and (not runs or runs[0].count == receive.length):
+        operands = receive.direct_operands
+        if len(send.spans) == len(receive.spans) == 1 and (not operands or operands[0].count == receive.length):
             continue
-        runs = receive.runs = sorted(runs, key=lambda run: run.offset)
-        edges[send] = _stretch_ends(send) | _stretch_ends(receive)
-        for run in runs:
-            edges[send] |= {run.offset, run.offset + run.count}
-            inside = {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
+        operands = receive.direct_operands = sorted(operands, key=lambda operand: operand.offset)
+        edges[send] = _span_ends(send) | _span_ends(receive)
+        for operand in operands:
+            begin, end = operand.offset, operand.offset + operand.count
+            edges[send] |= {begin, end}
+            inside = {at - begin for at in edges[send] if begin < at < end}
             if inside:
-                cuts.setdefault(run.fold, set()).update(inside)
+                cuts.setdefault(operand.fold, set()).update(inside)
     return edges, cuts
 
 
 def _find_direct(values: Values, fold: Operation) -> None:
-    """Set which operands of a fold are folded on arrival: their runs, and the piece with the cells of the other
-    operands, the result's own first.
+    """Find the operands of a fold that are folded on arrival, if any.
+
+    Each is appended to the direct operands of its receive. The fold gets one stretch, which lists the cells of the
+    other operands, the result's own first. A version is the number of a value that an operation writes into a cell; -1
+    stands for a user's input.
     """
     length, versions, writers = fold.length, fold.versions, values.writer
-    runs: list[Run] = []
+    arriving: list[DirectOperand] = []
     other_cells: list[int] = []
-    busy: set[Operation] = set()
+    stored: set[Operation] = set()  # operations whose values must be stored
     for at, (cell, _) in zip(range(0, len(versions), length), fold.spans[1:], strict=True):
         first = versions[at]
         writer = writers[first] if first >= 0 else None
         if (
             writer is not None and writer.kind == RECEIVE and first + length <= writer.first + writer.length
             and (length == 1 or versions[at : at + length] == list(range(first, first + length)))
-            and values.only(first, length, fold)
+            and values.is_only_reader(first, length, fold)
         ):  # fmt: skip
-            runs.append(Run(first - writer.first, length, fold, writer, cell))
+            arriving.append(DirectOperand(first - writer.first, length, fold, writer, cell))
         else:
             other_cells.append(cell)
-            busy.update([writers[version] for version in versions[at : at + length] if version >= 0])
-    if not runs:
+            stored.update([writers[version] for version in versions[at : at + length] if version >= 0])
+    if not arriving:
         return
-    # A message that is also read elsewhere must be stored, so it cannot be folded as it comes.
-    direct = {run.receive for run in runs} - busy
+    # A message that another operand also needs must be stored, so it cannot be folded on arrival.
+    direct = {operand.receive for operand in arriving} - stored
     result = fold.spans[0][0]
     awaited = [operation for operation in waits_through_joins(fold) if operation not in direct]
-    for run in runs:
-        if run.cell == result and run.receive in direct:  # which the first step then waits for
-            awaited += waits_through_joins(run.receive)
+    for operand in arriving:
+        # A receive into the result's own cell waits for readers of that cell; the fold's first instruction, which
+        # writes that cell, then does.
+        if operand.cell == result and operand.receive in direct:
+            awaited += waits_through_joins(operand.receive)
     latest = max([operation.when for operation in awaited], default=-1)
-    for run in runs:
-        # Only if all else that the fold waits for is done earlier: receives must not wait for later times.
-        if run.receive in direct and run.receive.when > latest:
-            run.receive.runs = [*run.receive.runs, run]
+    for operand in arriving:
+        # Receives must not wait for operations of later times.
+        if operand.receive in direct and operand.receive.when > latest:
+            operand.receive.direct_operands = [*operand.receive.direct_operands, operand]
         else:
-            other_cells.append(run.cell)
+            other_cells.append(operand.cell)
     if len(other_cells) < len(fold.spans) - 1:
-        fold.pieces = [Piece(fold, 0, length, result, sorted(other_cells, key=lambda cell: cell != result), [])]
+        fold.fold_stretches = [
+            FoldStretch(fold, 0, length, result, sorted(other_cells, key=lambda cell: cell != result), [])
+        ]
 
 
 def waits_through_joins(operation: Operation) -> Iterable[Operation]:
-    """Return the operations that it waits for, directly or through joins."""
+    """Return the operations that an operation waits for, directly or through joins (which only wait)."""
     for other in operation.waits:
         if other.kind == JOIN:
             break
@@ -143,8 +160,8 @@ def waits_through_joins(operation: Operation) -> Iterable[Operation]:
     return [other for other in visited if other.kind != JOIN]
 
 
-def _stretch_ends(message: Operation) -> set[int]:
-    """Return the ends of its stretches within its stream."""
+def _span_ends(message: Operation) -> set[int]:
+    """Return the offsets in a message at which its spans of cells end."""
     if len(message.spans) == 1:
         return {message.spans[0][1]}
     offsets, at = set(), 0
@@ -154,19 +171,20 @@ def _stretch_ends(message: Operation) -> set[int]:
     return offsets
 
 
-def _cut_fold(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
+def _cut_fold(fold: Operation, cuts: set[int], stored_operands: list[int]) -> list[FoldStretch]:
+    """Return the stretches of a fold between these cuts."""
     edges = sorted(cuts | {0, fold.length})
     return [
-        Piece(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in memory], [])
+        FoldStretch(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in stored_operands], [])
         for low, high in pairwise(edges)
     ]
 
 
-def _find_beginning(stretches: Sequence[Part], offset: int) -> Part | None:
-    """Return the part that begins at this offset, or None."""
-    for stretch in stretches:
-        if stretch.offset == offset:
-            return stretch
+def _find_beginning(intervals: Sequence[Interval], offset: int) -> Interval | None:
+    """Return the interval that begins at this offset, or None."""
+    for interval in intervals:
+        if interval.offset == offset:
+            return interval
     return None
 
 
@@ -175,21 +193,21 @@ def _cut_message(
 ) -> list[Segment]:  # fmt: skip
     """Return the segments of a message, cut at these offsets and at the maximum size."""
     edges = edges | {0}
-    for run in receive.runs:
-        edges |= {run.offset + at for at in cuts.get(run.fold, ())}
+    for operand in receive.direct_operands:
+        edges |= {operand.offset + at for at in cuts.get(operand.fold, ())}
     ordered = sorted(edges)
     segments: list[Segment] = []
-    of_run = {run.offset: run for run in receive.runs}
-    current: Run | None = None
+    operand_at = {operand.offset: operand for operand in receive.direct_operands}
+    current: DirectOperand | None = None
     source, target = _Walk(send), _Walk(receive)
     for low, high in pairwise(ordered):
         if current is not None and low >= current.offset + current.count:
             current = None
-        current = of_run.get(low, current)
-        src, dst = source.cell(low), target.cell(low)
+        current = operand_at.get(low, current)
+        src, dst = source.cell_at(low), target.cell_at(low)
         if current is not None:
-            piece = _find_beginning(current.fold.pieces, low - current.offset)
-            segments.append(Segment(send, receive, low, high - low, src, dst, piece))
+            stretch = _find_beginning(current.fold.fold_stretches, low - current.offset)
+            segments.append(Segment(send, receive, low, high - low, src, dst, stretch))
             continue
         for at in range(low, high, max_chunks):
             segments.append(Segment(send, receive, at, min(max_chunks, high - at), src + at - low, dst + at - low))
@@ -202,7 +220,7 @@ class _Walk:
     def __init__(self, operation: Operation) -> None:
         self.spans, self.number, self.start = operation.spans, 0, 0
 
-    def cell(self, offset: int) -> int:
+    def cell_at(self, offset: int) -> int:
         while offset >= self.start + self.spans[self.number][1]:
             self.start += self.spans[self.number][1]
             self.number += 1
@@ -210,8 +228,8 @@ class _Walk:
 
 
 def _find_parents(values: Values) -> None:
-    """Link each segment that is exactly what another segment brought to that one as its parent."""
-    for operation in values.every():
+    """Link each segment to its parent: the segment that brought exactly the same data to the sender, if any."""
+    for operation in values.operations():
         if operation.kind != SEND:
             continue
         for segment in operation.segments:
@@ -227,15 +245,16 @@ def _find_parents(values: Values) -> None:
             parent: Segment | None = None
             if writer.kind == RECEIVE:
                 parent = _find_beginning(writer.segments, first - writer.first)
-                if parent is not None and parent.piece is not None:
+                if parent is not None and parent.fold_stretch is not None:
                     parent = None
-            elif (piece := _find_beginning(writer.pieces, first - writer.first)) is not None:
-                after = len(piece.memory) > 1
-                parent = None if after else piece.chain[-1]
-                segment_passes = piece.cell >= values.scratch[operation.rank]
-                segment.passing = segment_passes and values.only(first, segment.count, operation)
+            elif (stretch := _find_beginning(writer.fold_stretches, first - writer.first)) is not None:
+                # The last receive of a fold completes the result, unless more than one stored operand remains to be
+                # added after it; then the result cannot be forwarded by that receive.
+                parent = stretch.chain[-1] if len(stretch.stored_operands) <= 1 else None
+                in_scratch = stretch.cell >= values.scratch[operation.rank]
+                segment.only_forwarded = in_scratch and values.is_only_reader(first, segment.count, operation)
             if parent is None or parent.count != segment.count or parent.child is not None:
-                segment.passing = False
+                segment.only_forwarded = False
                 continue
             segment.parent, parent.child = parent, segment
 
@@ -248,10 +267,10 @@ Turn = tuple[int, int, int]  # a rank that forwards, the rank it receives from, 
 
 @dataclass(eq=False)
 class Lane:
-    """Where each rank forwards what it receives from each other rank, on channels of this lane."""
+    """For each rank, to which rank it forwards data from which rank, on the channels of this lane."""
 
     after: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, from): to
-    before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from
+    before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from; the inverse
 
     def fits(self, turn: Turn) -> bool:
         rank, source, target = turn
@@ -290,17 +309,22 @@ def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lan
     return open_lanes
 
 
-def by_channel(values: Values, channels: int) -> list[Lane]:
-    """Use a lane for each channel of a program that has several, without forwarding."""
-    for operation in values.every():
+def lanes_by_channel(values: Values, channels: int) -> list[Lane]:
+    """Return one lane per channel of the program, and assign every segment to that of its channel; nothing forwards."""
+    for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:
-                segment.lane, segment.parent, segment.child, segment.passing = operation.channel, None, None, False
+                segment.lane, segment.parent, segment.child, segment.only_forwarded = (
+                    operation.channel,
+                    None,
+                    None,
+                    False,
+                )
     return [Lane() for _ in range(channels)]
 
 
 def _chain_heads(values: Values) -> Iterator[Segment]:
-    for operation in values.every():
+    for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:
                 if segment.parent is None:
@@ -316,7 +340,7 @@ def _detach_from_parent(segment: Segment) -> Segment:
     assert segment.parent is not None
     segment.parent.child = None
     segment.parent = None
-    segment.passing = False
+    segment.only_forwarded = False
     return segment
 
 

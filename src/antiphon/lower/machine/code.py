@@ -1,18 +1,20 @@
 """The instructions of thread blocks on an abstract machine: the common form into which readers of runtimes' files
 convert.
 
-A rank has three buffers, input, output and scratch, cut into chunks of one size; every chunk is a **cell**. A block
-executes its instructions one after another. An instruction begins when all its conditions hold, and is atomic:
+A rank has three buffers, input, output and scratch, cut into chunks of one size; every chunk is a **cell**. A thread
+block (`Block`) executes its instructions one after another. A **connection** is a queue from one rank to another on one
+channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A **semaphore** is a counter that
+begins at its `start`.
+
+An instruction begins when all its conditions hold, and is atomic:
 
 1. it waits until other instructions are done (`wait`), takes one from every semaphore of `acquire`, needs a full slot
-   of the connection `pop` and an empty one of the connection `push`;
+   of the connection `pop` and an empty slot of the connection `push`;
 2. its value, chunk by chunk of `count`, combines the message from `pop` with the cells of `read`;
-3. the value is written at all places of `write` and put into `push`; every semaphore of `release` gets one.
+3. the value is written to all cells of `write` and put into `push`; every semaphore of `release` gets one.
 
-Example: a local reduction reads its destination and its source, and writes its destination. A **connection** is a queue
-from one rank to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A
-**semaphore** is a counter that begins at its `start`. Cells of other ranks may be read and written: by puts, gets, and
-switches.
+Example: a local reduction reads its destination and its source, and writes its destination. Cells of other ranks may be
+read and written, too: by puts, by gets and by switches.
 """
 
 from __future__ import annotations
@@ -31,17 +33,18 @@ INPUT, OUTPUT, SCRATCH = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where buffers lie among the cells: that of rank r and kind b begins at first[r, b] and has size[r, b]. In place
-    the input and the output of a rank share cells."""
+    """Where buffers lie among the cells of all ranks. In place the input and the output of a rank share cells."""
 
-    first: Longs
-    size: Longs
-    begin: Longs  # of each rank its first cell, and behind the last rank their number
-    cells_per_chunk: tuple[int, int, int] = (1, 1, 1)  # by kind: cells of a chunk of the file
+    first: Longs  # by (rank, kind of buffer): its first cell
+    size: Longs  # by (rank, kind of buffer): its number of cells
+    begin: Longs  # per rank its first cell; last, the number of all cells
+    cells_per_chunk: tuple[int, int, int] = (1, 1, 1)  # by kind of buffer: cells of a chunk of the file
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
-        """Return the places for a collective. `grain`: chunks of every block; `scratch`: chunks of each rank.
+        """Return the places for a collective.
+
+        `grain`: chunks per weight 1 of a block. `scratch`: chunks of scratch of each rank.
 
         In place, the input of an allgather is a part of the output:
 
@@ -54,12 +57,12 @@ class Places:
         size = [np.bincount(side.rank, minlength=collective.ranks) * grain for side in (first, last)]
         data_cells = (size[0] + size[1]) if not in_place else last.size * grain
         begin = np.concatenate([[0], np.cumsum(data_cells + room)]).astype(np.int64)
-        lies = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[0]), begin[:-1] + data_cells]
+        buffer_begin = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[0]), begin[:-1] + data_cells]
         if in_place:
-            for at, side in enumerate((first, last)):
+            for kind, side in enumerate((first, last)):
                 ranks, row = np.unique(side.rank, return_index=True)
-                lies[at][ranks] += side.start[row] * grain
-        return Places(np.stack(lies, axis=1), np.stack([*size, room], axis=1), begin)
+                buffer_begin[kind][ranks] += side.start[row] * grain
+        return Places(np.stack(buffer_begin, axis=1), np.stack([*size, room], axis=1), begin)
 
     def owner(self, cell: Longs) -> Longs:
         """Return the rank of each cell."""
@@ -69,7 +72,7 @@ class Places:
     def rank(self, cell: int) -> int:
         return int(self.owner(np.array([cell]))[0])
 
-    def tell(self, cell: int) -> str:
+    def describe(self, cell: int) -> str:
         """Describe a cell in the user's terms."""
         rank = self.rank(cell)
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
@@ -85,60 +88,57 @@ class Places:
 
 @dataclass(slots=True)
 class Instruction:
-    """An instruction of a block.
+    """An instruction of a thread block.
 
-    `number`: its number in the file. `read`, `write`: first cells of stretches of `count` cells. `wait`: (block, index
-    of the instruction in that block). `pop`, `push`: connections, -1 if none. `loose`: its semaphores order execution,
-    but do not make writes visible. `ahead`: it may write at other ranks before these have begun, if its rank receives
-    from them before it ends (data with flags, into one of two scratch buffers that alternate). Not frozen: there are
-    millions, and frozen objects take longer to create.
+    Not frozen: there are millions, and frozen objects take longer to create.
     """
 
-    number: int
-    verb: str
-    count: int = 1
-    read: tuple[int, ...] = ()
-    write: tuple[int, ...] = ()
-    pop: int = -1
-    push: int = -1
-    wait: tuple[tuple[int, int], ...] = ()
-    acquire: tuple[int, ...] = ()
-    release: tuple[int, ...] = ()
-    loose: bool = False
+    number: int  # in the file
+    verb: str  # the file's name for what it does
+    count: int = 1  # cells
+    read: tuple[int, ...] = ()  # first cells of its operands, of `count` cells each
+    write: tuple[int, ...] = ()  # first cells of its targets, of `count` cells each
+    pop: int = -1  # the connection from which it takes a message; -1: none
+    push: int = -1  # the connection into which it puts one; -1: none
+    wait: tuple[tuple[int, int], ...] = ()  # (block, index of the instruction in that block)
+    acquire: tuple[int, ...] = ()  # semaphores
+    release: tuple[int, ...] = ()  # semaphores
+    loose: bool = False  # its semaphores order execution, but do not make writes visible (relaxed signals)
+    # It may write at other ranks before these have begun, if its rank receives from them before it ends (data with
+    # flags, into one of two scratch buffers that alternate).
     ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """A thread block. `name`: its name in the file; `beside`: it runs by itself, and its rank may end before it."""
+    """A thread block."""
 
     rank: int
-    name: str
+    name: str  # in the file
     instructions: list[Instruction] = field(default_factory=list)
-    beside: bool = False
+    detached: bool = False  # it runs by itself, such as a proxy; its rank may end before it
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """All blocks of all ranks.
+    """All thread blocks of all ranks.
 
-    `connections`: (from, to, channel). `start`: the initial value of each semaphore. `apart`: ranks begin and end
-    independently; outside its run the cells of a rank belong to the user, so other ranks must synchronize with it
-    before they access them, and semaphores must end at their start value, for the next call. `message_chunks`: how many
-    chunks of an instruction are one message, at every size of the data.
+    With `independent_ranks`, ranks begin and end independently. Outside its run the cells of a rank belong to the user,
+    so other ranks must synchronize with it before they access them; and semaphores must end at their start value, for
+    the next call.
     """
 
     collective: Collective
     in_place: bool
-    grain: int
+    grain: int  # cells per weight 1 of a block of the collective
     places: Places
     blocks: list[Block]
-    connections: list[tuple[int, int, int]] = field(default_factory=list)
-    slots: int = 0
-    start: list[int] = field(default_factory=list)
-    apart: bool = False
-    message_chunks: int = 1
-    named: list[str] = field(default_factory=list)  # the name of each semaphore in the file
+    connections: list[tuple[int, int, int]] = field(default_factory=list)  # (from, to, channel)
+    slots: int = 0  # of a connection; 0: no limit
+    start: list[int] = field(default_factory=list)  # the initial value of each semaphore
+    independent_ranks: bool = False
+    message_chunks: int = 1  # how many chunks of an instruction are one message, at every size of the data
+    semaphore_names: list[str] = field(default_factory=list)  # in the file
     # pairs of (block, index): the reader of the file relies on the first coming before the second in every order
     inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     # pairs of (block, index): the first instruction cannot end before the second has ended, though it does not wait for
@@ -150,55 +150,52 @@ class Code:
         """Return the first row (instruction number over all blocks) of each block, and the number of rows."""
         return np.concatenate([[0], np.cumsum([len(block.instructions) for block in self.blocks])]).astype(np.int64)
 
-    def spots(self, rows: Sequence[int]) -> list[tuple[int, int]]:
+    def positions(self, rows: Sequence[int]) -> list[tuple[int, int]]:
         """Convert rows to (block, index)."""
         begin, row = self.begin, np.asarray(rows, np.int64)
         block = np.searchsorted(begin, row, side="right") - 1
         return list(zip(block.tolist(), (row - begin[block]).tolist(), strict=True))
 
-    def tell(self, block: int, index: int) -> str:
+    def describe(self, block: int, index: int) -> str:
         """Describe an instruction in the user's terms."""
         its_block = self.blocks[block]
         instruction = its_block.instructions[index]
         return f"rank {its_block.rank}, {its_block.name}, step {instruction.number} ({instruction.verb})"
 
 
-def held_up(code: Code) -> Code:
-    """Return the code with a wait for each of its `delays`: if that hangs, the code may hang."""
-    blocks = [Block(block.rank, block.name, list(block.instructions), block.beside) for block in code.blocks]
+def with_delays(code: Code) -> Code:
+    """Return the code with a wait for each of its `delays`: if the result hangs, the code may hang."""
+    blocks = [Block(block.rank, block.name, list(block.instructions), block.detached) for block in code.blocks]
     for (block, index), before in code.delays:
         instructions = blocks[block].instructions
         instructions[index] = replace(instructions[index], wait=(*instructions[index].wait, before))
     return replace(code, blocks=blocks)
 
 
-def spread(code: Code) -> Code:
+def split_into_messages(code: Code) -> Code:
     """Split instructions on a connection into messages of `message_chunks` chunks, as runtimes do for large chunks.
 
-    Each waits and acquires before the first of them, and releases after the last. A code that ends this way ends with
-    more chunks in a message, too: leave out the later messages of each instruction.
+    An instruction waits and acquires before its first message, and releases after its last. A code that ends when split
+    ends with more chunks in a message, too: leave out the later messages of each instruction.
     """
     blocks = []
-    begins = [_spread_begins(block, code.message_chunks) for block in code.blocks]
+    begins = [_begins_after_split(block, code.message_chunks) for block in code.blocks]
     for block in code.blocks:
         instructions: list[Instruction] = []
         for instruction in block.instructions:
             instructions += _split_messages(instruction, begins, code.message_chunks)
-        blocks.append(Block(block.rank, block.name, instructions, block.beside))
+        blocks.append(Block(block.rank, block.name, instructions, block.detached))
     return replace(code, blocks=blocks, delays=[])
 
 
 def _message_starts(instruction: Instruction, message_chunks: int) -> range:
-    """Return the first chunks of its messages."""
-    return range(
-        0,
-        max(instruction.count, 1),
-        message_chunks if instruction.pop >= 0 or instruction.push >= 0 else max(instruction.count, 1),
-    )
+    """Return the first chunk of each message of an instruction; without a connection it is not split."""
+    count = max(instruction.count, 1)
+    return range(0, count, message_chunks if instruction.pop >= 0 or instruction.push >= 0 else count)
 
 
-def _spread_begins(block: Block, message_chunks: int) -> list[int]:
-    """Return the begin of each instruction once split into messages, and the end of the last."""
+def _begins_after_split(block: Block, message_chunks: int) -> list[int]:
+    """Return the index of each instruction's first message in the split block, and the length of the split block."""
     begins = [0]
     for instruction in block.instructions:
         begins.append(begins[-1] + len(_message_starts(instruction, message_chunks)))

@@ -1,9 +1,12 @@
-"""Execute a code (code.py) once: blocks in a random legal order, with its queues and semaphores, on symbolic data.
+"""Execute a code (code.py) once: thread blocks in a random legal order, with queues and semaphores, on symbolic data.
 
-Input is a code, output the order of execution and the first fault: a hang, a read of an empty cell, a wrong result. A
-cell holds a multiset of contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per
-contribution, and the number of contributions. Two different multisets are equal in this form with a probability below
-2^-100.
+A code is the instructions of the thread blocks of all ranks. Input is a code, output the order of execution and the
+first fault: a hang, a read of an empty cell, a wrong result. A *cell* is one chunk of a buffer. It holds a multiset of
+contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per contribution, and the
+number of contributions. Two different multisets are equal in this form with a probability below 2^-100.
+
+Example: two thread blocks that each first take a message from the other and then send one. Whatever the order, both
+sleep on an empty queue: the run ends with the fault "hang".
 """
 
 from __future__ import annotations
@@ -20,16 +23,21 @@ from antiphon.core.interpret.buffers import Side, sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
 WORD = 2**64 - 1
-APART = 96  # bits of each of the two sums in a value: room for 2^32 contributions
-BITS = 2 * APART  # the bits above hold the number of contributions
+SUM_BITS = 96  # bits of each of the two sums in a value: room for 2^32 contributions
+COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its `kind` (hang, race, wrong, empty, input, left), and a sentence that describes and locates it."""
+    """A fault of a code.
+
+    Kinds: "hang" (an instruction never begins), "race" (accesses that nothing orders, see judge.py), "wrong" (a result
+    or the length of a message), "empty" (a read of a cell without data), "input" (a user's input is overwritten),
+    "left" (a message is never taken, or a semaphore does not end at its start value).
+    """
 
     kind: str
-    what: str
+    what: str  # a sentence that describes and locates the fault
 
     def __str__(self) -> str:
         return self.what
@@ -37,14 +45,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Case:
-    """The initial and the required final values of cells, as indices into `values`, whose first is empty. `cells`: the
-    cells with a required value, in `ends`; the first `preserved` of them are user inputs that are no results."""
+    """The initial and the required final values of cells, as indices into `values`."""
 
-    values: list[int]
-    initial: Longs
-    cells: Longs
-    ends: Longs
-    preserved: int
+    values: list[int]  # values[0] stands for an empty cell
+    initial: Longs  # per cell
+    cells: Longs  # the cells whose final value is required: first user inputs that are no results, then results
+    required: Longs  # per entry of `cells`
+    input_count: int  # how many of `cells` are user inputs
 
     @staticmethod
     def of(code: Code, random: Random) -> Case:
@@ -59,61 +66,62 @@ class Case:
             values += [_draw_contribution(random.getrandbits(128)) for _ in range(grain)]
         sums: dict[tuple[int, ...], int] = {}
 
-        def total(several: list[int]) -> int:
-            """Return the index of the sum of these."""
-            if len(several) == 1:
-                return several[0]
+        def index_of_sum(contributions: list[int]) -> int:
+            """Return the index of the first of the `grain` sums of these contributions."""
+            if len(contributions) == 1:
+                return contributions[0]
             # Equal sums share an index, so that memory is linear in distinct sums.
-            key = tuple(several)
+            key = tuple(contributions)
             if key not in sums:
                 sums[key] = len(values)
-                values.extend(map(sum, zip(*(values[at : at + grain] for at in several), strict=True)))
+                values.extend(map(sum, zip(*(values[at : at + grain] for at in contributions), strict=True)))
             return sums[key]
 
         # Wanted by -1: the sum of all contributions to the block.
-        every = {block: total(several) for block, several in of_block.items()}
-        by_place: dict[tuple[int, int], list[int]] = {}
+        sum_of_block = {block: index_of_sum(contributions) for block, contributions in of_block.items()}
+        begun: dict[tuple[int, int], list[int]] = {}
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
-            by_place.setdefault((rank, block), []).append(names[block, name])
-        holds = {place: total(several) for place, several in by_place.items()}
-        wants: dict[tuple[int, int], int] = {}
+            begun.setdefault((rank, block), []).append(names[block, name])
+        initial_index = {rank_block: index_of_sum(contributions) for rank_block, contributions in begun.items()}
+        required_index: dict[tuple[int, int], int] = {}
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
             contributions = [names[block, name] for name in relation.wants[want]] if want >= 0 else []
-            wants[rank, block] = total(contributions) if want >= 0 else every[block]
+            required_index[rank, block] = index_of_sum(contributions) if want >= 0 else sum_of_block[block]
 
-        def columns_of(side: Side, kind: int, has: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
-            rows = [(cell, has[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
+        def expand_to_cells(side: Side, kind: int, index_of: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
+            """Return all cells of the inputs or outputs, and the index of the value of each."""
+            rows = [(cell, index_of[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
             table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
             return ranges(table[:, 0], counts), ranges(table[:, 1], counts)
 
-        cells, ends = columns_of(first, INPUT, holds)
+        inputs, input_values = expand_to_cells(first, INPUT, initial_index)
         initial = np.zeros(int(code.places.begin[-1]), np.int64)
-        initial[cells] = ends
-        results, required = columns_of(last, OUTPUT, wants)
+        initial[inputs] = input_values
+        results, result_values = expand_to_cells(last, OUTPUT, required_index)
         # User inputs that are no results must keep their values.
-        preserved = np.ones(len(initial), bool)
-        preserved[results] = False
-        cells = cells[preserved[cells]]
-        return Case(
-            values, initial, np.concatenate([cells, results]), np.concatenate([initial[cells], required]), len(cells)
-        )  # fmt: skip
+        is_no_result = np.ones(len(initial), bool)
+        is_no_result[results] = False
+        inputs = inputs[is_no_result[inputs]]
+        required = np.concatenate([initial[inputs], result_values])
+        return Case(values, initial, np.concatenate([inputs, results]), required, len(inputs))
 
 
 def _draw_contribution(drawn: int) -> int:
     """Return the value of one contribution, from 128 random bits."""
-    return (1 << BITS) + (drawn >> 64 << APART) + (drawn & WORD)
+    return (1 << COUNT_SHIFT) + (drawn >> 64 << SUM_BITS) + (drawn & WORD)
 
 
 def sum_words(sums: list[int]) -> NDArray[np.uint64]:
-    """Return values as columns: each sum modulo 2^64, last the number of contributions."""
-    columns = [[value >> shift & WORD for value in sums] for shift in (0, APART, BITS)]
+    """Return values as columns: both sums modulo 2^64, then the number of contributions."""
+    columns = [[value >> shift & WORD for value in sums] for shift in (0, SUM_BITS, COUNT_SHIFT)]
     return np.array(columns, np.uint64).T.copy()
 
 
 def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int]]:
     """Return rank, block and first cell of every block of the inputs or outputs."""
+    # In place, input and output are one region, and `side.start` counts from its beginning.
     begin = code.places.begin[side.rank] if code.in_place else code.places.first[side.rank, kind]
     cells = begin + side.start * code.grain
     return list(zip(side.rank.tolist(), side.block.tolist(), cells.tolist(), strict=True))
@@ -121,30 +129,30 @@ def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int
 
 @dataclass
 class Run:
-    """The result of a run. `order`: instructions in the order of their execution, as rows (`Code.begin`)."""
+    """The result of a run. `order`: instructions in the order of their execution, numbered over all blocks."""
 
     fault: Fault | None
     order: list[int]
 
 
 def execute(
-    code: Code, seed: int | None = 0, *, last: tuple[int, int] | None = None, until: tuple[int, int] | None = None
+    code: Code, seed: int | None = 0, *, delayed: tuple[int, int] | None = None, until: tuple[int, int] | None = None
 ) -> Run:
     """Execute the code once, in an order drawn by `seed` (None: the blocks take turns).
 
-    `seed` also selects the number of instructions that a block may execute at once. With `last` and `until`,
-    instruction `last` is delayed until `until` is done, if that is possible.
+    `seed` also selects the number of instructions that a block may execute at once. Instruction `delayed`, a pair
+    (block, index), is executed after instruction `until`, if that is possible.
     """
     random = Random(seed or 0)
-    longest = 1 if seed is None or last is not None else (1, 64, 4)[seed % 3]
-    return _Machine(code, Case.of(code, random), random if seed is not None else None).run(longest, last, until)
+    longest = 1 if seed is None or delayed is not None else (1, 64, 4)[seed % 3]
+    return _Simulation(code, Case.of(code, random), random if seed is not None else None).run(longest, delayed, until)
 
 
 Sleepers = dict[int, list[int]]
 _NOTHING: list[int] = []
 
 
-class _Machine:
+class _Simulation:
     """The state of a run: cells, queues, semaphores, and the position of every block."""
 
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
@@ -155,61 +163,66 @@ class _Machine:
         self.at = [0] * len(code.blocks)
         self.queues: list[deque[list[int]]] = [deque() for _ in code.connections]
         self.counters = list(code.start)
-        # Blocks asleep until another block is farther, a semaphore gets one, a queue is no longer empty, or full.
-        self.on_block: Sleepers = {}
-        self.on_semaphore: Sleepers = {}
-        self.on_full: Sleepers = {}
-        self.on_empty: Sleepers = {}
+        # Sleeping blocks, by the number of the block, semaphore or queue that they wait for.
+        self.awaiting_block: Sleepers = {}  # until that block has executed more instructions
+        self.awaiting_semaphore: Sleepers = {}  # until it is above 0
+        self.awaiting_message: Sleepers = {}  # until the queue is no longer empty
+        self.awaiting_room: Sleepers = {}  # until the queue is no longer full
         self.order: list[int] = []
         self.fault: Fault | None = None
 
-    def run(self, longest: int, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
-        """Draw blocks that can proceed; one that cannot sleeps on its first missing condition. A block that is
-        drawn executes one instruction, or up to `longest`."""
+    def run(self, longest: int, delayed: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
+        """Draw blocks that can proceed; a block that cannot sleeps on its first missing condition.
+
+        A block that is drawn executes up to `longest` instructions.
+        """
         ready = [block for block, instructions in enumerate(self.blocks) if instructions]
-        delayed: list[int] = []
+        held: list[int] = []  # blocks whose next instruction is `delayed`
         random = self.random.random if self.random is not None else None
-        while (ready or delayed) and self.fault is None:
-            # Only delayed blocks are left: `last` cannot come after `until`, so give up the delay.
+        while (ready or held) and self.fault is None:
+            # Only held blocks are left: `delayed` cannot come after `until`, so give up the delay.
             if not ready:
-                ready, delayed, last = delayed, [], None
+                ready, held, delayed = held, [], None
             if random is None:
                 block = ready.pop(0)
             else:
-                place = int(random() * len(ready))
+                drawn = int(random() * len(ready))
                 # Draw and remove in O(1): the last ready block fills the gap.
-                block, ready[place] = ready[place], ready[-1]
+                block, ready[drawn] = ready[drawn], ready[-1]
                 ready.pop()
-            if last is not None and last == (block, self.at[block]):
-                delayed.append(block)
+            if delayed is not None and delayed == (block, self.at[block]):
+                held.append(block)
                 continue
             turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
             if self._advance_block(block, turns, ready):
                 ready.append(block)
-            # `until` is done: release the delayed blocks.
-            if last is not None and until == (block, self.at[block] - 1):
-                ready, delayed, last = ready + delayed, [], None
+            # `until` is done: release the held blocks.
+            if delayed is not None and until == (block, self.at[block] - 1):
+                ready, held, delayed = ready + held, [], None
         return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
     def _advance_block(self, block: int, turns: int, ready: list[int]) -> bool:
-        """Execute up to `turns` instructions of a block; return whether it can proceed; else it has ended or sleeps."""
+        """Execute up to `turns` instructions of a block; return whether it can proceed.
+
+        If not, it has ended, sleeps, or a fault was recorded.
+        """
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             # Check all conditions before any effect: a blocked instruction changes nothing.
-            for other, step in instruction.wait:
-                if at[other] <= step:
-                    self.on_block.setdefault(other, []).append(block)
+            for other, awaited in instruction.wait:
+                if at[other] <= awaited:
+                    self.awaiting_block.setdefault(other, []).append(block)
                     return False
             for number in instruction.acquire:
                 if not counters[number]:
-                    self.on_semaphore.setdefault(number, []).append(block)
+                    self.awaiting_semaphore.setdefault(number, []).append(block)
                     return False
             pop, push = instruction.pop, instruction.push
             if pop >= 0 and not self.queues[pop]:
-                self.on_full.setdefault(pop, []).append(block)
+                self.awaiting_message.setdefault(pop, []).append(block)
                 return False
             if push >= 0 and self.code.slots and len(self.queues[push]) >= self.code.slots:
-                self.on_empty.setdefault(push, []).append(block)
+                self.awaiting_room.setdefault(push, []).append(block)
                 return False
             if (instruction.read or pop >= 0) and not self._move_data(block, index, instruction, ready):
                 return False
@@ -218,13 +231,13 @@ class _Machine:
             for number in instruction.release:
                 counters[number] += 1
                 # Wake all sleepers; those that still cannot proceed go to sleep again.
-                if number in self.on_semaphore:
-                    ready += self.on_semaphore.pop(number)
+                if number in self.awaiting_semaphore:
+                    ready += self.awaiting_semaphore.pop(number)
             self.order.append(self.begin[block] + index)
             index += 1
             at[block] = index
-            if block in self.on_block:
-                ready += self.on_block.pop(block)
+            if block in self.awaiting_block:
+                ready += self.awaiting_block.pop(block)
         return index < len(instructions)
 
     def _move_data(self, block: int, index: int, instruction: Instruction, ready: list[int]) -> bool:
@@ -232,11 +245,11 @@ class _Machine:
         cells, count, value = self.cells, instruction.count, _NOTHING
         if instruction.pop >= 0:
             value = self.queues[instruction.pop].popleft()
-            if instruction.pop in self.on_empty:
-                ready += self.on_empty.pop(instruction.pop)
+            if instruction.pop in self.awaiting_room:
+                ready += self.awaiting_room.pop(instruction.pop)
             if len(value) != count:
                 return self._record_fault("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
-        # The common case, without slices.
+        # The common case, one chunk, without slices of lists.
         if count == 1:
             total = value[0] if value else 0
             for first in instruction.read:
@@ -256,25 +269,26 @@ class _Machine:
                 cells[first : first + count] = value
         if instruction.push >= 0:
             self.queues[instruction.push].append(value)
-            if instruction.push in self.on_full:
-                ready += self.on_full.pop(instruction.push)
+            if instruction.push in self.awaiting_message:
+                ready += self.awaiting_message.pop(instruction.push)
         return True
 
     def _fail_empty(self, block: int, index: int, cell: int) -> bool:
-        place = self.code.places.tell(cell)
-        return self._record_fault("empty", block, index, f"reads {place}, where nothing has been written yet")
+        where = self.code.places.describe(cell)
+        return self._record_fault("empty", block, index, f"reads {where}, where nothing has been written yet")
 
     def _record_fault(self, kind: str, block: int, index: int, message: str) -> bool:
-        self.fault = Fault(kind, f"{self.code.tell(block, index)}: {message}")
+        """Record the fault of an instruction; return False, as the block cannot proceed."""
+        self.fault = Fault(kind, f"{self.code.describe(block, index)}: {message}")
         return False
 
     def _find_hang(self) -> Fault | None:
-        """Return a hang: a blocked block and its missing condition; if possible one that waits for no blocked block."""
+        """Return a hang: a sleeping block and its missing condition; if possible one that waits for no other one."""
         lacking = {
             block: (lack, number)
             for lack, sleepers in (
-                ("block", self.on_block), ("semaphore", self.on_semaphore), ("full", self.on_full),
-                ("empty", self.on_empty),
+                ("block", self.awaiting_block), ("semaphore", self.awaiting_semaphore), ("full", self.awaiting_message),
+                ("empty", self.awaiting_room),
             )
             for number, asleep in sleepers.items()
             for block in asleep
@@ -285,12 +299,10 @@ class _Machine:
         # Report a root cause: a block whose missing condition is not itself a blocked block.
         first = (b for b in stuck if lacking[b][0] != "block" or lacking[b][1] not in lacking)
         block = next(first, stuck[0])
-        kind, number = lacking[block]
+        (kind, number), names = lacking[block], self.code.semaphore_names
         reason = {
             "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
-            "semaphore": lambda: (
-                f"waits for {self.code.named[number] if self.code.named else 'a signal'}, which never comes"
-            ),
+            "semaphore": lambda: f"waits for {names[number] if names else 'a signal'}, which never comes",
             "full": lambda: f"waits for a message from rank {self.code.connections[number][0]} that is never sent",
             "empty": lambda: (
                 f"waits for rank {self.code.connections[number][1]} to take one of the {self.code.slots} messages "
@@ -298,51 +310,54 @@ class _Machine:
             ),
         }[kind]()
         others_text = f"; {len(stuck) - 1} more blocks are stuck" if len(stuck) > 1 else ""
-        return Fault("hang", f"{self.code.tell(block, self.at[block])}: never done: {reason}{others_text}")
+        return Fault("hang", f"{self.code.describe(block, self.at[block])}: never done: {reason}{others_text}")
 
     def _find_wrong(self) -> Fault | None:
         """Return a fault if a message was never taken, a result is wrong, or an input was overwritten."""
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.connections[number]
-                puts = [row for row in self.code.spots(self.order) if self._instruction_at(row).push == number]
+                puts = [row for row in self.code.positions(self.order) if self._instruction_at(row).push == number]
                 message = f"rank {target} never takes this message on channel {channel}"
                 message += f"; {len(queue)} of rank {source} are left"
-                return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {message}")
+                return Fault("left", f"{self.code.describe(*puts[-len(queue)])}: {message}")
         case, values = self.case, self.case.values
-        required = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.ends.tolist(), strict=True)}
+        required = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.required.tolist(), strict=True)}
         wrong = {cell for cell, value in required.items() if self.cells[cell] != value}
         if not wrong:
             return None
         cell, writer = self._first_written(wrong)
-        who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
-        if cell in case.cells[case.preserved :]:
+        who = self.code.describe(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
+        if cell in case.cells[case.input_count :]:
             message_end = f"ends with {self._content_text(cell, required[cell])}"
-            return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {message_end}")
-        return Fault("input", f"{who}: {self.code.places.tell(cell)} is written over, and is no result")
+            return Fault("wrong", f"{who}: {self.code.places.describe(cell)} {message_end}")
+        return Fault("input", f"{who}: {self.code.places.describe(cell)} is written over, and is no result")
 
-    def _instruction_at(self, row: tuple[int, int]) -> Instruction:
-        return self.code.blocks[row[0]].instructions[row[1]]
+    def _instruction_at(self, position: tuple[int, int]) -> Instruction:
+        return self.code.blocks[position[0]].instructions[position[1]]
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
-        """Return, of these cells, the one that got its present value first, and the row that wrote it (None: no row).
-        Errors in the other cells may follow from it.
+        """Return the cell that got its present value first, and the (block, index) of the instruction that wrote it.
+
+        Errors in the other cells may follow from that one. Cells that were never written come last: if no cell was
+        written, return the lowest, and None.
         """
         remaining = set(cells)
         first_written: tuple[int, tuple[int, int] | None] = (min(remaining), None)
-        for row in reversed(self.code.spots(self.order)):
-            instruction = self._instruction_at(row)
+        for position in reversed(self.code.positions(self.order)):
+            instruction = self._instruction_at(position)
             for first in instruction.write:
                 written = remaining.intersection(range(first, first + instruction.count))
                 if written:
-                    first_written = min(written), row
+                    first_written = min(written), position
                     remaining -= written
         return first_written
 
     def _content_text(self, cell: int, required: int) -> str:
-        have = self.cells[cell] >> BITS
-        if not have:
+        """Describe what a cell holds instead of the required value."""
+        count = self.cells[cell] >> COUNT_SHIFT
+        if not count:
             return "nothing"
-        if have != required >> BITS:
-            return f"{have} contributions instead of {required >> BITS}"
+        if count != required >> COUNT_SHIFT:
+            return f"{count} contributions instead of {required >> COUNT_SHIFT}"
         return "other contributions than it should"

@@ -1,14 +1,16 @@
 """Check that a code (code.py) ends in every legal order with the result of its collective; else return the first fault.
 
-Trying all orders is impossible, and unnecessary: waits do not depend on data. The proof has three parts.
+A *code* is the instructions of the thread blocks of all ranks; a *cell* is one chunk of a buffer; a *row* is the number
+of an instruction over all thread blocks. Trying all orders is impossible, and unnecessary: waits do not depend on data.
+The proof has three parts.
 
 1. One complete run with random contributions ends with the right multisets (execute.py): some order is right.
-2. If one run does not hang, none does. Runs with messages split as for large chunks cover larger sizes.
-3. All conflicting accesses to a cell are ordered (order.py), so every order reads the same values. If two are not
-   ordered, the run is repeated in the other order: different results are a fault.
+2. If one run does not hang, no run does. Runs with messages split as for large chunks cover larger sizes.
+3. All conflicting accesses to a cell are ordered (order.py), so every order reads the same values. If two accesses are
+   not ordered, the run is repeated in the other order: different results are a fault.
 
-Example: two blocks add into the same cell without a wait between them. Both orders may give the right sum in an atomic
-simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
+Example: two thread blocks add into the same cell without a wait between them. Both orders may give the right sum in an
+atomic simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
 
 Large codes whose accesses are all ordered run many instructions at a time (waves.py).
 """
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, starts
-from antiphon.lower.machine.code import Code, held_up, spread
+from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order, Row
 from antiphon.lower.machine.waves import MANY, Waves, ends
@@ -36,13 +38,14 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """Return the first fault of a code, or None if it is right.
 
     The code runs in `orders` random orders with undivided messages, and once with messages split as for large chunks.
-    If these do not hang, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
-    Where two are not, a run in the other order decides: it is a fault if that ends with other data (two additions to a
-    cell always are: one may miss the other). A large code whose accesses are all ordered runs many instructions at a
-    time; the first run, too, if its order is known without one (`_is_right_by_waves`).
+    If these runs do not hang, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
+    Where two accesses are not, a run in the other order decides: it is a fault if that run ends with other data. Two
+    unordered additions to a cell are always a fault: one may miss the other. A large code whose accesses are all
+    ordered runs many instructions at a time; even the first run does, if the order is known without a run
+    (`_is_right_by_waves`).
     """
     is_large = int(code.begin[-1]) >= MANY
-    seed += is_large  # blocks get farther ahead then, which is faster
+    seed += is_large  # then blocks execute up to 64 instructions at a time (see `execute`), which is faster
     if is_large and _is_right_by_waves(code, orders, seed):
         return None
     run = execute(code, seed)
@@ -55,8 +58,8 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     if chunkwise is not None:
         return chunkwise
     happens_before = Order.of(code, Flat.of(code, run.order))
-    if code.delays and not _ends_held(happens_before):
-        slower = execute(held_up(code), seed)
+    if code.delays and not _ends_with_delays(happens_before):
+        slower = execute(with_delays(code), seed)
         if slower.fault is not None and slower.fault.kind == "hang":
             return slower.fault
     # Stage 3: races.
@@ -65,7 +68,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
         return fault
     waves = Waves(happens_before) if is_large and ordered and happens_before.complete else None
     for extra in range(1, orders):
-        if waves is None or not waves.right(seed + extra):
+        if waves is None or not waves.ends_right(seed + extra):
             run = execute(code, seed + extra)
             if run.fault is not None:
                 return run.fault
@@ -73,19 +76,20 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
 
 
 def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
-    """Return whether a large code is proved right without a run of one instruction after another.
+    """Return whether a large code is proved right by waves, without a run of one instruction after another.
 
-    That needs an order that is the same in all runs, as it nearly always is. Otherwise such a run finds the faults.
+    That needs an order that is known without a run, as it nearly always is. If the answer is False, `judge` makes such
+    a run, which finds the faults.
     """
     happens_before = Order.of(code, Flat.of(code, ()))
     if not happens_before.complete:
         return False
     waves = Waves(happens_before)
-    if not all(waves.right(seed + run) for run in range(orders)):
+    if not all(waves.ends_right(seed + run) for run in range(orders)):
         return False
     happens_before.flat = Flat.of(code, waves.order)
     return (
-        (not code.delays or _ends_held(happens_before))
+        (not code.delays or _ends_with_delays(happens_before))
         and _find_chunkwise(code, seed) is None
         and _find_race(happens_before, seed, max_tried=0) == (None, True)
     )
@@ -99,7 +103,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
         for instruction in block.instructions
     ):
         return None
-    fault = execute(spread(code), seed).fault
+    fault = execute(split_into_messages(code), seed).fault
     if fault is None:
         return None
     each = (
@@ -108,7 +112,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
     return Fault(fault.kind, f"{fault.what}, where chunks are so large that {each}")
 
 
-def _ends_held(happens_before: Order) -> bool:
+def _ends_with_delays(happens_before: Order) -> bool:
     """Return whether the code surely ends if instructions wait for all that may delay them (code.held_up)."""
     return happens_before.complete and ends(
         happens_before,
@@ -119,8 +123,12 @@ def _ends_held(happens_before: Order) -> bool:
 def _find_race(
     happens_before: Order, seed: int, wrong: Fault | None = None, max_tried: int = MOST_TRIED
 ) -> tuple[Fault | None, bool]:  # fmt: skip
-    """Return the first unordered pair of accesses whose other order gives another result; and whether no pair is
-    unordered. `wrong`: how this run ended. `max_tried`: the number of races whose other order is tried."""
+    """Return the first race, and whether there is no unordered pair of accesses at all.
+
+    A race is an unordered pair of accesses whose other order gives another result. `wrong`: the fault with which this
+    run ended, if any; then the other order is the one that ends well. `max_tried`: the number of pairs whose other
+    order is tried; any further pair counts as a race.
+    """
     code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
@@ -131,11 +139,11 @@ def _find_race(
     for number, at in enumerate(bad.tolist()):
         first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
         early, late = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
-        message = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
-        message += f" {code.places.tell(int(cell[at]))}"
+        message = f"{code.describe(*early)} does not wait for {code.describe(*late)}, and both touch"
+        message += f" {code.places.describe(int(cell[at]))}"
         if number >= max_tried or _loses_addition(code, first_spot, second_spot, int(cell[at])):
             return Fault("race", message), False
-        run = execute(code, seed, last=first_spot, until=second_spot)
+        run = execute(code, seed, delayed=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
             ended = wrong or run.fault
             assert ended is not None
@@ -147,22 +155,25 @@ def _find_race(
         for at in np.flatnonzero(happens_before.unordered(rows[:, 0], rows[:, 1])).tolist():
             first_spot, second_spot = code.inorder[at]
             return Fault(
-                "race", f"{code.tell(*second_spot)} does not wait for {code.tell(*first_spot)}, and both ask one proxy"
+                "race",
+                f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             ), False
     if any(first_spot.loose for block in code.blocks for first_spot in block.instructions):
         unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
         for at in unseen[~np.isin(unseen, bad)].tolist():
             first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
-            message = f"{code.tell(*second_spot)}: knows only by a relaxed signal that {code.tell(*first_spot)} is "
+            message = (
+                f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
+            )
             message += "done, and may not yet"
-            return Fault("race", f"{message} see what that writes to {code.places.tell(int(cell[at]))}"), False
+            return Fault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}"), False
     return (
         _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
-    ) if code.apart else None, not len(bad)
+    ) if code.independent_ranks else None, not len(bad)
 
 
 def _loses_addition(code: Code, first_spot: tuple[int, int], second_spot: tuple[int, int], cell: int) -> bool:
-    """Return whether one of the two adds to a cell that the other writes: it may write a sum of an outdated value."""
+    """Return whether both instructions write a cell and one of them adds to it: it may write a sum of an old value."""
     reads, writes = [], []
     for block, index in (first_spot, second_spot):
         instruction = code.blocks[block].instructions[index]
@@ -183,10 +194,11 @@ def _spot_of(flat: Flat, row: int) -> tuple[int, int]:
 def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> Fault | None:
     """Return a fault if a rank accesses cells of another rank that may not have begun, or may have ended.
 
-    Of a line (blocks that follow each other) only the first and the last row that access a rank are checked. Blocks
-    that run beside their rank do not count as the rank.
+    A *line* is thread blocks of a rank that run one after the other. Of a line, only the first and the last row that
+    access a rank are checked. Detached blocks, such as proxies, do not count as their rank.
     """
-    rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
+    # Per block its rank; detached blocks have a number that no rank has.
+    rank_of = np.array([code.collective.ranks if block.detached else block.rank for block in code.blocks], np.int64)
     ahead = np.array([instruction.ahead for block in code.blocks for instruction in block.instructions], bool)
     flat = happens_before.flat
     owner = code.places.owner(accesses.cell)
@@ -202,26 +214,26 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     rows, ranks, group = rows[order], ranks[order], group[order]
     edge = starts(group)
     for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=True):
-        return Fault("race", f"{code.tell(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
+        return Fault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
     edge = np.append(edge[1:], True)[: len(edge)]
     for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=False):
-        return Fault("race", f"rank {rank} may end before {code.tell(*_spot_of(flat, row))} is done with its data")
+        return Fault("race", f"rank {rank} may end before {code.describe(*_spot_of(flat, row))} is done with its data")
     if not len(early):
         return None
     ends = _line_ends(line, place)
     heard_from = _collect_heard(happens_before, rank_of, set(ends.tolist()), before=True)
-    heard_at_end: dict[int, int] = defaultdict(int)  # of each rank from whom it has heard in the end, as bits
+    heard_at_end: dict[int, int] = defaultdict(int)  # per rank, the ranks that it has heard from in the end, as bits
     for row in ends.tolist():
         heard_at_end[int(rank_of[flat.block[row]])] |= heard_from[row]
     rows, ranks = early // code.collective.ranks, early % code.collective.ranks
-    # What goes on beside a rank was asked for by it, and it is the rank that may be too far ahead.
+    # Detached blocks do what their rank asked for, so it is that rank which may be too far ahead.
     writers = np.array([block.rank for block in code.blocks], np.int64)[flat.block[rows]]
     _, first = np.unique(writers * code.collective.ranks + ranks, return_index=True)
     for at in np.sort(first).tolist():
         row, rank = int(rows[at]), int(ranks[at])
         if not heard_at_end[int(writers[at])] >> rank & 1:
             message = "its rank ends without having heard of that, and may be two calls ahead"
-            return Fault("race", f"{code.tell(*_spot_of(flat, row))} writes at rank {rank}: {message}")
+            return Fault("race", f"{code.describe(*_spot_of(flat, row))} writes at rank {rank}: {message}")
     return None
 
 
@@ -237,14 +249,14 @@ def _find_unbalanced(code: Code) -> Fault | None:
                     last[semaphore, sign > 0] = block, index
     for semaphore, surplus in enumerate(balance):
         if surplus:
-            name = code.named[semaphore] if code.named else f"semaphore {semaphore}"
+            name = code.semaphore_names[semaphore] if code.semaphore_names else f"semaphore {semaphore}"
             message = (
                 f"gives {surplus} more to {name} than is taken"
                 if surplus > 0
                 else f"takes {-surplus} more of {name} than is given"
             )
             return Fault(
-                "left", f"{code.tell(*last[semaphore, surplus > 0])}: {message}; the next call would find it so"
+                "left", f"{code.describe(*last[semaphore, surplus > 0])}: {message}; the next call would find it so"
             )
     return None
 
@@ -263,10 +275,10 @@ def _line_ends(line: Longs, place: Longs) -> Longs:
 def _find_unknown(
     happens_before: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield rows and ranks for which nothing shows that the rank begins before the row (or ends after it).
+    """Yield the (row, rank) pairs for which nothing shows that the rank begins before the row.
 
-    Most rows have a direct message from (or to) that rank; the others are resolved block by block, from the ranks that
-    every row has heard from.
+    With `before` False: that it ends after the row. Most rows have a direct message from (or to) that rank. For the
+    others, `_collect_heard` finds all ranks that a row has heard from.
     """
     flat, key_base = happens_before.flat, happens_before.code.collective.ranks + 1
     own_rows, far = (happens_before.dst, happens_before.src) if before else (happens_before.src, happens_before.dst)
@@ -288,8 +300,10 @@ def _find_unknown(
 
 
 def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
-    """Return per row, as a bit mask, the ranks with a row before it (or after it). One pass over all edges, in the
-    order in which rows happened, or backwards.
+    """Return per row, as a bit mask, the ranks that it has heard from: those with a row that happens before it.
+
+    With `before` False: those with a row that happens after it. One pass over all edges, in the order of the run, or
+    backwards.
 
     Two blocks, of ranks 0 and 1, of two rows each; row 1 (of rank 0) comes before row 3 (of rank 1):
 

@@ -2,14 +2,20 @@
 compared with bounds, priced, drawn and run like any plan.
 
 A value of a chunk at a rank is a **version**: its initial value, the content of one message, or the sum of two
-versions. Copies within a rank make no new version. Two passes over one legal order of the code:
+versions. Copies within a rank make no new version. A **slot** is the number of a copy of a chunk at a rank, as in
+schedules. Two passes over one legal order of the code:
 
-1. `_Replay`: the versions and their times. A message is sent in the first step in which its data is complete and the
-   message before it on its connection has been sent. Flags and blocks do not determine steps.
-2. `_Placing`: where each version lies (a slot of its chunk). A message that is only added to another version is a
-   reduction into the slot of that, if its old content is not needed later; else it is a copy into a slot whose version
-   is not needed any more. Sums of two versions that both lie in slots are rows within the rank, between the steps of
-   messages.
+1. `_Replay`: the versions and their times. A message is sent in the first step (of the schedule) in which its data is
+   complete and the message before it on its connection has been sent. Semaphores and thread blocks do not determine
+   steps.
+2. `_Placing`: in which slot of its chunk each version lies. A message that is only added to another version becomes a
+   reduction into the slot of that version, if the version alone is not needed later. Else the message becomes a copy
+   into a slot whose version is not needed any more. A sum of two versions that both lie in slots becomes a row within
+   the rank, between the steps of messages.
+
+Example: rank 0 receives a chunk from rank 1 and adds it to its own. Versions: the initial values a (rank 0) and b (rank
+1), the message m with the content of b, the sum a + m. As m is only added to a, and a is not needed alone, the schedule
+has one row: reduce from rank 1 into slot 0 of rank 0.
 """
 
 from __future__ import annotations
@@ -33,46 +39,44 @@ AT_END = (1 << 40, 0)
 
 @dataclass(eq=False)
 class Version:
-    """`source`: the version at another rank that a message brought here. `terms`: the two that this is the sum of.
-    `time`: when it comes to be; it may be read later. `last`: when a message takes it last; `sums`: when it is added.
-    """
+    """A value of a chunk at a rank, see the module."""
 
     rank: int
     chunk: int
-    time: Time = (-1, 0)
-    source: Version | None = None
-    terms: tuple[Version, Version] | None = None
-    last: Time = (-1, 0)
-    sums: list[Time] = field(default_factory=list)
-    sent: int = 0  # how often, or wanted in the end
-    slot: int = -1
+    time: Time = (-1, 0)  # when it arises; it may be read later than that
+    source: Version | None = None  # the version at another rank that a message brought here
+    terms: tuple[Version, Version] | None = None  # the two versions that this is the sum of
+    last: Time = (-1, 0)  # the last time at which it is sent, or AT_END for an output
+    sums: list[Time] = field(default_factory=list)  # the times at which it is added to another version
+    sent: int = 0  # the number of times that it is sent, plus 1 for an output
+    slot: int = -1  # -1: none
 
     @property
-    def passing(self) -> bool:
-        """Whether it came by a message and is only added to one other."""
+    def is_only_added(self) -> bool:
+        """Whether it came by a message and is only added to one other version: it then needs no slot."""
         return self.source is not None and len(self.sums) == 1 and not self.sent
 
     @property
     def first_step(self) -> int:
-        """In which step a message may take it along."""
+        """The first step in which it can be sent."""
         return self.time[0] + 1
 
-    def needed(self, but: Time | None = None) -> Time:
-        """When it is read last; `but`: by others than the one sum of that time."""
+    def last_read(self, except_sum: Time | None = None) -> Time:
+        """Return the time of its last read; `except_sum`: without the sum of that time."""
         sums = list(self.sums)
-        if but is not None:
-            sums.remove(but)
+        if except_sum is not None:
+            sums.remove(except_sum)
         return max([self.last, *sums])
 
 
 @dataclass(eq=False)
 class Slot:
-    """The version in a slot; the last read of its predecessor; the times of the last copy into it, and last write."""
+    """The content of a slot so far."""
 
     version: Version
-    read: Time = (-1, 0)
-    copied: Time = (-2, 0)
-    written: Time = (-2, 0)
+    read: Time = (-1, 0)  # the last read of earlier versions in this slot
+    copied: Time = (-2, 0)  # the last copy into it
+    written: Time = (-2, 0)  # the last copy or reduction into it
 
 
 def schedule_of(code: Code) -> Schedule:
@@ -80,8 +84,8 @@ def schedule_of(code: Code) -> Schedule:
     run = execute(code, None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
-    events, outputs = _Replay(code).go(code.spots(run.order))
-    return _Placing(code, events, outputs).go()
+    events, outputs = _Replay(code).replay(code.positions(run.order))
+    return _Placing(code, events, outputs).make_schedule()
 
 
 # ---- which versions there are, and when ----
@@ -95,10 +99,12 @@ class _Replay:
         self.cells: list[Version | None] = [None] * int(code.places.begin[-1])
         self.owner: list[int] = code.places.owner(np.arange(len(self.cells))).tolist()
         self.events: list[Version] = []  # messages and sums
-        self.gone: dict[tuple[int, int, int], int] = {}  # by way: the step of the message that went last
-        self.told: dict[int, int] = {}  # by block: how often it has signalled; what goes between is one message
+        self.sent_step: dict[tuple[int, int, int], int] = {}  # by connection: the step of its last message
+        # By block: how often it has released a semaphore. All that it writes remotely between two releases is one
+        # message.
+        self.releases: dict[int, int] = {}
 
-    def go(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
+    def replay(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
         """Execute the code in this order; return the versions as they arise, and those of the outputs."""
         code = self.code
         first, last = sides(code.collective, code.in_place)
@@ -146,26 +152,30 @@ class _Replay:
 
     def _count_signal(self, block: int, instruction: Instruction) -> None:
         if instruction.release:
-            self.told[block] = self.told.get(block, 0) + 1
+            self.releases[block] = self.releases.get(block, 0) + 1
 
     def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], fresh: bool) -> int:
-        """Return the step in which a message is sent: after the one before it on its connection, or with it."""
+        """Return the step in which data are sent.
+
+        They are sent after the last message on the connection (`fresh`), or as part of it.
+        """
         ready = max((version.first_step for version in value if version is not None), default=0)
-        before = self.gone.get(connection, -1)
+        before = self.sent_step.get(connection, -1)
         step = max(ready, before + 1 if fresh else before)
-        self.gone[connection] = step
+        self.sent_step[connection] = step
         return step
 
     def _move_remote(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
-        """Turn a remote read or write of a block into a message of its own."""
+        """Turn a remote read or write of a block into part of a message."""
         if src == dst:
             return value
-        signals = self.told.get(block, 0)
-        connection, current = (block, src, dst), (block, src, dst + (signals + 1) * self.code.collective.ranks)
-        if current not in self.gone and connection in self.gone:
-            self.gone[current] = self.gone[connection] + 1
+        releases = self.releases.get(block, 0)
+        # `current`: a key for the message since the last release, distinct from all connections.
+        connection, current = (block, src, dst), (block, src, dst + (releases + 1) * self.code.collective.ranks)
+        if current not in self.sent_step and connection in self.sent_step:
+            self.sent_step[current] = self.sent_step[connection] + 1
         step = self._message_step(value, current, fresh=False)
-        self.gone[connection] = max(self.gone.get(connection, -1), step)
+        self.sent_step[connection] = max(self.sent_step.get(connection, -1), step)
         return [self._receive_version(version, dst, step) for version in value]
 
     def _receive_version(self, version: Version | None, rank: int, step: int) -> Version | None:
@@ -184,7 +194,8 @@ class _Replay:
             return first or second
         step = max(first.time[0], second.time[0])
         within = max(term.time[1] for term in (first, second) if term.time[0] == step)
-        total = Version(first.rank, first.chunk, (step, within + 2), terms=(first, second))  # 1 is left for a copy
+        # Two times later, so that `_add_sum` can place a copy of a term in between.
+        total = Version(first.rank, first.chunk, (step, within + 2), terms=(first, second))
         self.events.append(total)
         for term in (first, second):
             term.sums.append(total.time)
@@ -203,7 +214,7 @@ class _Placing:
         self.slots: dict[tuple[int, int], list[Slot | None]] = {}
         self.rows: list[tuple[Time, int, int, int, int, int, int]] = []
 
-    def go(self) -> Schedule:
+    def make_schedule(self) -> Schedule:
         """Place all versions and return the schedule."""
         code = self.code
         for version in self._initial_versions():
@@ -211,7 +222,7 @@ class _Placing:
         for version in self.events:
             if version.terms is not None:
                 self._add_sum(version, *version.terms)
-            elif not version.passing:
+            elif not version.is_only_added:
                 assert version.source is not None
                 self._add_copy(version, version.source, version.time)
         self._move_outputs()
@@ -241,7 +252,7 @@ class _Placing:
                 self._add_row((end, 1 << 20), version, version.rank, COPY, 0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
-        """Store a version in a slot of its chunk."""
+        """Store a version in a slot of its chunk; return the slot."""
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         chunk_slots += [None] * (slot + 1 - len(chunk_slots))
         slot_content = chunk_slots[slot]
@@ -257,7 +268,7 @@ class _Placing:
         """Return the first slot that is not read after this time and was written before it."""
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         for number, slot in enumerate(chunk_slots):
-            if slot is None or (max(slot.read, slot.version.needed()) <= time and slot.written < time):
+            if slot is None or (max(slot.read, slot.version.last_read()) <= time and slot.written < time):
                 return number
         return len(chunk_slots)
 
@@ -268,26 +279,26 @@ class _Placing:
         slot_content.copied = slot_content.written = time
 
     def _add_sum(self, total: Version, first: Version, second: Version) -> None:
-        """Add the sum, in the slot of one of the two if that is not read later, else in a new slot."""
-        moving = [term for term in (first, second) if term.slot < 0]
-        lying = [term for term in (first, second) if term.slot >= 0]
-        base = next((term for term in lying if self._is_reusable(term, moving, total)), None)
-        if base is None and len(moving) == 2:
+        """Add the rows of a sum. It takes the slot of one term (`base`) if that is not read later, else a new slot."""
+        moving = [term for term in (first, second) if term.slot < 0]  # messages that are only added
+        stored = [term for term in (first, second) if term.slot >= 0]
+        base = next((term for term in stored if self._is_reusable(term, moving, total)), None)
+        if base is None and len(moving) == 2:  # both messages are added in a slot that is still empty
             base = Version(total.rank, total.chunk)
-            self._put_in_slot(base, len(self.slots.setdefault((total.rank, total.chunk), [None])))  # nothing is there
-        elif base is None and moving:
+            self._put_in_slot(base, len(self.slots.setdefault((total.rank, total.chunk), [None])))
+        elif base is None and moving:  # the stored term is needed later: the message is copied, and the term added
             base = moving.pop()
             assert base.source is not None
             self._add_copy(base, base.source, base.time)
-        elif base is None:  # both are needed later: a copy of one, to which the other is added
-            copied = lying.pop()
+        elif base is None:  # both stored terms are needed later: one is copied, and the other added to the copy
+            copied = stored.pop()
             base = Version(total.rank, total.chunk, (total.time[0], total.time[1] - 1))
             self._add_copy(base, copied, base.time)
         slot_content = self._put_in_slot(total, base.slot)
         for term in moving:
             assert term.source is not None
             self._add_reduction(slot_content, term.time, term.source, base)
-        for term in lying:
+        for term in stored:
             if term is not base:
                 self._add_reduction(slot_content, total.time, term, base)
 
@@ -296,7 +307,7 @@ class _Placing:
         slot_content = self.slots[base.rank, base.chunk][base.slot]
         assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])
-        return max(base.needed(total.time), slot_content.read) <= first and slot_content.copied < first
+        return max(base.last_read(total.time), slot_content.read) <= first and slot_content.copied < first
 
     def _add_reduction(self, slot_content: Slot, time: Time, source: Version, base: Version) -> None:
         self._add_row(time, source, base.rank, REDUCE, base.slot)
@@ -320,12 +331,12 @@ def _step_columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tupl
     for (step, inner), chunk, _, rank, *_ in rows:
         if inner:
             within.setdefault((rank, chunk, step), set()).add(inner)
-    place = {
+    new_inner = {
         (*key, inner): number
         for key, inner_times in within.items()
         for number, inner in enumerate(sorted(inner_times), 1)
     }
-    times = [(step, place[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
+    times = [(step, new_inner[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
     number = {time: at for at, time in enumerate(sorted(set(times)))}
     table = np.array([(number[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)
     return tuple(table[:, column] for column in range(7))

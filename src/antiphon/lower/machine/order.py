@@ -2,9 +2,10 @@
 
 Which instruction happens before which is the same in every run, because no instruction depends on data (Lamport 1978):
 
-- an instruction happens before those behind it in its block, and before those that wait for it;
+- an instruction happens before those behind it in its thread block, and before those that wait for it;
 - the k-th put into a queue happens before the k-th take; with n slots, the k-th take before the (k+n)-th put;
-- the k-th release of a semaphore happens before its k-th acquire, where it is known which release is the k-th.
+- the k-th release of a semaphore (which adds one) happens before its k-th acquire (which takes one), where it is known
+  which release is the k-th.
 
 So one complete run together with this order decides for all runs. A race is a pair of accesses to one cell, at least
 one a write, that the order does not relate.
@@ -12,9 +13,10 @@ one a write, that the order does not relate.
 Example: block A writes a cell and puts a message; block B takes it and reads the cell. Write -> put -> take -> read:
 ordered. If B reads before it takes, write and read are unordered: a race.
 
-There are millions of pairs, so cheap tests come first (`Order.unordered`): the same line (blocks that follow each
-other), one direct edge, vector clocks within a rank, and last reachability over all ranks with bit sets, MOST_BITS
-pairs per pass. A row is the number of an instruction over all blocks.
+There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (thread blocks of a rank
+that run one after the other), one direct edge, vector clocks within a rank, and last reachability over all ranks with
+bit sets, MOST_BITS pairs per pass. A *row* is the number of an instruction over all thread blocks; an *edge* is a pair
+of rows of which the first happens before the second.
 """
 
 from __future__ import annotations
@@ -34,13 +36,11 @@ MOST_BITS = 2**12  # pairs that are decided in one pass
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Instructions of all blocks as rows: those of block b are ptr[b] to ptr[b + 1]. `when`: the position of each row
-    in a run, empty if no run is known yet.
-    """
+    """Instructions of all blocks as rows."""
 
-    ptr: Longs
-    block: Longs
-    when: Longs  # in which place each happened in one complete run
+    ptr: Longs  # block b has the rows ptr[b] to ptr[b + 1] - 1
+    block: Longs  # per row
+    when: Longs  # per row its position in one complete run; empty if no run is known yet
 
     @staticmethod
     def of(code: Code, order: Sequence[int] | Longs) -> Flat:
@@ -51,8 +51,10 @@ class Flat:
 
 
 def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
-    """Rows that come before others of other blocks, each with that other; those of semaphores are left to `Order`. What
-    never comes is awaited by a row that comes before itself."""
+    """Return the edges between blocks by waits and queues, as two columns; `Order` adds those of semaphores.
+
+    A row that waits for something that never comes gets an edge from itself to itself.
+    """
     ptr = flat.ptr.tolist()
     src: list[int] = []
     dst: list[int] = []
@@ -75,9 +77,9 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
         if code.slots:
             src += take[: max(len(put) - code.slots, 0)]
             dst += put[code.slots :][: len(take)]
-        alone = put[len(take) :] + take[len(put) :]
-        src += alone
-        dst += alone
+        unpaired = put[len(take) :] + take[len(put) :]
+        src += unpaired
+        dst += unpaired
     return _across_blocks(flat, np.array(src, np.int64), np.array(dst, np.int64))
 
 
@@ -87,52 +89,57 @@ def _across_blocks(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
     return src[crosses], dst[crosses]
 
 
-Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, rows that take from it, where it begins
+Semaphore = tuple[list[int], list[int], int]  # rows that release it, rows that acquire it, its initial value
 
 
-def semaphore_rows(code: Code, flat: Flat) -> list[Counted]:
-    """Return the rows that release each semaphore, and those that acquire it."""
-    gains: list[list[int]] = [[] for _ in code.start]
-    losses: list[list[int]] = [[] for _ in code.start]
+def semaphore_rows(code: Code, flat: Flat) -> list[Semaphore]:
+    """Return the rows that release and that acquire each semaphore."""
+    releases: list[list[int]] = [[] for _ in code.start]
+    acquires: list[list[int]] = [[] for _ in code.start]
     ptr = flat.ptr.tolist()
     for number, block in enumerate(code.blocks):
         for row, instruction in enumerate(block.instructions, ptr[number]):
             for semaphore in instruction.release:
-                gains[semaphore].append(row)
+                releases[semaphore].append(row)
             for semaphore in instruction.acquire:
-                losses[semaphore].append(row)
-    return list(zip(gains, losses, code.start, strict=True))
+                acquires[semaphore].append(row)
+    return list(zip(releases, acquires, code.start, strict=True))
 
 
 def _last_visible(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]:
-    """Return pairs (releasing row, acquiring row), one per triple (releasing rows in order, number of them that precede
-    the acquiring row, acquiring row).
+    """Return edges (releasing row, acquiring row) by semaphores.
 
-    The releasing row is the last of those that precede; if some rows are `loose`, the last that makes data visible.
+    `pairs`: triples (releasing rows in order, number of them that precede the acquiring row, acquiring row). The edge
+    leaves the last of those that precede; `loose` rows, whose signals do not make data visible, are passed over.
     """
     pairs_of_rows = []
-    for rows, sure, after in pairs:
-        last = next((row for row in reversed(rows[:sure]) if row not in loose), None) if loose else rows[sure - 1]
+    for rows, preceding, after in pairs:
+        last = (
+            next((row for row in reversed(rows[:preceding]) if row not in loose), None)
+            if loose
+            else rows[preceding - 1]
+        )
         if last is not None and after not in loose:
             pairs_of_rows.append((last, after))
     return pairs_of_rows
 
 
-def _sure_gains(gain: list[int], loss: list[int], start: int, line: list[int]) -> Iterator[tuple[list[int], int, int]]:
-    """Yield which gains of a semaphore surely precede which losses.
+def _sure_releases(
+    releases: list[int], acquires: list[int], start: int, line: list[int]
+) -> Iterator[tuple[list[int], int, int]]:
+    """Yield which releases of a semaphore surely precede which acquires, as triples for `_last_visible`.
 
-    The j-th gain of a line precedes a loss if all gains of other lines and the first j - 1 of this line do not suffice
-    for that loss. Losses of several lines may come in any order.
+    The j-th release of a line precedes an acquire if all releases of other lines and the first j - 1 of this line do
+    not suffice for that acquire. Acquires of several lines may come in any order.
     """
-    givers, takers = _group_by_line(gain, line), _group_by_line(loss, line)
-    longest = max(map(len, takers), default=0)
-    # A line's j-th release is surely among the first k if all other lines together cannot supply k.
-    for rows in givers:
-        surely_available = start + len(gain) - len(rows)
-        if surely_available < longest:
-            for takes in takers:
-                for number in range(surely_available + 1, min(len(takes), surely_available + len(rows)) + 1):
-                    yield rows, number - surely_available, takes[number - 1]
+    releasing_lines, acquiring_lines = _group_by_line(releases, line), _group_by_line(acquires, line)
+    most_acquires = max(map(len, acquiring_lines), default=0)
+    for rows in releasing_lines:
+        by_others = start + len(releases) - len(rows)  # what all other lines can supply together
+        if by_others < most_acquires:
+            for acquiring in acquiring_lines:
+                for number in range(by_others + 1, min(len(acquiring), by_others + len(rows)) + 1):
+                    yield rows, number - by_others, acquiring[number - 1]
 
 
 def _group_by_line(rows: list[int], line: list[int]) -> list[list[int]]:
@@ -179,53 +186,60 @@ class Accesses:
         return Accesses(cell[by], each[by], write[by])
 
     def pairs(self) -> tuple[Longs, Longs, Longs, Bools]:
-        """Accesses that must be ordered, as rows, the one that came first before the other, their cell, and whether the
-        first is a write: each with the write before it, and every write with all reads since the one before it."""
+        """Return the pairs of accesses to a cell that must be ordered.
+
+        These are each access with the write before it, and each read with the next write. Columns: the row of the
+        access that came first in the run, the row of the other, their cell, and whether the first is a write.
+        """
         cell, row, write = self.cell, self.row, self.write
-        place = np.arange(len(cell))
-        fresh = np.ones(len(cell), bool)
+        position = np.arange(len(cell))
+        fresh = np.ones(len(cell), bool)  # whether the accesses of another cell begin here
         fresh[1:] = cell[1:] != cell[:-1]
-        start = np.maximum.accumulate(np.where(fresh, place, 0))
-        last_write = np.maximum.accumulate(np.where(write, place, -1))
+        start = np.maximum.accumulate(np.where(fresh, position, 0))
+        last_write = np.maximum.accumulate(np.where(write, position, -1))
         before = np.concatenate([[-1], last_write[:-1]])
         after_write = before >= start
-        latter = [place[after_write]]
-        former = [before[after_write]]
-        # every read, with the next write of its cell
-        upcoming = np.minimum.accumulate(np.where(write, place, len(cell))[::-1])[::-1] if len(cell) else place
+        later = [position[after_write]]
+        earlier = [before[after_write]]
+        # Every read, with the next write of its cell.
+        next_write = np.minimum.accumulate(np.where(write, position, len(cell))[::-1])[::-1] if len(cell) else position
         ends = np.append(np.flatnonzero(fresh)[1:], len(cell))
-        end = ends[np.cumsum(fresh) - 1] if len(cell) else place
-        reads = np.flatnonzero(~write & (upcoming < end))
-        former.append(reads)
-        latter.append(upcoming[reads])
-        a, b = np.concatenate(former), np.concatenate(latter)
-        apart = row[a] != row[b]
-        return row[a[apart]], row[b[apart]], cell[a[apart]], write[a[apart]]
+        end = ends[np.cumsum(fresh) - 1] if len(cell) else position
+        reads = np.flatnonzero(~write & (next_write < end))
+        earlier.append(reads)
+        later.append(next_write[reads])
+        a, b = np.concatenate(earlier), np.concatenate(later)
+        differ = row[a] != row[b]
+        return row[a[differ]], row[b[differ]], cell[a[differ]], write[a[differ]]
 
 
 @dataclass(eq=False)
 class Order:
-    """Asks of rows whether one comes before another in every run. `complete`: of every semaphore it is known which gain
-    comes before which loss, so any order that keeps to this one is legal."""
+    """The happens-before order: decides whether one row comes before another in every run."""
 
     code: Code
     flat: Flat
-    src: Longs
+    src: Longs  # edges between blocks: row src[i] happens before row dst[i]
     dst: Longs
+    # Of every semaphore it is known which release comes before which acquire, so any order that respects the edges is
+    # legal.
     complete: bool = True
 
     @cached_property
     def lines(self) -> tuple[Longs, Longs]:
-        """Of each row its line, and its number among all rows line by line. A block whose first instruction waits for
-        the last of another of its rank goes on where that ends: both are one line."""
+        """Per row its line, and its position among all rows in the order of lines.
+
+        A block whose first instruction waits for the last instruction of another block of its rank continues that
+        block: both are one line.
+        """
         ptr, block = self.flat.ptr, self.flat.block
         ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        home = [(block.rank, block.beside) for block in self.code.blocks]
-        for instruction, other in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
-            if instruction not in after and other not in before and home[instruction] == home[other]:
-                after[instruction], before[other] = other, instruction
+        home = [(block.rank, block.detached) for block in self.code.blocks]
+        for first, second in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
+            if first not in after and second not in before and home[first] == home[second]:
+                after[first], before[second] = second, first
         line, at = np.empty(len(block), np.int64), np.empty(len(block), np.int64)
         done = 0
         for first in range(len(ptr) - 1):
@@ -242,42 +256,43 @@ class Order:
     def of(code: Code, flat: Flat, firm: bool = False) -> Order:
         """Return the order of a code. `firm`: use only edges that make written data visible.
 
-        Several blocks that release (or acquire) one semaphore count as one if they do so one after another. Whether
-        they do follows from the order known so far, so edges are added until the order no longer changes.
+        Several blocks that release (or acquire) one semaphore count as one block if they do so one after another.
+        Whether they do follows from the order known so far, so edges are added until the order no longer changes.
         """
         order = Order(code, flat, *edges(code, flat))
         line, place = (column.tolist() for column in order.lines)
         every = (block_row for block in code.blocks for block_row in block.instructions)
         loose = {row for row, block_row in enumerate(every) if block_row.loose} if firm else set[int]()
         sure: list[tuple[list[int], int, int]] = []
-        open_semaphores: list[Counted] = []
-        for gain, loss, start in semaphore_rows(code, flat):
-            for rows in (gain, loss):
+        open_semaphores: list[Semaphore] = []
+        for releases, acquires, start in semaphore_rows(code, flat):
+            for rows in (releases, acquires):
                 rows.sort(key=place.__getitem__)
-            sure += _sure_gains(gain, loss, start, line)
-            if len(loss) > start + len(gain) or any(
-                line[rows[0]] != line[row] for rows in (gain, loss) for row in rows
+            sure += _sure_releases(releases, acquires, start, line)
+            # Undecided if several lines release or acquire, or if it lacks releases.
+            if len(acquires) > start + len(releases) or any(
+                line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip
-                open_semaphores.append((gain, loss, start))
+                open_semaphores.append((releases, acquires, start))
         order = order._with_edges(_last_visible(sure, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while open_semaphores:
             if not len(flat.when):
                 order.complete = False
                 return order
-            chained = order._are_chained([rows for gain, loss, _ in open_semaphores for rows in (gain, loss)])
+            chained = order._are_chained([rows for semaphore in open_semaphores for rows in semaphore[:2]])
             ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(open_semaphores))]
             if not any(ready):
                 order.complete = False
                 return order
             sure = []
-            for (gain, loss, start), decided in zip(open_semaphores, ready, strict=True):
+            for (*rows_of_both, start), decided in zip(open_semaphores, ready, strict=True):
                 if decided:
-                    givers, takers = (sorted(rows, key=flat.when.__getitem__) for rows in (gain, loss))
-                    sure += [(givers, k, after) for k, after in enumerate(takers[start:], 1) if k <= len(givers)]
+                    releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
+                    sure += [(releases, k, after) for k, after in enumerate(acquires[start:], 1) if k <= len(releases)]
             order = order._with_edges(_last_visible(sure, loose))
             open_semaphores = [
-                block_row for block_row, decided in zip(open_semaphores, ready, strict=True) if not decided
+                semaphore for semaphore, decided in zip(open_semaphores, ready, strict=True) if not decided
             ]
         return order
 
@@ -287,19 +302,22 @@ class Order:
         src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])
         return Order(self.code, self.flat, src, dst)
 
-    def _are_chained(self, several: list[list[int]]) -> list[bool]:
+    def _are_chained(self, row_sets: list[list[int]]) -> list[bool]:
         """Return for each set of rows whether it is totally ordered."""
-        inorder = [sorted(rows, key=self.flat.when.__getitem__) for rows in several]
-        of = np.repeat(np.arange(len(several)), [max(len(rows) - 1, 0) for rows in several])
-        before = np.array([row for rows in inorder for row in rows[:-1]], np.int64)
-        after = np.array([row for rows in inorder for row in rows[1:]], np.int64)
-        loose = self.unordered(before, after)
-        bad: Longs = np.bincount(of, weights=loose, minlength=len(several))
-        return (bad == 0).tolist()
+        by_time = [sorted(rows, key=self.flat.when.__getitem__) for rows in row_sets]
+        set_of_pair = np.repeat(np.arange(len(row_sets)), [max(len(rows) - 1, 0) for rows in row_sets])
+        before = np.array([row for rows in by_time for row in rows[:-1]], np.int64)
+        after = np.array([row for rows in by_time for row in rows[1:]], np.int64)
+        unordered = self.unordered(before, after)
+        unordered_count: Longs = np.bincount(set_of_pair, weights=unordered, minlength=len(row_sets))
+        return (unordered_count == 0).tolist()
 
     def unordered(self, before: Longs, after: Longs) -> Bools:
-        """Return which pairs are unordered. Most are of one block, or ordered within their rank; only for the others
-        ways over other ranks are looked for."""
+        """Return which pairs are unordered.
+
+        Most pairs are of one block, or ordered within their rank; only for the others, paths over other ranks are
+        searched.
+        """
         line, at = self.lines
         # From cheap to expensive; each test only sees what the ones before left undecided.
         undecided = ~((line[before] == line[after]) & (at[before] < at[after]))
@@ -370,7 +388,7 @@ class Order:
         return ordered
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
-        """Return the same, by these edges. In the order of a run every row comes after the rows that it waits for."""
+        """Return which pairs are ordered by these edges. In a run every row comes after the rows that it waits for."""
         rows, number = np.unique(before, return_inverse=True)
         begun = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
         into: dict[int, list[int]] = {}

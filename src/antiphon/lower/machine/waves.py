@@ -1,9 +1,12 @@
 """Run a code (code.py) whose happens-before order is known and has no races: many instructions at a time, in columns.
 
 The order (order.py) is the same in every run. Of the instructions whose predecessors are all done, a random share is
-executed at once (a wave). That stands for any order among them, since no two of them touch a cell that one of them
-writes. Then their successors become ready. Example: 1,000 blocks that each copy one cell and then send it take a
-few waves instead of 2,000 single instructions.
+executed at once (a wave). A wave stands for any order among its instructions, since no two of them touch a cell that
+one of them writes. Then their successors become ready. Example: 1,000 thread blocks that each copy one cell and then
+send it take a few waves instead of 2,000 single instructions.
+
+A *row* is the number of an instruction over all thread blocks. A *value* is the data that one instruction moves, as
+columns of words: random sums, and last the number of contributions, which is 0 in an empty cell.
 """
 
 from __future__ import annotations
@@ -25,20 +28,19 @@ MANY = 2**13  # instructions from which on columns are faster
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """The data that rows move. `slot`: where the value of each begins among all values. `reads`, `writes`: first cells,
-    by row; `source`: the row whose message it takes, or -1."""
+    """The data that rows move."""
 
-    count: Longs
-    slot: Longs
-    reads: tuple[Longs, Longs]  # pointers, first cells
-    writes: tuple[Longs, Longs]
-    source: Longs
+    count: Longs  # per row the cells that it moves
+    slot: Longs  # per row the index of its first cell among the values of all rows
+    reads: tuple[Longs, Longs]  # pointers by row, and the first cell of each operand
+    writes: tuple[Longs, Longs]  # pointers by row, and the first cell of each target
+    source: Longs  # per row, the row whose message it takes; -1: none
 
     @staticmethod
     def of(code: Code) -> _Moves:
         """Return the data that all instructions move, block by block.
 
-        A put of two cells into way 0, then a copy of one; in the next block what takes that put:
+        A put of two cells into connection 0, then a copy of one cell; in the next block a take of that put:
 
         >>> from types import SimpleNamespace as Some
         >>> from antiphon.lower.machine.code import Instruction
@@ -57,8 +59,8 @@ class _Moves:
         takes, puts = (np.flatnonzero(queue >= 0) for queue in (pop, push))
         takes, puts = takes[np.argsort(pop[takes], kind="stable")], puts[np.argsort(push[puts], kind="stable")]
         source = np.full(len(every), -1, np.int64)
-        paired = min(len(takes), len(puts))  # the same, unless the code never ends
-        source[takes[:paired]] = puts[:paired]  # the k-th put into a way is the k-th taken
+        paired = min(len(takes), len(puts))  # equally many, unless the code never ends
+        source[takes[:paired]] = puts[:paired]  # the k-th put into a connection is the k-th taken
         moves = [instruction.count if instruction.read or instruction.pop >= 0 else 0 for instruction in every]
         count = np.array(moves, np.int64)
         return _Moves(
@@ -79,7 +81,7 @@ class Waves:
         self.moves = _Moves.of(order.code)
         self.order = np.zeros(0, np.int64)  # rows as they happened in the last run
 
-    def right(self, seed: int) -> bool:
+    def ends_right(self, seed: int) -> bool:
         """Return whether a run in an order drawn by `seed` ends with the right result."""
         random = Random(seed)
         case = Case.of(self.code, random)
@@ -87,6 +89,7 @@ class Waves:
         cells = values_as_words[case.initial]
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)
+        # missing: per row the number of predecessors that are not done
         missing, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
         while len(ready):
             now = draw.random(len(ready)) < share
@@ -100,7 +103,7 @@ class Waves:
             np.subtract.at(missing, after, 1)
             ready = np.concatenate([ready[~now], np.unique(after[missing[after] == 0])])
         self.order = np.concatenate([self.order[:0], *done])
-        return len(self.order) == len(missing) and bool((cells[case.cells] == values_as_words[case.ends]).all())
+        return len(self.order) == len(missing) and bool((cells[case.cells] == values_as_words[case.required]).all())
 
     def _move_data(self, rows: Longs, cells: Words, values: Words) -> bool:
         """Move the data of these rows; return False if a cell is empty or a message has another length."""

@@ -67,7 +67,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     stage_request = PipelineOptions("flows", pieces, steps, request.sizes, request.profile)
     for staged_plan in stage_plans(PipelinePlans([schedule], topology), stage_request):
         made_by = {"planner": "flows", "options": staged_plan.options, "seed": request.seed}
-        yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.stated()})
+        yield replace(staged_plan.schedule, provenance={**made_by, "found": report, "bound": rate_bound.plan_json()})
 
 
 def _find_flow(program: FlowProgram, time: float, tight: bool) -> Flow:

@@ -74,7 +74,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
             "paces": [run.pace for run in runs],
         }
         options = {"parts": runs[0].part_count, "pace": runs[0].pace}
-        stated = {} if limits is None else {"bound": limits.stated()}
+        stated = {} if limits is None else {"bound": limits.plan_json()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated}
         yield replace(schedule, provenance=made_by)
 

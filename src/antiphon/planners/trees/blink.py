@@ -151,7 +151,7 @@ def blink(
     changed = {key: value for key, value in stated_options.items() if value != defaults[key]}
     for schedule in pipe_schedule(unpiped, topology, pieces, request.sizes, request.profile):
         shown_options = {**changed, "pieces": int(schedule.pieces)}
-        proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_without_switches).stated()}
+        proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_without_switches).plan_json()}
         yield replace(schedule, provenance={"planner": "blink", "options": shown_options, "found": statement, **proof})
 
 

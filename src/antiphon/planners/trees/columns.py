@@ -352,7 +352,7 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
         raise Invalid("allreduce: nothing must move among fewer than 2 ranks")
     check_reach(topology, roots[:1], roots)
     check_reach(reverse(topology), roots[:1], roots, back=True)
-    out, into = network_of(topology).degrees()
+    out, into = network_of(topology).node_capacities()
     # upper bound: all data enter and leave every member at least once
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))
     row_of = QuotientView.without_symmetry(topology, roots).row_of

@@ -153,7 +153,7 @@ def shallow(
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
         stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
         provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": statement}
-        yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.stated()})
+        yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.plan_json()})
 
 
 def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plans:

@@ -131,7 +131,7 @@ def trees(
     best = _best_packing(task, lower_bound.bytes_per_second)
     for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, lower_bound):
         findings = _describe_plan(packing, topology, bounds)
-        proof = {"bound": (bounds if findings["optimal"] else lower_bound).stated()}
+        proof = {"bound": (bounds if findings["optimal"] else lower_bound).plan_json()}
         origin = {"planner": "trees", "options": {**stated_options, **candidate.options}, "seed": request.seed}
         yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
 

@@ -28,7 +28,7 @@ import numpy as np
 
 import antiphon.core
 from antiphon.core.cache import cache_folder
-from antiphon.core.choose import Pages
+from antiphon.core.choose import SizeChooser
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.files import is_ours, name_of, read_bytes, reading, within
@@ -75,9 +75,9 @@ class Book:
     omissions: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
-    def chooser(self) -> Pages[Page]:
+    def chooser(self) -> SizeChooser[Page]:
         """The chooser of the page of a call; calls carry their members."""
-        pages: Pages[Page] = Pages()
+        pages: SizeChooser[Page] = SizeChooser()
         for page in self.pages:
             pages.add(page, page.start, page.stop, page.kind, page.root, page.members)
         return pages

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.choose import Call, Chooser, Pages
+from antiphon.core.choose import Call, Chooser, SizeChooser
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import (
     MOVED,
@@ -63,8 +63,8 @@ class Serving:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
         self.ledger, self.book = Ledger(), book
         self.broken = ""
-        self.pages: Pages[Page] = Pages()
-        self._runnable: Pages[Page] = Pages()  # without pages that are left to the library
+        self.pages: SizeChooser[Page] = SizeChooser()
+        self._runnable: SizeChooser[Page] = SizeChooser()  # without pages that are left to the library
         self.chooser: Chooser[Page] = self.pages
         self._programs: dict[bytes, OpenProgram] = {}
         self._program_of: dict[int, bytes] = {}  # by id of the page
@@ -253,7 +253,7 @@ class Serving:
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
         """Make plans by a book for calls like those whose plans are cached, and touch their memory. A plan per step."""
-        pages = Pages[Page]()
+        pages = SizeChooser[Page]()
         for page in book.pages:
             pages.add(page, page.start, page.stop, page.kind, page.root)
         old_pages = {id(page): page for old in self._books for page in old.pages}
@@ -281,11 +281,11 @@ class Serving:
             del self._plans[key]
         self._plans |= self._early
         self._early = {}
-        pages = Pages[Page]()
+        pages = SizeChooser[Page]()
         # keep a chooser that the owner of the group has installed
         if self.chooser is self.pages:
             self.chooser = pages
-        self.pages, self._runnable, self._books = pages, Pages(), []
+        self.pages, self._runnable, self._books = pages, SizeChooser(), []
         # pages are searched in the order of the books
         for added in (book, *old_books):
             self._add_book(added)
