@@ -29,7 +29,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.blink_packing import with_link_kinds, split_by_rate
+from antiphon.planners.trees.blink_packing import split_by_rate, with_link_kinds
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.select import plan
 
