@@ -32,7 +32,7 @@ from antiphon.core.columns import Bools, Floats, Longs
 
 ALIKE = 0.01  # kinds are merged if their loads differ by less than this fraction of the plan's largest load
 EDGE = 12  # steps at each end, besides those of the deepest class, with variables of their own (with 4: 0.7 % slower)
-MANY = 10_000  # nonzero entries from which on the interior point method (with crossover) takes a quarter of the time
+MANY = 2_500  # nonzero entries above which the interior point method (with crossover) is quicker, up to four times
 QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest path
 TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
 
