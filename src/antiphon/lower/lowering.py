@@ -2,17 +2,21 @@
 place).
 
 A program has four kinds of operations, each at a rank: send, receive, fold (copy or reduce data inside the rank) and
-join (only waits). An operation reads or writes parts: stretches of the data in an input, an output or scratch, which is
-buffer space of the program. It waits for other operations of its rank. Three stages, each a frozen table that the next
-reads:
+join (only waits). An operation reads or writes *parts*: intervals of the data in an input, an output or scratch, which
+is buffer space of the program. It waits for other operations of its rank. Its *time* orders it among the operations of
+all ranks: twice the schedule's step, plus 1 for folds.
 
-    rows.prepare            every value of the schedule (a chunk at a rank, after each write) gets its place
+The stages, each of which hands a frozen table to the next:
+
+    rows.prepare            every value of the schedule (a chunk at a rank, after each write: a *version*) gets its
+                            *place*, a rank and a buffer with a shift
     moves.moves, .folds     which transfers need scratch, and which values a fold makes
-    this file               operations with what they wait for (`operations`), in their final order
+    this file               operations and the operations that they wait for (`operations`), in their final order
                             (`assemble_program`)
 
 Waits keep the order of reads and writes of a place: read after write, write after read, write after write. Scratch is
-divided into slots that are used again, so a write into a slot also waits for all readers of its old content.
+divided into slots that are used again, so a write into a slot also waits for all readers of its old content. A
+*stretch* of scratch is the space of one message or of consecutive parts of it; it lies in a slot.
 
 Example: an allreduce on a star of three ranks, out of place. Rank 0 receives twice into scratch, folds both with its
 own input into its output when they are there, and then sends the output twice:
@@ -44,8 +48,8 @@ class Table:
     """Operations under construction, with parts and waits: blocks of columns, concatenated at the end."""
 
     columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, time, chunk
-    part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
-    waits: list[tuple[Longs, Longs]] = field(default_factory=list)
+    part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base (its place)
+    waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # the operations that wait, and for which
     joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each
     count: int = 0
 
@@ -95,7 +99,7 @@ def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: T
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
     operation, begin, end, base = table.all("part_columns", 4)
-    turn = order_of(number[operation], len(order))
+    part_order = order_of(number[operation], len(order))
     later, earlier = table.all("waits", 2)
     # An edge (later, earlier) is one integer, so that one sort removes duplicates; see `edges //` and `%` below.
     edges = distinct(number[later] * max(len(order), 1) + number[earlier])
@@ -122,14 +126,14 @@ def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: T
         slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
         pointers(rank, ranks), kind[order], (line.place[chunk] % channels)[order] if len(chunk) else chunk,
         peer[order], pieces[order], when[order],
-        pointers(number[operation], len(order)), begin[turn], end[turn], base_number[base[turn]],
+        pointers(number[operation], len(order)), begin[part_order], end[part_order], base_number[base[part_order]],
         pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
         pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4], joint,
     )  # fmt: skip
 
 
 def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """Return what an average divides, and by how much: rank, begin, end, base, count per stretch of output. One sort.
+    """Return the intervals of outputs that an average divides: rank, begin, end, base, and the divisor. One sort.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
@@ -152,21 +156,18 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
 
 @dataclass(eq=False)
 class _Accesses:
-    """Which operations write and read each version (a version is a chunk at a rank after one of its writes).
-
-    `read`, `reader`: pairs of a version and an operation that reads it.
-    """
+    """Which operations write and read each version (a version is a chunk at a rank after one of its writes)."""
 
     arrives: Longs  # per row of the schedule: the operation after which its data have arrived
     writer: Longs  # per version: the operation that writes it, -1 if it is an input
-    read: Longs
-    reader: Longs
+    read: Longs  # versions that are read ...
+    reader: Longs  # ... and the operation that reads each
 
 
 def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None = None) -> Program:
-    """Return the program: sends, receives and folds with what they wait for. O(n log n) for n rows.
+    """Return the program: sends, receives and folds with the operations that they wait for. O(n log n) for n rows.
 
-    Rank 0 of `core.example.star` receives twice, folds that when both are there, and then sends the result twice:
+    Rank 0 of `core.example.star` receives twice, folds both when they are there, and then sends the result twice:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.program.kinds import NAMES
@@ -179,23 +180,25 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
     movement = moves(prepared)
     folding = folds(prepared, movement)
     table = Table()
-    early = _copy_inputs(prepared, table)
-    accesses = _add_transfers(prepared, movement, folding, early, table)
+    copies = _copy_inputs(prepared, table)
+    accesses = _add_transfers(prepared, movement, folding, copies, table)
     if joint is not None:
         _mark_joints(prepared, movement, joint, accesses, table)
-    _copy_aside(prepared, movement, accesses, table)
+    _copy_delayed_outputs(prepared, movement, accesses, table)
     _order_versions(prepared, movement, folding, accesses, table)
     slots = _order_stretches(prepared, movement, accesses, table, lag)
     return assemble_program(prepared, movement, slots, table, channels)
 
 
-def _add_transfers(prepared: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Accesses:
+def _add_transfers(
+    prepared: Prepared, movement: Moves, folding: Folds, copies: _InputCopies, table: Table
+) -> _Accesses:
     """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
-    After the first step a rank's own data is sent from its output, where it stands beside what has come.
+    After the first step a rank's own data are sent from their copy in the output, next to the data that have arrived.
 
     Of `core.example.star` operations 0 to 3 receive, 4 to 7 send, 8 folds. Row 0 is received by operation 1. Version 1,
-    the sum, is made by the fold, which reads version 0; it is sent by 6 and 7.
+    the sum, is made by the fold, which reads version 0; operations 6 and 7 send it.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
@@ -211,12 +214,12 @@ def _add_transfers(prepared: Prepared, movement: Moves, folding: Folds, early: _
     read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
     target = np.where(movement.stretch >= 0, len(prepared.places) + movement.stretch, movement.base[write])
     source = movement.base[read]
-    beside = (early.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
-    beside = np.flatnonzero(beside & (schedule.src != schedule.dst))
-    # `beside`: rows that read a copied input after step 0; sending from the output lets neighbouring parts be joined.
-    source[beside] = early.place[read[beside]]
+    # Rows that read a copied input after step 0: sending from the output lets neighbouring parts be joined.
+    from_copy = (copies.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
+    from_copy = np.flatnonzero(from_copy & (schedule.src != schedule.dst))
+    source[from_copy] = copies.place[read[from_copy]]
     arrives, reads = _add_messages(prepared, movement, table, target, source)
-    table.wait(reads[beside], early.maker[read[beside]])
+    table.wait(reads[from_copy], copies.maker[read[from_copy]])
     # Copies inside a rank: one fold with a single operand each.
     rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
@@ -228,7 +231,7 @@ def _add_transfers(prepared: Prepared, movement: Moves, folding: Folds, early: _
     writer = np.full(len(values.order), -1, np.int64)
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
-    direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads where it lies
+    direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads the operand at its place
     reads[direct] = fold_of[group[direct]]
     # Operands without a row are a rank's own values, read by the fold itself; the others come from waiting rows.
     own, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
@@ -241,7 +244,7 @@ def _add_transfers(prepared: Prepared, movement: Moves, folding: Folds, early: _
 def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Accesses, table: Table) -> None:
     """Record the joint of each send and receive that has one. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
-    # The first row of a message stands for all: rows with different joints in one message are refused.
+    # The joint of a message is that of its first row; different joints in one message are refused.
     joints = joint[rows].astype(np.int64)
     first = joints[starts(message)]
     if np.any(joints != first[message]):
@@ -256,7 +259,7 @@ def _add_messages(
 ) -> tuple[Longs, Longs]:
     """Add sends, receives and their parts; return the receive and the send of each row, -1 inside a rank. O(rows).
 
-    `target`, `source`: per row the places to which and from which it goes.
+    `target`, `source`: per row the place to which and from which its data go.
 
     Rows 0 and 1 of `core.example.star` are messages 1 and 0; of four messages the receives come first:
 
@@ -289,7 +292,8 @@ def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table
 
     The entry of a group (all writes of one version) that no fold makes is meaningless.
 
-    Of `core.example.star` one fold of bases 1 (the output) and 0 (the input), 7 and 6 (scratch); all is one point long:
+    In `core.example.star` there is one fold: its result has base 1 (the output), its operands have bases 0 (the input),
+    7 and 6 (scratch). All parts are from point 0 to point 1:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
@@ -324,14 +328,14 @@ def _add_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: L
 
 
 @dataclass(frozen=True, eq=False)
-class _Early:
-    """Inputs copied to the output at the start: per version its place there and the copying operation, or -1."""
+class _InputCopies:
+    """Inputs that are copied to the output at the start."""
 
-    place: Longs
-    maker: Longs
+    place: Longs  # per version, the place of its copy; -1: none
+    maker: Longs  # per version, the operation that copies it; -1: none
 
 
-def _copy_inputs(prepared: Prepared, table: Table) -> _Early:
+def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     """Copy inputs that are also outputs and that no row writes. One sort.
 
     An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
@@ -348,8 +352,8 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _Early:
     ends, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
     entry = find_positions(prepared.analysis.inputs.cell, ends.cell)
     # Outputs whose last version is the initial one: no row writes them.
-    still = (prepared.last < 0) | order.initial[prepared.last] if len(order) else prepared.last < 0
-    rows = np.flatnonzero(still & (entry >= 0))
+    is_unwritten = (prepared.last < 0) | order.initial[prepared.last] if len(order) else prepared.last < 0
+    rows = np.flatnonzero(is_unwritten & (entry >= 0))
     # In place the input is already where the output is.
     rows = rows[prepared.places.inputs[entry[rows]] != prepared.places.outputs[rows]]
     rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
@@ -361,38 +365,38 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _Early:
     number = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])
     for base in (target, source):
         table.part(number, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
-    early = _Early(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
+    copies = _InputCopies(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
     has_version = prepared.last[rows] >= 0
     # Rows that read such a version later may read the copy instead.
-    early.place[prepared.last[rows[has_version]]] = target[has_version]
-    early.maker[prepared.last[rows[has_version]]] = number[np.cumsum(fresh) - 1][has_version]
-    return early
+    copies.place[prepared.last[rows[has_version]]] = target[has_version]
+    copies.maker[prepared.last[rows[has_version]]] = number[np.cumsum(fresh) - 1][has_version]
+    return copies
 
 
-def _copy_aside(prepared: Prepared, movement: Moves, accesses: _Accesses, table: Table) -> None:
-    """For an alltoall in place: once the old content of a place has been read, copy the received data there. O(n log
-    n).
+def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Accesses, table: Table) -> None:
+    """For an alltoall in place: once the old content of a place has been read, copy the received data there.
 
-    Among two ranks 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy what has come.
+    O(n log n). Among two ranks, operations 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy the
+    received data.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
     >>> prepared, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), Table()
     >>> movement = moves(prepared)
     >>> accesses = _add_transfers(prepared, movement, folds(prepared, movement), _copy_inputs(prepared, table), table)
-    >>> _copy_aside(prepared, movement, accesses, table)
+    >>> _copy_delayed_outputs(prepared, movement, accesses, table)
     >>> table.all("columns", 6)[0].tolist()  # kinds: 0 send, 1 receive, 2 fold, 3 join
     [1, 1, 0, 0, 3, 3, 2, 2]
     >>> table.all("waits", 2)  # who waits, for whom
     [array([4, 5, 6, 7]), array([2, 3, 4, 5])]
     """
-    rows = np.flatnonzero(prepared.aside)
+    rows = np.flatnonzero(prepared.delayed)
     if not len(rows):
         return
     line, order, collective = prepared.line, prepared.values.order, prepared.schedule.collective
     ends, members = prepared.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
-    # readers of the initial content, by its place; only places that are overwritten
+    # Readers of the initial content of places that are overwritten.
     old = order.initial[accesses.read]
     version, reader = accesses.read[old], accesses.reader[old]
     read_place = order.rank[version] * members + prepared.schedule.chunks.block[order.chunk[version]] // members
@@ -400,7 +404,7 @@ def _copy_aside(prepared: Prepared, movement: Moves, accesses: _Accesses, table:
     is_replaced = np.zeros(collective.ranks * members, bool)
     is_replaced[end_place] = True
     reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
-    # a join for each place: it waits for all of its readers
+    # A join for each place: it waits for all readers of the place.
     ready = np.zeros(len(is_replaced), np.int64)
     # A send of several pieces ends 2 * (pieces - 1) later than it begins; the join follows its last reader.
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
@@ -409,7 +413,7 @@ def _copy_aside(prepared: Prepared, movement: Moves, accesses: _Accesses, table:
     join = np.full(len(ready), -1, np.int64)
     join[places] = table.add(JOIN, rank, rank, 1, ready[places], 0)
     table.wait(join[read_place], reader)
-    # and a copy for each output, which waits for the join of its place
+    # And a copy for each output, which waits for the join of its place.
     value, chunk = prepared.last[rows], ends.chunk[rows]
     end_rank = ends.rank[rows]
     begin = np.maximum(ready[end_place], when[accesses.writer[value]]) + 1
@@ -423,10 +427,13 @@ def _copy_aside(prepared: Prepared, movement: Moves, accesses: _Accesses, table:
 
 
 def _order_versions(prepared: Prepared, movement: Moves, folding: Folds, accesses: _Accesses, table: Table) -> None:
-    """Let reads wait for the writer of their version, and its overwriter for its reads, or else its writer. O(uses).
+    """Add the waits that keep the order of reads and writes of a place. O(uses).
 
-    The sum of ranks 0 and 1 is sent (3) when it is folded (4). In place rank 1 receives it (1) where its input lies, so
-    when that has been sent (2).
+    A read waits for the writer of its version. The operation that overwrites a version waits for the reads of that
+    version, or for its writer if nobody reads it.
+
+    Example: rank 0 sends the sum (operation 3) after folding it (4). In place, rank 1 receives the sum into its input
+    (1), so it must have sent that input before (2).
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
@@ -443,21 +450,21 @@ def _order_versions(prepared: Prepared, movement: Moves, folding: Folds, accesse
     # Read after write.
     writer = accesses.writer[accesses.read]
     table.wait(accesses.reader[writer >= 0], writer[writer >= 0])
-    # Write after read: version + 1 overwrites this version's place.
-    over = values.over[accesses.read]
-    table.wait(accesses.writer[accesses.read[over] + 1], accesses.reader[over])
-    unread = values.over & (accesses.writer >= 0)
-    unread[accesses.read] = False
+    # Write after read: version + 1 overwrites the place of this version.
+    overwritten = values.overwritten[accesses.read]
+    table.wait(accesses.writer[accesses.read[overwritten] + 1], accesses.reader[overwritten])
     # Write after write, only for versions that nobody reads: otherwise the reads imply it.
-    lost = np.flatnonzero(unread)
-    table.wait(accesses.writer[lost + 1], accesses.writer[lost])
+    is_unread = values.overwritten & (accesses.writer >= 0)
+    is_unread[accesses.read] = False
+    unread = np.flatnonzero(is_unread)
+    table.wait(accesses.writer[unread + 1], accesses.writer[unread])
 
 
 def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, table: Table, lag: int) -> Slots:
     """Assign stretches to slots; writers into a reused slot wait for all users of its old content. O(n log n)."""
     schedule, line = prepared.schedule, prepared.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
-    # pairs (stretch, operation that uses it): folds take what waits, others read what lies there; else the writer
+    # Pairs (stretch, operation that uses it): the fold that takes a waiting row, and every reader of a version there.
     waiting_rows = np.flatnonzero(movement.waiting)
     folder = accesses.writer[prepared.values.order.write[waiting_rows]]
     inside = movement.base[accesses.read] >= len(prepared.places)
@@ -477,10 +484,10 @@ def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, t
     rank = schedule.dst[movement.head].astype(np.int64)
     where = rank, line.begin[head], line.end[tail], line.pieces[head]
     slots = assign_stretches(line, schedule.collective.ranks, where, (2 * prepared.time[movement.head], end), lag)
-    after = np.full(len(head), -1, np.int64)  # per stretch the one that has its slot next
-    again = np.flatnonzero(slots.before >= 0)
+    after = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
+    reusing = np.flatnonzero(slots.before >= 0)
     # Invert `before`, which names the previous owner of a slot.
-    after[slots.before[again]] = again
+    after[slots.before[reusing]] = reusing
     has_next = after[stretch] >= 0
     table.wait(writer[after[stretch[has_next]]], user[has_next])
     return slots
@@ -498,11 +505,18 @@ def lower(
 ) -> Program:
     """Return the program of a legal schedule, for any number of elements, datatype and operator.
 
-    In place and out of place are two programs with the same messages, so ranks may mix them. `channels`: transfers are
-    distributed over this many, by chunk. `lag`: steps between the last use of a slot of scratch and its reuse; 0 needs
-    the least scratch, more lets receives begin earlier. `joints`: sends and receives state their joint; without it a
-    schedule with joints is refused. Invalid where a row is illegal; Unsupported for an alltoall in place whose counts
-    differ both ways. O(n log n) for n rows, some microseconds each.
+    In place and out of place are two programs with the same messages, so ranks may mix them.
+
+    `channels`
+        Transfers are distributed over so many channels, by chunk.
+    `lag`
+        Steps between the last use of a slot of scratch and its reuse. 0 needs the least scratch; with more, receives
+        can begin earlier.
+    `joints`
+        Sends and receives state their joint. Otherwise a schedule with joints is refused.
+
+    Raises Invalid where a row is illegal, and Unsupported for an alltoall in place whose counts differ in the two
+    directions. O(n log n) for n rows, some microseconds each.
     """
     for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, MAX_LAG)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

@@ -1,13 +1,15 @@
 """Second stage of lowering: decide where transferred data go, which values are combined, and how scratch is reused.
 
-Input is the first stage (rows.py): the places of all values. Output is `Moves`, `Folds` and `Slots`, of which
-lowering.py makes operations.
+Input is the first stage (rows.py): the places of all values; a *place* is a rank, a user's buffer and a shift. Output
+is `Moves`, `Folds` and `Slots`, of which lowering.py makes operations.
 
-- A row of the schedule goes straight to the place of its value, or into a stretch of scratch (buffer space of the
-  program): if its value has no place in a user's buffer, or if it waits there until a fold combines it with others.
-- A fold makes a version (a chunk at a rank after one of its writes) from several operands. Folds of neighbouring chunks
-  whose operands are neighbours, too, are merged into one.
-- Stretches are assigned to slots of equal length, which are reused: like registers, by the lifetimes of the stretches.
+- A *row* of the schedule (a transfer) goes straight to the place of its value, or into a *stretch* of scratch (buffer
+  space of the program): if its value has no place in a user's buffer, or if the row waits there until a fold combines
+  it with others.
+- A *fold* makes a *version* (a chunk at a rank after one of its writes) from several operands. A *group* is all writes
+  of one version. Folds of neighbouring chunks whose operands are neighbours, too, are merged into one.
+- Stretches are assigned to *slots* of equal length, which are reused: like registers, by the lifetimes of the
+  stretches.
 
 Example: rank 0 of a star of three ranks adds what ranks 1 and 2 send. Both rows wait in stretches of scratch, and one
 fold adds these and the rank's own input. The sum then goes straight to the outputs of ranks 1 and 2.
@@ -28,18 +30,15 @@ from antiphon.lower.rows import DataLine, Prepared
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Per stretch its slot (numbered from 0 at each rank) and the stretch that had the slot before, -1 if none.
+    """The slots of stretches. Slots of a class have equal lengths and pieces."""
 
-    Slots of a class have equal lengths (`class_whole` units and `class_part` numerators) and pieces.
-    """
-
-    slot: Longs
-    before: Longs
-    ptr: Longs  # by rank
-    of_class: Longs
-    class_whole: Longs
-    class_part: Longs
-    class_pieces: Longs
+    slot: Longs  # per stretch its slot, numbered from 0 at each rank
+    before: Longs  # per stretch the stretch that had its slot before, -1: none
+    ptr: Longs  # rank r has the slots ptr[r] to ptr[r + 1] - 1
+    of_class: Longs  # per slot its class
+    class_whole: Longs  # per class its length: whole units of weight ...
+    class_part: Longs  # ... and a numerator over the line's denominator
+    class_pieces: Longs  # per class
 
 
 def assign_stretches(
@@ -47,10 +46,10 @@ def assign_stretches(
 ) -> Slots:
     """Assign every stretch a slot of its class. O(n log n).
 
-    `where`: rank, first and last point, and pieces of each stretch; `life`: the times of its first and last use. The
-    stretch that begins next takes the slot that is free for longest, and not before `lag` steps after its last use, so
-    that one step's receives need not wait for the last step's folds. Whether a slot is free when stretch k begins
-    depends only on how many stretches have begun and ended, so no loop is needed.
+    `where`: rank, first and last point, and pieces of each stretch. `life`: the times of its first and last use. The
+    stretch that begins next takes the slot that has been free for longest. A slot is free `lag` steps after its last
+    use, so that the receives of a step need not wait for the folds of the step before. Whether a slot is free when
+    stretch k begins depends only on how many stretches have begun and ended, so no loop is needed.
 
     Stretches of rank 0, as long as the first block, in use from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
     the slot of the first.
@@ -109,7 +108,7 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
     head = pointers(pool[order], pools)
     pool_sorted = pool[order]
-    # Per stretch k of a pool: nth begun before it, and `freed` ended at or before its begin.
+    # Per stretch of a pool: `nth` stretches began before it, and `freed` slots are free again when it begins.
     nth = np.arange(count) - head[pool_sorted]
     freed = (
         np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
@@ -120,14 +119,14 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     )  # slots so far
     slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
     # If the maximum does not grow, a free slot exists: take the one that is free for longest.
-    again = slots == slots_before
+    reuses = slots == slots_before
     before = np.full(count, -1, np.int64)
-    before[order[again]] = by_end[(head[pool_sorted] + nth - slots_before)[again]]
+    before[order[reuses]] = by_end[(head[pool_sorted] + nth - slots_before)[reuses]]
     index = np.full(count, -1, np.int64)
-    index[order[~again]] = slots[~again] - 1
+    index[order[~reuses]] = slots[~reuses] - 1
     # Pointer jumping: each stretch finds the first owner of its slot in O(log n) rounds.
     root = np.where(before >= 0, before, np.arange(count))
-    while True:  # to the first one of the slot, twice as far each time
+    while True:
         further = root[root]
         if np.array_equal(further, root):
             break
@@ -141,30 +140,26 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Rows that cross from rank to rank, by message, and rows inside a rank that are copied by an operation of their
-    own.
+    """Where the data of rows go. Neighbouring rows of one message share a stretch."""
 
-    Neighbours of one message share a stretch. A group is all writes of one version.
-    """
-
-    folded: Bools  # per group: a fold makes it
-    crossing: Longs  # rows by message, in the order in which they travel
-    message: Longs  # of each of them
-    joined: Bools  # each goes on where the one before it ends
+    folded: Bools  # per group: a fold makes its version
+    crossing: Longs  # rows from rank to rank, by message, in the order in which they travel
+    message: Longs  # per crossing row its message
+    joined: Bools  # per crossing row: its data continue where those of the row before it end, in the same message
     messages: int
-    inner: Longs  # rows
-    stretch: Longs  # per row, -1
-    waiting: Bools  # per row: it lies in its stretch until a fold takes it
+    inner: Longs  # rows inside a rank that are copied by an operation of their own
+    stretch: Longs  # per row its stretch of scratch, -1: none
+    waiting: Bools  # per row: it stays in its stretch until a fold takes it
     head: Longs  # per stretch its first row
-    tail: Longs  # and its last
-    base: Longs  # per version where it lies: a place, or the places' number + a stretch
+    tail: Longs  # per stretch its last row
+    base: Longs  # per version its place, or number of places + its stretch
 
 
 def moves(prepared: Prepared) -> Moves:
     """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
 
-    Rank 0 of `core.example.star` adds what comes by rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows
-    2 and 3 go straight to the outputs of ranks 1 and 2.
+    Rank 0 of `core.example.star` adds the data of rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows 2
+    and 3 go straight to the outputs of ranks 1 and 2.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
@@ -178,14 +173,15 @@ def moves(prepared: Prepared) -> Moves:
     order = values.order
     read, write = order.read.astype(np.int64), order.write.astype(np.int64)
     group = values.group[write]
-    # which values a fold makes: those of several operands, and those that may not come straight to their place
-    clash = values.over & values.early
+    # A fold makes versions of several operands, and versions that may not come straight to their place because the old
+    # version there is read in the same step.
+    clash = values.overwritten & values.read_at_overwrite
     folded = (values.count > 1) | clash[values.version - 1]
     local = schedule.src == schedule.dst
     # `late`: local rows whose source is overwritten in the step in which they read it.
-    late = values.over[read].copy()
+    late = values.overwritten[read].copy()
     late[late] = values.moment[read[late] + 1] == prepared.time[late]
-    # which rows wait in scratch for their fold: what crosses, or what is written over in this very step
+    # Rows that wait in scratch for their fold: those that cross, and those whose source is overwritten in this step.
     waiting = folded[group] & (~local | late)
     hidden = values.place[write] < 0
     # `bare`: folds with a result in scratch and no operand waiting there yet; its first row lends its stretch.
@@ -196,20 +192,20 @@ def moves(prepared: Prepared) -> Moves:
     stays = waiting | (~folded[group] & hidden)
     crossing, message, joined = _sort_messages(prepared, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
-    # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
+    # Stretches of scratch: one for neighbours that cross together, one for each row inside a rank.
     stretch = np.full(schedule.transfers, -1, np.int64)
-    is_kept = stays[crossing]
-    # A stretch begins at a kept row unless it continues the kept row before it.
-    fresh = is_kept & ~(joined & np.concatenate([[False], is_kept[:-1]]))[: len(is_kept)]
+    is_stored = stays[crossing]
+    # A stretch begins at a row that is stored in scratch, unless it continues such a row before it.
+    fresh = is_stored & ~(joined & np.concatenate([[False], is_stored[:-1]]))[: len(is_stored)]
     number = np.cumsum(fresh) - 1
-    stretch[crossing[is_kept]] = number[is_kept]
+    stretch[crossing[is_stored]] = number[is_stored]
     own = inner[stays[inner]]
     stretch[own] = np.arange(len(own)) + int(fresh.sum())
     # ... and ends where the next row does not continue it.
-    ending = is_kept & np.append(~(joined & is_kept)[1:], True)[: len(is_kept)]
+    ending = is_stored & np.append(~(joined & is_stored)[1:], True)[: len(is_stored)]
     head = np.concatenate([crossing[fresh], own])
     tail = np.concatenate([crossing[ending], own])
-    # where versions lie that have no place in a user's buffer: in the stretch of their row, or of their first operand
+    # Versions without a place in a user's buffer lie in the stretch of their row, or of their first operand.
     base = values.place.copy()
     # Versions that a single row brings lie where the row lies.
     straight = np.flatnonzero(~folded[group] & hidden)
@@ -254,20 +250,20 @@ def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bool
 class Folds:
     """The folds. Neighbouring groups whose operands are contiguous are one fold."""
 
-    groups: Longs  # those that folds make, by rank and moment and place
-    fold: Longs  # per group, -1
+    groups: Longs  # the groups that folds make, by rank, moment and position on the line
+    fold: Longs  # per group its fold, -1: none
     head: Longs  # per fold its first group
-    tail: Longs
-    operands: Longs  # per fold: of its first group, as positions in the values
-    count: Longs
-    base: Longs  # per operand of the values: where it lies
+    tail: Longs  # per fold its last group
+    operands: Longs  # of all folds: the operands of the first group, as positions among those of `Values`
+    count: Longs  # per fold the number of its operands
+    base: Longs  # per operand of `Values` its place, or number of places + its stretch
 
 
 def folds(prepared: Prepared, movement: Moves) -> Folds:
     """Return the folds and where their operands lie. O(n log n).
 
-    Of `core.example.star` one fold of three: the input of rank 0 (place 0) and stretches 1 and 0, which count on from
-    the six places.
+    In `core.example.star` there is one fold of three operands: the input of rank 0 (place 0) and stretches 1 and 0,
+    whose numbers follow those of the six places.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
@@ -300,10 +296,10 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     joined[1:] &= home[1:] == home[:-1]
     if len(groups):
         at = ranges(values.first[groups], count)
-        lies = base[at]
+        operand_base = base[at]
         # Operand i of a group is compared with operand i of the group before, which has as many.
         position = np.arange(len(at)) - np.repeat(count, count)
-        same = lies == lies[np.maximum(position, 0)]
+        same = operand_base == operand_base[np.maximum(position, 0)]
         joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)
     number = np.full(len(movement.folded), -1, np.int64)
     number[groups] = np.cumsum(~joined) - 1

@@ -1,9 +1,10 @@
 """First stage of lowering: decide in which buffer every value of a schedule lies.
 
-All blocks are put one behind the other on an imagined line, with the borders of chunks as points on it. A cell is a
-chunk at a rank; each write makes a new version of its value. A version lies in the rank's input, in its output, or in
-scratch (buffer space of the program): the initial one in the input, those that can end in the output there, all others
-in scratch. moves.py then decides which transfers may write straight to these places.
+All blocks are put one behind the other on an imagined line, with the borders of chunks as points on it. A *cell* is a
+chunk at a rank. Each write to a cell makes a new *version* of its value. A version lies in the rank's input, in its
+output, or in scratch (buffer space of the program): the initial version in the input, versions of a cell that is an
+output in the output, all others in scratch. A *place* is a rank, a buffer and a shift on the line. moves.py then
+decides which transfers may write straight to these places.
 
 Example: an allgather among two ranks, out of place: rank 0's own block is read from its input and copied to its
 output; the block of rank 1 is received straight into the output.
@@ -35,11 +36,11 @@ class DataLine:
     units: Longs
     numerators: Longs
     denominator: int
-    block: Longs  # where each block begins
-    begin: Longs  # per chunk: a point
-    end: Longs
-    place: Longs  # per chunk: its place among all
-    pieces: Longs
+    block: Longs  # per block, where it begins on the line
+    begin: Longs  # per chunk, the point at which it begins
+    end: Longs  # per chunk, the point at which it ends
+    place: Longs  # per chunk, its position in the order of the line
+    pieces: Longs  # per chunk
 
     @staticmethod
     def of(schedule: Schedule) -> DataLine:
@@ -79,16 +80,13 @@ class DataLine:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Places in users' buffers: a rank, a buffer, and the shift from positions on the line to positions in the buffer.
+    """Places in users' buffers."""
 
-    `inputs`, `outputs`: the place of every input and output of the schedule.
-    """
-
-    rank: Longs
-    buffer: Longs
-    shift: Longs
-    inputs: Longs
-    outputs: Longs
+    rank: Longs  # per place
+    buffer: Longs  # per place
+    shift: Longs  # per place, from positions on the line to positions in the buffer
+    inputs: Longs  # per input of the schedule its place
+    outputs: Longs  # per output of the schedule its place
 
     @staticmethod
     def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> Places:
@@ -122,20 +120,20 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Versions and where they lie. A group is all writes of one version, with the operands that these combine."""
+    """Versions and their places. A *group* is all writes of one version, with the operands that these combine."""
 
     order: Versions
-    moment: Longs  # per version: the place of its step among all, -1 for the initial one
-    group: Longs  # per version: its group, -1
+    moment: Longs  # per version: the number of its step among the steps in use, -1 for an initial version
+    group: Longs  # per version: its group, -1 for an initial version
     place: Longs  # per version: its place in a user's buffer, -1: in scratch
-    over: Bools  # per version: the next one of its cell overwrites it
-    early: Bools  # per version: it is read in the very step that writes the next one
-    version: Longs  # per group: what it writes
-    count: Longs  # per group: its operands
-    first: Longs
-    operand: Longs  # operands of all groups, one group after the other: the version read
-    row: Longs  # ... the transfer that brings it, -1: the cell's own value
-    owner: Longs  # ... the group
+    overwritten: Bools  # per version: the next version of its cell has the same place
+    read_at_overwrite: Bools  # per version: it is read in the very step that writes the next version
+    version: Longs  # per group: the version that it writes
+    count: Longs  # per group: the number of its operands
+    first: Longs  # per group: its first operand
+    operand: Longs  # per operand (one group after the other): the version read
+    row: Longs  # per operand: the transfer that brings it, -1: the cell's own value
+    owner: Longs  # per operand: its group
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,17 +146,18 @@ class Prepared:
     places: Places
     analysis: Analysis
     values: Values
-    time: Longs  # per row: the place of its step among all
-    times: int
+    time: Longs  # per row: the number of its step among the steps in use
+    times: int  # the number of steps in use
     last: Longs  # per output of the analysis: its last version, -1 where no row touches the cell
-    aside: Bools  # per output: received data stay in scratch until the end (an alltoall in place)
+    delayed: Bools  # per output: received data stay in scratch until the old content is read (an alltoall in place)
 
 
 def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     """Assign every value of a schedule its place. O(n log n) for n rows.
 
-    Of `core.example.star` versions 0, 2, 4 are what ranks 0, 1, 2 begin with, in their inputs (places 0, 2, 4), and
-    1, 3, 5 what they end with, in their outputs (1, 3, 5). Group 0 adds up versions 0, 2, 4; groups 1, 2 copy 1.
+    In `core.example.star`, ranks 0, 1 and 2 begin with versions 0, 2 and 4, in their inputs (places 0, 2, 4), and end
+    with versions 1, 3 and 5, in their outputs (places 1, 3, 5). Group 0 adds up versions 0, 2 and 4; groups 1 and 2
+    copy version 1.
 
     >>> from antiphon.core.example import star
     >>> values = prepare(star(), False).values
@@ -173,12 +172,12 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     steps, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     ranks, slots = schedule.collective.ranks, schedule.slots
     keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
-    aside = np.zeros(len(keys[1]), bool)
+    delayed = np.zeros(len(keys[1]), bool)
     if in_place and schedule.collective.kind == "alltoall":
-        aside = find_positions(keys[0], keys[1]) < 0
-    values = _place_values(schedule, analysis, order, steps, keys, places, aside)
+        delayed = find_positions(keys[0], keys[1]) < 0
+    values = _place_values(schedule, analysis, order, steps, keys, places, delayed)
     return Prepared(
-        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), aside
+        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), delayed
     )  # fmt: skip
 
 
@@ -204,13 +203,13 @@ def _place_values(
     steps: Longs,
     keys: list[Longs],
     places: Places,
-    aside: Bools,
+    delayed: Bools,
 ) -> Values:
     """Return groups with their operands and versions with their places. O(n log n).
 
-    `keys`: the cells of inputs and of outputs. `aside`: outputs that are written only at the end.
+    `keys`: the cells of inputs and of outputs. `delayed`: outputs that are written only at the end.
     """
-    # groups: the version that each writes; of operands the version that each is
+    # The version that each group writes, and the version of each operand.
     groups = len(analysis.count)
     at = ranges(analysis.first, analysis.count)
     row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
@@ -220,14 +219,14 @@ def _place_values(
     operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)
-    # versions: initial ones lie in the input, those that reach an output in the output
+    # Initial versions lie in the input, versions of a cell that is an output in the output.
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
     entry = find_positions(keys[0], order.cell[initial])
     place[initial] = np.where(entry >= 0, places.inputs[entry] if len(places.inputs) else -1, -1)
     written = np.flatnonzero(~order.initial)
     leaving = find_positions(keys[1], order.cell[written])
-    home = (leaving >= 0) & ~aside[leaving] if len(aside) else np.zeros(len(leaving), bool)
+    home = (leaving >= 0) & ~delayed[leaving] if len(delayed) else np.zeros(len(leaving), bool)
     place[written] = np.where(home, places.outputs[leaving] if len(places.outputs) else -1, -1)
     over = np.zeros(len(order), bool)
     over[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)

@@ -75,7 +75,7 @@ def cells_of(program: Program) -> Cells:
     >>> cells = cells_of(lower(star()))
     >>> list(zip(cells.op[:6].tolist(), cells.cell[:6].tolist(), cells.written[:6].tolist()))
     [(0, 1, True), (1, 0, True), (2, 3, True), (2, 2, False), (2, 0, False), (2, 1, False)]
-    >>> cells.memory.tolist(), cells.output.tolist()
+    >>> cells.memory.tolist(), cells.in_output.tolist()
     ([0, 1, 2, 3, 4, 5, 6, 7], [False, False, False, True, False, True, False, True])
     """
     first, last = sides(program.collective, program.in_place)

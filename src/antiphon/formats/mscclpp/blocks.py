@@ -57,7 +57,7 @@ from antiphon.lower.onesided.form import (
 from antiphon.lower.onesided.form import SWITCH as SWITCHES
 from antiphon.lower.onesided.packets import ByPackets
 from antiphon.lower.onesided.steps import Dealt, OneSided
-from antiphon.lower.onesided.switched import INSTEAD, Switched
+from antiphon.lower.onesided.switched import ADVICE, Switched
 from antiphon.lower.uncollected import uncollected
 
 NOP = '{"name":"nop"}'
@@ -464,7 +464,7 @@ def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far
     kinds = _buffer_kinds(program)
     groups = sorted({(ranks, kinds[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
-        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
+        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {ADVICE}")
     ends = [Ends(rank, far, kinds, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
     return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, room)[1]
 

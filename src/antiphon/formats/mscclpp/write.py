@@ -31,8 +31,8 @@ from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
-from antiphon.lower.onesided.packets import fit
-from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
+from antiphon.lower.onesided.packets import can_use_packets
+from antiphon.lower.onesided.switched import ADVICE, Switched, drop_unused_scratch, switched
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
@@ -195,7 +195,7 @@ class _Writer:
 def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> bytes:
     """The plan of a program as it stands, for all sizes, among ranks of one host; by packets, if it is fit for that."""
     if packets:
-        if not fit(program):
+        if not can_use_packets(program):
             raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
         bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
         return _Head(program, bound, (0, None), 1024, 16, "", flagged=True).text(gpus)
@@ -274,7 +274,7 @@ def _find_switched(program: Program) -> tuple[Bound, Switched]:
     """Its addresses, and what of it switches do."""
     bound = chunked(program, MOST_CHUNKS, WHAT)
     switched_part = switched(program, bound, WHAT)
-    return squeezed(program, bound, switched_part), switched_part
+    return drop_unused_scratch(program, bound, switched_part), switched_part
 
 
 def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
@@ -287,7 +287,7 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
         except Unsupported as error:
             if schedule.joint is None:
                 raise
-            raise Unsupported(f"{error}; {INSTEAD}") from None
+            raise Unsupported(f"{error}; {ADVICE}") from None
         bound, switched_part = _find_switched(program)
         if lags == lag or has_little_scratch(bound):
             break
@@ -305,7 +305,7 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
     if schedule.joint is not None:
         return None
     program = among(lower(schedule, in_place=in_place, lag=MAX_LAG), job_of(schedule.collective))
-    if not fit(program):
+    if not can_use_packets(program):
         return None
     try:
         return program, *gpus_by_packets(program, blocks, far)

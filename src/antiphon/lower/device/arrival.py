@@ -2,8 +2,11 @@
 
 For planner `permrecmult` (permuted recursive multiplying) every message is then one contiguous run of memory at sender
 and receiver (paper on parameterized collectives, section III.C, Figure 3b; docs/planners/radix.md), so a GPU's copies
-are few and large; in the usual order a message has many runs. Input are the steps of all ranks (onesided.form), output
-the steps with changed places, and the cycles of the permutation, computed once.
+are few and large; in the usual order a message has many runs. Input are the steps (instructions) of all ranks
+(onesided.form), output the steps with changed places, and the cycles of the permutation, computed once.
+
+Example: a rank receives the blocks of ranks 2, 0 and 1 in this order, so its buffer holds 2, 0, 1. Block 0 arrives at
+place 1, block 1 at place 2, block 2 at place 0. The permutation has one cycle; along it each block moves to its place.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from antiphon.planners.shared.rows import Seats
 
 
 def arrivals(schedule: Schedule) -> Longs:
-    """Return the place of arrival of each block at each rank. Unsupported where the schedule defines none.
+    """Return by (rank, block) the place of arrival. Unsupported if the schedule defines none.
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.request import Request
@@ -103,17 +106,20 @@ class Arranged:
     def _cut_by_blocks(
         self, rank: int, source: Place, peer: int, target: Place, size: int
     ) -> list[tuple[Place, Place, int]]:
-        """Cut a stretch at block borders of both sides; return source, target and size of each, where it arrives."""
-        pieces, done = [], 0
+        """Cut a stretch at the block borders of both sides; return source, target and size of each interval.
+
+        Places in outputs are those of arrival.
+        """
+        intervals, done = [], 0
         while done < size:
             (source_place, source_room), (target_place, target_room) = (
                 self._locate_place(rank, source, done),
                 self._locate_place(peer, target, done),
             )
             count = min(size - done, source_room, target_room)
-            pieces.append((source_place, target_place, count))
+            intervals.append((source_place, target_place, count))
             done += count
-        return pieces
+        return intervals
 
     def _locate_place(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
         """Return where a place is, and the contiguous length from there."""

@@ -2,8 +2,12 @@
 
 A program addresses fractions of blocks on a line on which all blocks stand. The unit of that line (weight 1) is cut at
 all fractions that occur in the program; the interval between two cuts is an **atom**. Atoms differ in length, and some
-are empty at small sizes, but their order is the same at every size, and so is what overlaps what. So places are counted
-in atoms: place `whole * count + index` is the point whole + parts[index] / denominator.
+are empty at small sizes, but their order is the same at every size, and so is which intervals overlap. So places are
+counted in atoms: with `count` atoms per unit, place `whole * count + index` is the point whole + cuts[index] /
+denominator.
+
+Example: the fractions 1/3 and 1/2 occur. The cuts of a unit are 0, 1/3 and 1/2, so it has 3 atoms; the point 1 + 1/2 is
+place 1 * 3 + 2 = 5.
 
 Scratch is divided into slots, which are reused for data from different places of the line (origins); these cannot be
 compared in atoms. So each pair of slot and origin is a **region** with places of its own; if a slot has several
@@ -23,23 +27,21 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
 
-MOST = 2**62
+MOST = 2**62  # places must fit into int64
 
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """`cuts`: the numerators of all cuts of a unit, ascending from 0. Regions by rank: `region_ptr`, then columns:
-    their slot, the place of their origin on the line, where they begin among the places of scratch, and whether their
-    slot has other regions, too. `bound`: the addresses of all parts, in atoms."""
+    """The cuts of a unit, the regions of scratch, and all addresses in atoms."""
 
     denominator: int
-    cuts: Longs
-    region_ptr: Longs
-    slot: Longs
-    origin: Longs
-    first: Longs
-    shared: Longs
-    bound: Bound
+    cuts: Longs  # the numerators of all cuts of a unit, ascending from 0
+    region_ptr: Longs  # rank r has the regions region_ptr[r] to region_ptr[r + 1] - 1
+    slot: Longs  # per region its slot
+    origin: Longs  # per region the place of its origin on the line
+    first: Longs  # per region where it begins among the places of scratch
+    shared: Longs  # per region whether its slot has other regions, too
+    bound: Bound  # the addresses of all parts, in atoms
 
     @property
     def count(self) -> int:
@@ -51,7 +53,7 @@ class Atoms:
         return low + bisect_right(self.first[low:high].tolist(), place) - 1
 
     def line(self, rank: int, place: Place) -> int:
-        """Return its position on the line, in atoms."""
+        """Return the position of a place on the line, in atoms."""
         buffer, at = place
         if buffer != SCRATCH:
             return at

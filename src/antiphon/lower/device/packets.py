@@ -1,10 +1,10 @@
 """Convert the steps of ranks to packets for small data: data with flags next to it, which show when it has arrived.
 
-Input are steps with puts, signals and waits (onesided.form); output are steps with packets. Every message has a
-**slot** of its own in the box, a buffer for packets, of its receiver. So it needs neither a credit (the receiver's
-signal that the place is free) nor a signal that data have arrived: puts write packets, and where a rank waited for a
-signal it now takes the data out of its box. Folds add packets on arrival, and results to be forwarded leave as they are
-computed.
+Input are steps (instructions of ranks) with puts, signals and waits (onesided.form); output are steps with packets.
+A *box* is a rank's buffer for packets. Every message has a
+**slot** of its own in the box of its receiver. So it needs neither a credit (the receiver's signal that the place is
+free) nor a signal that data have arrived: puts write packets, and where a rank waited for a signal it now takes the
+data out of its box. Folds add packets on arrival, and results to be forwarded leave as they are computed.
 
 Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun; senders
 that cannot know that otherwise wait for it (native/bind.h).
@@ -22,14 +22,14 @@ import numpy as np
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
-from antiphon.lower.onesided import packets as others
+from antiphon.lower.onesided import packets as onesided_packets
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
 MANY = 2_000  # steps of a rank above which results are not forwarded as they are computed
 
-_Came = tuple[int, Place, int]  # a slot, and the place and size where its data are needed
+_Arrival = tuple[int, Place, int]  # a slot, and the place and size where its data are needed
 
 
 class Opening(NamedTuple):
@@ -41,18 +41,18 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Boxes:
-    """Number of slots of each rank. All have the length of the longest: `units`, a `numerator`, at most `atoms`."""
+    """The boxes of all ranks. All slots have the length of the longest message."""
 
-    slots: list[int]
-    units: int = 0
-    numerator: int = 0
-    atoms: int = 1
+    slots: list[int]  # per rank the number of its slots
+    units: int = 0  # the length of a slot: whole units of weight ...
+    numerator: int = 0  # ... and a numerator over the program's denominator
+    atoms: int = 1  # the greatest number of atoms in a slot
     openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
 
 
 def hears(program: Program) -> bool:
     """Return whether a rank that ends has received from all others at every size, and so knows that all have begun."""
-    return others.fit(program) and bool((program.collective.weights > 0).all())
+    return onesided_packets.can_use_packets(program) and bool((program.collective.weights > 0).all())
 
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
@@ -60,7 +60,7 @@ def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
     boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in streams:
         # Per connection the messages in order, each with the slots of its packets.
-        sent: dict[tuple[int, int], list[list[_Came]]] = defaultdict(list)
+        sent: dict[tuple[int, int], list[list[_Arrival]]] = defaultdict(list)
         sent_steps = [_Sender(addresses, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
         unpacked = [_insert_unpacks(rank, steps, sent) for rank, steps in enumerate(sent_steps)]
         packet_streams.append(
@@ -86,8 +86,8 @@ class _Sender:
     addresses: Atoms
     boxes: Boxes
     rank: int
-    sent: dict[tuple[int, int], list[list[_Came]]]
-    pending: dict[int, list[_Came]] = field(default_factory=lambda: defaultdict(list))
+    sent: dict[tuple[int, int], list[list[_Arrival]]]
+    pending: dict[int, list[_Arrival]] = field(default_factory=lambda: defaultdict(list))
 
     def steps(self, steps: Sequence[Step]) -> list[Step]:
         """Return the steps with packets for puts."""
@@ -120,7 +120,7 @@ class _Sender:
         return move._replace(target=(PACKETS, slot))
 
 
-def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Came]]]) -> list[Step]:
+def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Arrival]]]) -> list[Step]:
     """Replace each wait for a signal by unpacking the data that came with it."""
     all_steps, signal_counts = list[Step](), Counter[int]()
     for step in steps:

@@ -34,24 +34,25 @@ MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 
 
 class Table(NamedTuple):
-    """Of one rank: its numbers, and its streams. `sliced`: whether every atom may be cut in slices that go on by
-    themselves; where scratch is used again for data of another place they would run over each other. `packets`: whether
-    messages go by packets."""
+    """The table of one rank."""
 
     words: Longs
     streams: int
+    # Whether every atom may be cut into slices that proceed independently. They may not if scratch is reused for data
+    # of another place: one slice could overwrite another.
     sliced: bool
-    packets: bool = False
+    packets: bool = False  # whether messages are packets
 
 
 def tables(
     schedule: Schedule, *, in_place: bool = False, streams: int = 4, arrival: bool = False, packets: bool = False,
     pull: bool = False,
 ) -> list[Table]:  # fmt: skip
-    """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
-    a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
-    the end; Unsupported where there is no such order. `packets`: messages are
-    packets, for small data; joints go row by row. `pull`: who receives reads, where else who sends writes; likewise.
+    """Return the tables of all ranks, in at most `streams` independent streams.
+
+    Joints that no rank can request from a switch go row by row. `arrival`: buffers are filled in the order of arrival,
+    in one stream, and permuted at the end; Unsupported if there is no such order. `packets`: messages are packets, for
+    small data. `pull`: receivers read instead of senders writing. With `packets` or `pull`, all joints go row by row.
 
     >>> from antiphon.core.example import star
     >>> [(len(one.words), one.streams, one.sliced) for one in tables(star())]
@@ -150,8 +151,9 @@ def _stretches_written(rank: int, step: Step) -> list[tuple[int, Place, int]]:
 
 
 def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -> list[tuple[int, int, int]]:
-    """Return the stretches of low..high with the number of the stream that writes there last; the first stream if none
-    does. Two streams never write at one place, as their steps would need an order.
+    """Return the stretches of low..high as (stream that writes there last, begin, end); stream 0 if none writes there.
+
+    Two streams never write at one place, as their steps would need an order.
     """
     overlaps = [
         (max(begin, low), min(end, high), stream) for stream, begin, end in writes if begin < high and end > low

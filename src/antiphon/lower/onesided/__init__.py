@@ -1,6 +1,7 @@
 """From a program to puts, signals and waits on other ranks' memory (MSCCL++).
 
-`form`: steps, and what messages move. `streams`: what can go on side by side, and which messages need a credit.
-`switched`: what switches do of a program. `steps`: what every rank does, in order, in every stream; `packets`: the same
-where data says by itself that it has come.
+`form`: the steps of ranks, and the data that messages move. `streams`: which operations can run at the same time, and
+which messages need a credit (the receiver's signal that its memory is free). `switched`: which operations switches can
+perform. `steps`: the steps of every rank in every stream. `packets`: the same with packets, data with flags that show
+when they have arrived.
 """

@@ -1,9 +1,14 @@
 """The form of programs with one-sided access: steps of a rank that put data into other ranks' memory, signal and wait.
 
-A stream is a sequence of steps of a rank, executed by many threads together; streams run at the same time. Between any
-two ranks a stream has one **channel**: either side can signal the other, and wait for as many signals. Threads do not
-wait for each other except at a `SYNC`: a later step may use what an earlier one writes, or has waited for, only after a
-sync. `Moves` has the data that each message of a program moves."""
+A *step* in this folder is one instruction of a rank (`Step`), not a step of the schedule. A *stream* is a sequence of
+steps of a rank, executed by many threads together; streams run at the same time. Between any two ranks a stream has one
+*channel*: either side can signal the other, and wait for as many signals. Threads do not wait for each other except at
+a `SYNC`: a step may use data that an earlier step writes, or has waited for, only after a sync. `Moves` has the data
+that each message of a program moves.
+
+Example: rank 0 sends a chunk to rank 1. Rank 0 has the steps put (its input to rank 1's scratch), sync, signal to 1;
+rank 1 has wait for 0, sync, and then a fold that reads its scratch.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,9 @@ from antiphon.core.program import Bound, Program
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
-PACK, UNPACK, ADD = range(16, 19)  # by packets only; not in tables of devices
-GET = 19  # known to devices alone
-PACKETS = 3  # a buffer besides those of core.program.kinds: scratch of data with flags that show when it has arrived
+PACK, UNPACK, ADD = range(16, 19)  # with packets only; not in tables of our GPU engine
+GET = 19  # in tables of our GPU engine only
+PACKETS = 3  # a buffer besides those of core.program.kinds: scratch for data with flags that show when they arrived
 
 MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
 MOST_OPERANDS = 9  # of a fold
@@ -28,8 +33,7 @@ Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
 
 
 class Move(NamedTuple):
-    """A write of a put: `size` chunks from a place of this rank to one of `peer`. A get reads: from a place of `peer`
-    to one of this rank."""
+    """One copy of a put: `size` chunks from a place of this rank to a place of `peer`; of a get: the other way."""
 
     peer: int
     source: Place
@@ -38,18 +42,24 @@ class Move(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`peers`: who is signalled, or waited for. `moves`: of a put, or what a fold puts besides. A fold combines `size`
-    chunks at each of `operands` and writes them at `into`; of one operand it is a copy. A switch combines what all
-    `peers`, its own rank among them, have at its operand, a spread takes what its own rank has there; both write it at
-    `into` of all. A pack is a put of packets, an unpack waits for those of its operand and writes them at `into`; an
-    add is a fold whose first operand is data and all behind it packets, and whose moves are of packets."""
+    """One instruction of a rank in a stream.
+
+    - signal, wait: to or for each of `peers`.
+    - put, get: carry out `moves`.
+    - fold: combine `size` chunks at each of `operands`, and write the result at `into` (a copy if there is one operand)
+      and to `moves`.
+    - switch: the switch combines the data that all `peers`, the own rank among them, have at the operand, and writes
+      the result at `into` of all. spread: the same with the own rank's data alone.
+    - pack: a put of packets. unpack: wait for the packets of the operand, and write their data at `into`. add: a fold
+      whose first operand is data and whose other operands are packets; its moves are packets, too.
+    """
 
     kind: int
     peers: tuple[int, ...] = ()
     moves: tuple[Move, ...] = ()
     into: Place = (0, 0)
     operands: tuple[Place, ...] = ()
-    size: int = 0
+    size: int = 0  # chunks
 
 
 Streams = list[list[list[Step]]]  # by stream, then by rank
@@ -61,8 +71,8 @@ Streams = list[list[list[Step]]]  # by stream, then by rank
 class Moves:
     """The moves of each message, cut where a part of either side ends; neighbours on both sides are joined.
 
-    `message`: of each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether
-    a message moves nothing.
+    `message`: per move its message. `columns`: per move the buffer and chunk of its source, the buffer and chunk of its
+    target, and its size. `empty`: per message whether it moves nothing.
     """
 
     def __init__(self, program: Program, bound: Bound) -> None:

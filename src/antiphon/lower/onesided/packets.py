@@ -3,14 +3,15 @@
 Words used here (form.py has the steps):
 
     stream          an independent sequence of steps of a rank; streams run at the same time
-    put             write data into the memory of another rank; by packets: a pack
+    turn            the work of a rank in one stream and one step of the schedule
+    put             write data into the memory of another rank; with packets: a pack
     signal, credit  "the data are there" and "the place is free again"; other protocols need them, packets do not
     slot            the place of one chunk's packets in the scratch of its receiver
     fold            combine several operands, here as their packets arrive (an add)
     unpack          wait for packets, and write their data to where they are needed as plain data
 
-To another host packets go by way of slots of their sender: packed there, and passed on from there by a proxy, which
-knows nothing of flags and copies them with the data.
+Packets to another host go through slots of their sender: they are packed there, and a proxy then copies data and flags
+to the receiver.
 
 Scratch of a rank with n slots. A packet is as much flag as data, so a slot has the size of two chunks:
 
@@ -23,7 +24,7 @@ Why nothing is overwritten too early, and nothing waits for ever:
     2. In a step a rank puts first and then receives, so no wait depends on a later step.
     3. Calls alternate between two scratch buffers, so a rank may be one call ahead of another, never two: before its
        end it must have received from all ranks that it writes to. It has, where the result of every rank depends on
-       the data of every rank (`fit`).
+       the data of every rank (`can_use_packets`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
-def fit(program: Program) -> bool:
+def can_use_packets(program: Program) -> bool:
     """Return whether every rank receives from every rank, and the program uses no switch."""
     collective = program.collective
     switched = bool(len(program.joint)) and int(program.joint.max(initial=-1)) >= 0
@@ -68,7 +69,10 @@ def fit(program: Program) -> bool:
 
 
 class ByPackets:
-    """The steps of a program that is `fit` and does not reuse scratch. `far`: whether ranks are on different hosts."""
+    """The steps of a program that can use packets and does not reuse scratch.
+
+    `far(a, b)`: whether two ranks are on different hosts.
+    """
 
     def __init__(self, program: Program, bound: Bound, far: Callable[[int, int], bool] = lambda a, b: False) -> None:
         self.program, self.bound, self.far = program, bound, far
@@ -77,9 +81,10 @@ class ByPackets:
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
     def dealt(self, max_streams: int) -> Dealt:
-        """Return the number of streams, at most `max_streams`; a function that makes the steps of a rank in each; and
-        the addresses with the scratch that these need, where a chunk of packets lies at twice its number. Linear in
-        operations, times their parts.
+        """Return the number of streams, a function that makes the steps of a rank in each stream, and the addresses.
+
+        There are at most `max_streams` streams. Scratch of the addresses has room for packets; a chunk of packets lies
+        at twice its number. Linear in operations, times their parts.
         """
         program = self.program
         stream = streams(program, max_streams, Switched.none(program))
@@ -103,19 +108,18 @@ class ByPackets:
 
 
 class _Sent(NamedTuple):
-    """Messages as columns, by turn, sender and receiver. `slot`: of the receiver, where the packets go; `by_way`: of
-    the sender, where they lie before; -1 within a host."""
+    """Messages as columns, by turn, sender and receiver."""
 
-    turn: Longs
-    rank: Longs
-    peer: Longs
-    source: Longs
-    begin: Longs
-    target: Longs
-    at: Longs
-    size: Longs
-    slot: Longs
-    by_way: Longs
+    turn: Longs  # stream and step as one number
+    rank: Longs  # the sender
+    peer: Longs  # the receiver
+    source: Longs  # the sender's buffer
+    begin: Longs  # the first chunk in it
+    target: Longs  # the receiver's buffer
+    at: Longs  # the first chunk in it
+    size: Longs  # chunks
+    slot: Longs  # the receiver's slot for the packets
+    by_way: Longs  # to another host: the sender's slot through which they go; -1 within a host
 
     @staticmethod
     def of(
@@ -199,8 +203,10 @@ class _Places:
         return stays_data
 
     def _unify_stretches(self, come: list[slice], read: list[slice]) -> None:
-        """Treat all chunks of a message, and of a fold's operand, alike: all packets or all data. Single chunks, by far
-        the most, need nothing."""
+        """Make all chunks of a message packets, or all data; and likewise of each operand of a fold.
+
+        Single chunks, by far the most, need nothing.
+        """
         for chunks in read:
             if (np.diff(self.slot_of[chunks]) != 1).any():
                 self.data[chunks] = True
@@ -211,13 +217,13 @@ class _Places:
                 self.data[chunks] |= self.data[chunks].any()
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """Return in which slot these chunks are, -1 if they are not only packets."""
+        """Return the slot of each chunk that is only ever stored as packets; -1 for others."""
         # The last entry, behind all scratch, stands for users' buffers.
         at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
         return np.where(self.data[at], -1, self.slot_of[at])
 
-    def moved(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """Return the positions of data in their buffers: a chunk of packets lies at twice its number."""
+    def data_positions(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
+        """Return the positions of plain data in their buffers; in scratch they lie behind the slots of packets."""
         low = self.first[rank]
         at = np.where(buffer == SCRATCH, low + begin, low)
         return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.place[at] - self.place[low], begin)
@@ -246,13 +252,12 @@ def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
 
 
 class _Turn(NamedTuple):
-    """The work of a rank in one step of a stream. A move to the rank itself packs what `passed` sends to other hosts.
-    `unpacked`: packets with the places where they are needed as data."""
+    """The work of a rank in one step of a stream."""
 
-    number: int
-    moves: list[Move]
-    passed: list[Move]
-    unpacked: list[tuple[Place, Place, int]]
+    number: int  # stream and step as one number
+    moves: list[Move]  # a move to the rank itself packs data for another host
+    passed: list[Move]  # and these moves then send them there
+    unpacked: list[tuple[Place, Place, int]]  # packets, the place where they are needed as data, and their size
     folds: list[Fold]
 
 
@@ -265,11 +270,11 @@ class _RankWork:
         self.sent, self.turn, self.folds, ranks = sent, turn[folds], folds, program.ranks
         self.by_rank = order_of(sent.rank, ranks)
         self.sent_ptr = pointers(sent.rank[self.by_rank], ranks)
-        self.begin = places.moved(sent.rank, sent.source, sent.begin)
+        self.begin = places.data_positions(sent.rank, sent.source, sent.begin)
         unpacked = np.flatnonzero(places.packets(sent.peer, sent.target, sent.at) < 0)
         self.unpacked = unpacked[order_of(sent.peer[unpacked], ranks)]
         self.unpacked_ptr = pointers(sent.peer[self.unpacked], ranks)
-        self.at = places.moved(sent.peer, sent.target, sent.at)
+        self.at = places.data_positions(sent.peer, sent.target, sent.at)
         self.fold_ptr = pointers(program.rank[folds], ranks)
         self.size = bound.length[program.part_ptr[folds]]
         part_counts = np.diff(program.part_ptr)[folds]
@@ -281,7 +286,7 @@ class _RankWork:
         slot[self.part_ptr[:-1]] = -1  # the result
         order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # data first, then packets
         self.buffer = np.where(slot >= 0, PACKETS, buffer)[order]
-        self.place = np.where(slot >= 0, slot, places.moved(rank, buffer, begin))[order]
+        self.place = np.where(slot >= 0, slot, places.data_positions(rank, buffer, begin))[order]
 
     def turns(self, rank: int) -> Iterator[_Turn]:
         """Yield the turns of a rank, in order."""

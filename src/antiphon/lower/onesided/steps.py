@@ -1,19 +1,22 @@
 """Compile a program to steps with one-sided access (form.py) for every rank and stream, without deadlocks.
 
-The steps of a program here are its times. In each a rank first signals which ranks may write into its places (a
-credit), then waits for credits of others, puts its data, signals, and waits for puts into its places; then it folds
-(copies or reduces). Operations of switches come before its puts, once all ranks concerned have given their credit.
-Every wait is for the same step of other ranks or an earlier one, and credits and puts wait only for earlier steps: so
-among the ranks that are furthest behind one can always proceed.
+A `Step` is one instruction of a rank (form.py). The work of a rank at one time of the program (a step of the schedule)
+is a *turn*. In each turn a rank first signals which ranks may write into its places (a *credit*), then waits for
+credits of others, puts its data, signals, and waits for puts into its places; then it folds (copies or reduces).
+Operations of switches come before its puts, once all ranks concerned have given their credit. Every wait is for the
+same turn of other ranks or an earlier turn, and credits and puts wait only for earlier turns: so among the ranks that
+are furthest behind one can always proceed.
 
-Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
+Signals between two ranks are only counted. They are sent and awaited in the same order: by turn, credits first.
 
-`RankSteps` writes the steps of a rank, with a sync wherever one is needed. `OneSided` decides which they are.
+`RankSteps` writes the steps of a rank, with a sync wherever one is needed. `OneSided` decides which steps these are.
 
-With `pull` receivers read (get) instead of senders writing (put). Then a step has no credits: a rank signals which
-ranks may read its places, waits until it may read those of others, gets its data, signals that it has, and waits until
-the others have. So no wait in a step depends on a later action in it, and after the step no other rank reads its
-places.
+With `pull` receivers read (get) instead of senders writing (put). Then a turn has no credits: a rank signals which
+ranks may read its places, waits until it may read those of others, gets its data, signals that it has them, and waits
+until the others have theirs. So no wait in a turn depends on a later action in it, and after the turn no other rank
+reads its places.
+
+Example: ranks 0 and 1 exchange a chunk in one step. Each has one turn: put, sync, signal, wait, and then its folds.
 """
 
 from __future__ import annotations
@@ -58,30 +61,29 @@ Dealt = tuple[
 ]  # number of streams, the steps of a rank in each, addresses
 
 
-def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
+def plain_range(rank: int, place: Place, size: int) -> tuple[int, int, int]:
+    """Return buffer, begin and end of an access, for addresses in chunks."""
     return place[0], place[1], place[1] + size
 
 
 @dataclass(eq=False)
 class RankSteps:
-    """Writes the steps of one rank. `touched`: converts place and size to buffer, begin and end of an access. `ones`,
-    `wide`: what was accessed since the last sync, and whether it was written: single chunks, and longer stretches.
-    `awaited`: whether it has waited for something since then."""
+    """Writes the steps of one rank, with a sync before each step that conflicts with accesses since the last sync."""
 
     rank: int
-    touched: Touched = plainly
+    touched: Touched = plain_range  # converts place and size to buffer, begin and end of an access
     steps: list[Step] = field(default_factory=list)
-    ones: dict[Place, bool] = field(default_factory=dict)
-    wide: list[tuple[int, int, int, bool]] = field(default_factory=list)
-    awaited: bool = False
+    single_accesses: dict[Place, bool] = field(default_factory=dict)  # chunks accessed since the sync: was it a write?
+    long_accesses: list[tuple[int, int, int, bool]] = field(default_factory=list)  # buffer, begin, end, was it a write?
+    awaited: bool = False  # whether it has waited for a signal since the last sync
 
     @property
     def fresh(self) -> bool:
-        return bool(self.ones or self.wide)
+        return bool(self.single_accesses or self.long_accesses)
 
     def sync(self) -> None:
         self.steps.append(_SYNC)
-        self.ones, self.wide, self.awaited = {}, [], False
+        self.single_accesses, self.long_accesses, self.awaited = {}, [], False
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, after a sync if it conflicts with pending accesses."""
@@ -93,16 +95,16 @@ class RankSteps:
         self.steps.append(step)
         for buffer, begin, end, writes_it in accesses:
             if end - begin == 1:
-                self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
+                self.single_accesses[buffer, begin] = writes_it or self.single_accesses.get((buffer, begin), False)
             else:
-                self.wide.append((buffer, begin, end, writes_it))
+                self.long_accesses.append((buffer, begin, end, writes_it))
 
-    def touch_ones(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
-        """Do the same for accesses of single chunks, which nearly all are."""
-        if self.wide or self.touched is not plainly:
+    def touch_chunks(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
+        """Do the same as `touch` for accesses of single chunks, which nearly all are."""
+        if self.long_accesses or self.touched is not plain_range:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
             return
-        ones, meets = self.ones, self.awaited
+        ones, meets = self.single_accesses, self.awaited
         for place in reads:
             if ones.get(place):
                 meets = True
@@ -111,7 +113,7 @@ class RankSteps:
                 meets = True
         if meets:
             self.sync()
-            ones = self.ones
+            ones = self.single_accesses
         self.steps.append(step)
         for place in reads:
             ones.setdefault(place, False)
@@ -119,16 +121,16 @@ class RankSteps:
             ones[place] = True
 
     def combine(self, step: Step, reads: Sequence[Place]) -> None:
-        """Append a step that makes of what it reads what it writes at `into`."""
+        """Append a step that reads these places and writes its result at `into`."""
         if step.size == 1:
-            self.touch_ones(step, reads, (step.into,))
+            self.touch_chunks(step, reads, (step.into,))
         else:
             self.touch(step, [(place, step.size) for place in reads], [(step.into, step.size)])
 
     def put(self, kind: int, moves: list[Move]) -> None:
-        """Append steps that write at others what is here: each from one buffer, as many moves as a step takes."""
-        if len(moves) == 1 and moves[0].size == 1:  # as nearly always
-            self.touch_ones(Step(kind, (), tuple(moves)), (moves[0].source,))
+        """Append puts (or packs) of these moves: each step from one buffer, with as many moves as a step can have."""
+        if len(moves) == 1 and moves[0].size == 1:  # the usual case
+            self.touch_chunks(Step(kind, (), tuple(moves)), (moves[0].source,))
             return
         for buffer in sorted({move.source[0] for move in moves}):
             from_buffer = [move for move in moves if move.source[0] == buffer]
@@ -138,7 +140,7 @@ class RankSteps:
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
-        ones, wide = self.ones, self.wide
+        ones, wide = self.single_accesses, self.long_accesses
         for buffer, begin, end, writes in accesses:
             if end - begin == 1:
                 wrote = ones.get((buffer, begin))
@@ -155,9 +157,9 @@ class RankSteps:
 
 
 class Fold(NamedTuple):
-    """A fold: `size` chunks at each of `operands` are reduced (or copied) to `into`. `rows`: of the program."""
+    """A fold: `size` chunks at each of `operands` are reduced (or copied) to `into`."""
 
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # its operations in the program
     into: Place
     operands: tuple[Place, ...]
     size: int
@@ -180,8 +182,9 @@ def join_folds(folds: list[Fold]) -> list[Fold]:
 def operand_batches(
     operands: Sequence[Place], into: Place, max_operands: int
 ) -> Iterator[tuple[tuple[Place, ...], bool]]:
-    """Split the operands of a fold: the result so far is the first operand of each later batch. Yield also whether a
-    batch is the last.
+    """Split the operands of a fold into batches, and yield whether a batch is the last.
+
+    The result so far is the first operand of each later batch.
 
     >>> list(operand_batches([(0, 1), (0, 2), (1, 0)], (1, 0), 2))
     [(((1, 0), (0, 1)), False), (((1, 0), (0, 2)), True)]
@@ -197,13 +200,15 @@ def operand_batches(
 
 
 def one_sided(
-    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, touched: Touched = plainly,
+    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, touched: Touched = plain_range,
     operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
-    """Return the steps of a program, its addresses counted in chunks, in at most `max_streams` streams. `switched`: its
-    operations that switches perform. `touched`: the buffer and range that a rank touches by a place and a size.
-    `operands`: of a fold that is one step. `pull`: receivers get instead of senders putting (except by switches).
-    O(n log n)."""
+    """Return the steps of a program in at most `max_streams` streams. O(n log n).
+
+    `bound`: its addresses, counted in chunks. `switched`: the operations that switches perform. `touched`: returns the
+    buffer and range that a rank accesses with a place and a size. `operands`: at most so many in a fold that is one
+    step. `pull`: receivers get instead of senders putting (except by switches).
+    """
     work = OneSided(program, bound, switched, touched, operands)
     dealt = (_Pulled if pull else _Dealt)(work, streams(program, max_streams, work.switched))
     every = [dealt.steps(rank) for rank in range(program.ranks)]
@@ -214,7 +219,7 @@ class OneSided:
     """The data of `one_sided` for callers that try several numbers of streams, or need one rank at a time."""
 
     def __init__(
-        self, program: Program, bound: Bound, switched: Switched | None = None, touched: Touched = plainly,
+        self, program: Program, bound: Bound, switched: Switched | None = None, touched: Touched = plain_range,
         operands: int = MOST_OPERANDS,
     ) -> None:  # fmt: skip
         self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
@@ -223,9 +228,8 @@ class OneSided:
         send, receive = program.pairs
         self.receive = receive.tolist()
         credit = find_credits(program, farther=not self.switched.switches)
-        self.needs_credit: Bools = (
-            credit | self.switched.bare[send]
-        )  # messages that need a signal of the receiver first
+        # Messages before which the receiver must signal that its place is free.
+        self.needs_credit: Bools = credit | self.switched.bare[send]
         self.credit = self.needs_credit.tolist()
         self.bare = self.switched.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
@@ -261,10 +265,11 @@ class _RankTurns:
 
 
 class _Dealt:
-    """The work of all ranks in all streams. Messages between two ranks in one step are one put and one signal: a group.
+    """The work of all ranks in all streams.
 
-    `group`: (stream, step, source, target, whether it is the first on its connection, whether it needs a credit); the
-    groups of rank r are `groups` from group_ptr[r] on. The star in one stream:
+    A *group* is all messages between two ranks in one step and stream: one put and one signal. `group`: per group
+    (stream, step, source, target, whether it is the first on its connection, whether it needs a credit). `groups`: the
+    groups of rank r are groups[group_ptr[r]] to groups[group_ptr[r + 1] - 1]. The star in one stream:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
@@ -318,12 +323,14 @@ class _Dealt:
         return _Rank(rank, work, self.work.touched, self.work.operands)
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
-        """Before the first message the sender must know that the receiver has begun: it signals this, unless a
-        credit implies it,
-        or what the sender has had from there in an earlier step.
+        """Add a rank's messages to its turns.
 
-        What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free,
-        and what it gives to the sum is there."""
+        Before the first message the sender must know that the receiver has begun. The receiver signals this, unless a
+        credit implies it, or a message from the receiver in an earlier step.
+
+        A message that a switch multicasts is no put, but a credit before it and a signal after it: the credit says that
+        the receiver's place is free and that its operand of the sum is there.
+        """
         work, bare, moves = self.work, self.work.bare, self.work.moves.of(rank)
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
             number, step, source, target, fresh, credit_needed = self.group[group]
@@ -367,7 +374,7 @@ class _Dealt:
 
 
 class _Pulled(_Dealt):
-    """The same where who receives gets."""
+    """The work of all ranks in all streams if receivers get instead of senders putting."""
 
     def __init__(self, work: OneSided, stream: Longs) -> None:
         super().__init__(work, stream)
@@ -393,24 +400,25 @@ def _find_first_messages(ranks: int, groups: Longs) -> Bools:
     """Return for each group (stream, step, source, target) whether it is the first on its connection, with no message
     in the opposite direction in an earlier step.
 
-    In step 0 from 0 to 1, in step 1 back, which is known to be ready, and from 1 to 2:
+    Three groups: in step 0 from rank 0 to 1; in step 1 from 1 back to 0, whose begin is known by the first message; and
+    in step 1 from 1 to 2:
 
     >>> _find_first_messages(3, np.array([[0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 2]]))
     array([ True, False,  True])
     """
     number, step, source, target = groups
     forth, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
-    unique_ways, first = np.unique(forth, return_index=True)
+    connections, first = np.unique(forth, return_index=True)
     begin = np.zeros(len(forth), bool)
     begin[first] = True
-    at = np.searchsorted(unique_ways, back).clip(max=max(len(unique_ways) - 1, 0))
-    has_answer = (unique_ways[at] == back) & (step[first][at] < step) if len(unique_ways) else begin
-    is_first_unheard: Bools = begin & ~has_answer
-    return is_first_unheard
+    at = np.searchsorted(connections, back).clip(max=max(len(connections) - 1, 0))
+    has_answer = (connections[at] == back) & (step[first][at] < step) if len(connections) else begin
+    is_first: Bools = begin & ~has_answer
+    return is_first
 
 
 class _Rank:
-    """Writes the steps of a rank, with a sync wherever something needs it."""
+    """Writes the steps of a rank in one stream."""
 
     def __init__(self, rank: int, work: _RankTurns, touched: Touched, operands: int) -> None:
         self.work, self.operands = work, operands
@@ -452,7 +460,7 @@ class _Rank:
         self.line.awaited |= kind == WAIT
 
     def _write_folds(self, moves: list[Move]) -> list[Move]:
-        """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
+        """Write the pending folds, each with the puts of its result; return the remaining puts."""
         remaining = moves
         for fold in self.pending:
             along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
@@ -473,7 +481,7 @@ class _Rank:
 
 
 class _Puller(_Rank):
-    """The same where who receives gets."""
+    """Writes the steps of a rank in one stream if receivers get instead of senders putting."""
 
     def steps(self) -> list[Step]:
         """Return the steps of all turns, with gets."""

@@ -1,8 +1,11 @@
 """Decide for each message of a program its stream, and whether it needs a credit.
 
 A stream is a sequence of steps of a rank; streams run at the same time, so messages that do not depend on each other
-should be in different ones. A **credit** is the receiver's signal that the place of a message is free; it is needed
+should be in different streams. A **credit** is the receiver's signal that the place of a message is free; it is needed
 only if the sender cannot know that otherwise.
+
+Example: rank 1 sends to rank 0, and rank 0 later answers into the place from which rank 1 sent. Rank 0 knows by the
+message that this place has been read, so its answer needs no credit.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from antiphon.lower.onesided.switched import Switched
 
 
 def find_credits(program: Program, *, farther: bool) -> Bools:
-    """Return which messages need a credit of their receiver. O(n log n), and with `farther` a step for every time.
+    """Return which messages need a credit of their receiver. O(n log n), and with `farther` one pass per time.
 
-    The sender knows that a place is free where the receive waits for nothing, or for messages from that sender, or to
-    it, in an earlier step; or, `farther`, for operations that happen before the send by way of any ranks: the sum that
-    comes back around a ring implies that its first term has been read. (Not where switches are on that path.)
+    The sender knows that a place is free if the receive waits for nothing, or only for messages between the same two
+    ranks in an earlier step. With `farther`, it also knows it if the receive waits only for operations that happen
+    before the send by way of any ranks: the sum that comes back around a ring implies that its first term has been
+    read. (Not if switches are on that path.)
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
@@ -50,29 +54,32 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
 
 
 def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
-    """Operations in trees: above a receive stands its send, above others the latest that they wait for. They are
-    numbered so that what stands below one has the numbers from its own on: the first, and the one behind the last."""
+    """Number operations in trees so that each subtree has consecutive numbers.
+
+    The parent of a receive is its send; the parent of any other operation is the latest operation that it waits for.
+    Return per operation its number, which is the first of its subtree, and the number after the last of its subtree.
+    """
     p = program
-    above = send.copy()
+    above = send.copy()  # per operation its parent; -1: none
     order = np.lexsort((p.when[p.wait], p.wait_op))
     last = order[np.append(starts(p.wait_op[order])[1:], True)[: len(order)]]
     last = last[send[p.wait_op[last]] < 0]
     above[p.wait_op[last]] = p.wait[last]
-    time = 2 * p.when.astype(np.int64) + (send >= 0)  # what stands above is earlier
+    time = 2 * p.when.astype(np.int64) + (send >= 0)  # parents have smaller times
     by_time = np.argsort(time, kind="stable")
     levels = np.split(by_time, np.flatnonzero(starts(time[by_time]))[1:])
     size = np.ones(p.operations + 1, np.int64)
     for rows in reversed(levels):
-        np.add.at(size, above[rows], size[rows])  # the last counts what stands nowhere
-    beside = np.argsort(above, kind="stable")
-    until = np.cumsum(size[:-1][beside])
-    new = starts(above[beside])
-    begin = (until - size[:-1][beside])[new]
-    place = np.empty(p.operations, np.int64)  # among those below the same
-    place[beside] = until - size[:-1][beside] - begin[np.cumsum(new) - 1]
+        np.add.at(size, above[rows], size[rows])  # the last entry (index -1) counts the roots
+    siblings = np.argsort(above, kind="stable")
+    until = np.cumsum(size[:-1][siblings])
+    new = starts(above[siblings])
+    begin = (until - size[:-1][siblings])[new]
+    offset = np.empty(p.operations, np.int64)  # the size of all subtrees of earlier siblings
+    offset[siblings] = until - size[:-1][siblings] - begin[np.cumsum(new) - 1]
     first = np.full(p.operations + 1, -1, np.int64)
     for rows in levels:
-        first[rows] = first[above[rows]] + 1 + place[rows]
+        first[rows] = first[above[rows]] + 1 + offset[rows]
     return first[:-1], (first + size)[:-1]
 
 
@@ -80,8 +87,10 @@ def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
 
 
 def streams(program: Program, max_streams: int, switched: Switched) -> Longs:
-    """Return the stream of each operation, of at most `max_streams`. Operations that wait for each other, a send and
-    its receive, and the operations of one switch share a stream; beyond that, streams balance the work of every rank.
+    """Return the stream of each operation, at most `max_streams` of them.
+
+    Operations that wait for each other, a send and its receive, and the operations of one switch share a stream. Beyond
+    that, streams balance the work of every rank.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
@@ -118,8 +127,10 @@ def _find_components(program: Program, switched: Switched) -> Longs:
 
 
 def _balance_components(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
-    """Of each part its stream: the one where its busiest rank has the least to do. Parts between two ranks go by pairs:
-    a channel serves both ways."""
+    """Return per component its stream: the one in which the component's busiest rank has the least work.
+
+    Components between the same two ranks share a stream, since a channel serves both directions.
+    """
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)
     keys = distinct(component * program.ranks + rank)
     of, who = keys // program.ranks, keys % program.ranks

@@ -24,35 +24,32 @@ from antiphon.core.program.kinds import FOLD, SCRATCH, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
 
-INSTEAD = "take a planner that does without switches"
-NOT_ALIKE = "switches find data at one place that is the same at all ranks, and here it is not"
+ADVICE = "take a planner that does without switches"
+NO_COMMON_PLACE = "switches find data at one place that is the same at all ranks, and here it is not"
 
 
 class Switch(NamedTuple):
-    """`rank` writes `size` chunks at `target` of all `ranks`: the sum of what they have at `source` (`combines`), or
-    what it has there itself. `step`: when, as the multicast of the schedule."""
+    """An operation of a switch: `rank` writes `size` chunks at `target` of all `ranks`."""
 
     rank: int
     ranks: tuple[int, ...]
     source: Place
     target: Place
     size: int
-    step: int
-    combines: bool
+    step: int  # that of the multicast in the schedule
+    combines: bool  # the data are the sum of the data of all `ranks` at `source`; else those of `rank` alone
 
 
 @dataclass(frozen=True, eq=False)
 class Switched:
-    """`requests`: of each switch a send of its rank. `switch_of`: of each operation the switch that performs it, or -1.
-    `dropped`: operations that switches replace. `bare`: sends and receives that only signal completion. `send_of`: of a
-    bare receive the send of the same rank into the reduction, which the switch now performs instead."""
+    """The operations of a program that switches perform."""
 
     switches: list[Switch]
-    requests: list[int]
-    switch_of: Longs
-    dropped: Bools
-    bare: Bools
-    send_of: dict[int, int]
+    requests: list[int]  # per switch, a send of its rank in the program
+    switch_of: Longs  # per operation, the switch that performs it or that it signals for; -1: none
+    dropped: Bools  # per operation, whether a switch replaces it
+    bare: Bools  # per operation: a send or receive that moves no data any more and only signals completion
+    send_of: dict[int, int]  # bare receive -> the send of the same rank into the reduction that a switch replaces
 
     @staticmethod
     def none(program: Program) -> Switched:
@@ -67,14 +64,16 @@ class Switched:
 
 
 def switched(program: Program, bound: Bound, format_name: str) -> Switched:
-    """Return the operations of switches for all joints of a program. Unsupported, in the name of `format_name`, where a
-    joint is no operation of switches. O(n log n)."""
+    """Return the operations of switches for all joints of a program. O(n log n).
+
+    Raises Unsupported, in the name of `format_name`, if a joint cannot be performed by a switch.
+    """
     if int(program.joint.max(initial=-1)) < 0:
         return Switched.none(program)
-    return _Finder(program, bound, format_name).found()
+    return _Finder(program, bound, format_name).find_switches()
 
 
-def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
+def drop_unused_scratch(program: Program, bound: Bound, switched: Switched) -> Bound:
     """Return the addresses without the scratch that only dropped operations used.
 
     >>> from antiphon.core.example import star
@@ -82,7 +81,7 @@ def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
     >>> bound, known = bind(program, 1), Switched.none(program)
-    >>> some = squeezed(program, bound, replace(known, dropped=program.rank == 0))  # what rank 0 did
+    >>> some = drop_unused_scratch(program, bound, replace(known, dropped=program.rank == 0))  # what rank 0 did
     >>> bound.sizes.tolist(), some.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
@@ -106,12 +105,12 @@ def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
 
 
 class _Joint(NamedTuple):
-    """Its sends and receives, by rank; the ranks that these are of."""
+    """The operations of a joint."""
 
-    sends: list[int]
-    receives: list[int]
-    sources: list[int]
-    targets: list[int]
+    sends: list[int]  # by rank
+    receives: list[int]  # by rank
+    sources: list[int]  # the ranks of the sends
+    targets: list[int]  # the ranks of the receives
 
 
 class _Finder:
@@ -124,8 +123,8 @@ class _Finder:
         self.part: list[Place] = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
         self.length: list[int] = bound.length.tolist()
         self.switched = Switched.none(program)
-        self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and what they read
-        self.writers: dict[tuple[int, Place], list[int]] = {}  # and what they write
+        self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the places of their operands
+        self.writers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the place of their result
         # The first part of a fold is its result, the others are its operands.
         for row in np.flatnonzero(program.kind == FOLD).tolist():
             into, *operands = self._places_of(row)
@@ -133,7 +132,7 @@ class _Finder:
             for place in operands:
                 self.readers.setdefault((self.rank[row], place), []).append(row)
 
-    def found(self) -> Switched:
+    def find_switches(self) -> Switched:
         """Return the operations of switches for all joints."""
         joints = self._collect_joints()
         # Joints of several sources reduce, those of one source multicast.
@@ -150,7 +149,7 @@ class _Finder:
         return self.switched
 
     def _raise_unsupported(self, why: str) -> Unsupported:
-        return Unsupported(f"{self.format_name}: {why}; {INSTEAD}")
+        return Unsupported(f"{self.format_name}: {why}; {ADVICE}")
 
     def _collect_joints(self) -> list[_Joint]:
         """Return the joints of more than one row."""
@@ -175,11 +174,11 @@ class _Finder:
         """Return the one place that all these messages use, and its size."""
         places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
         if len(places) > 1:
-            raise self._raise_unsupported(NOT_ALIKE)
+            raise self._raise_unsupported(NO_COMMON_PLACE)
         return places.pop()
 
     def _fold_of(self, joint: _Joint) -> int:
-        """Return the fold that adds what a reduction brings to one operand of the rank itself."""
+        """Return the fold that adds the arriving operands of a reduction to one operand of the rank itself."""
         if len(joint.targets) > 1:
             raise self._raise_unsupported(
                 "has no reduction by switches that is sent on from there without touching a rank"
@@ -218,7 +217,7 @@ class _Finder:
             place = self._common_place(first.sends)[0]
             own = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in first.receives}
             if source != target or own != {place}:
-                raise self._raise_unsupported(NOT_ALIKE)
+                raise self._raise_unsupported(NO_COMMON_PLACE)
             dropped = [fold, *first.sends, *first.receives]
             send = {self.rank[row]: row for row in first.sends}
             self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
@@ -251,20 +250,23 @@ class _Finder:
         )
 
     def _check_order(self) -> None:
-        """A switch reads and writes all its places at once, in the step of the multicast. What one of its operations
-        waited for must be done in an earlier step; what waited for one must come later: in a later step, or behind it
-        in this one (folds, and what its own rank sends)."""
+        """Raise Unsupported if the program orders other operations between those that a switch replaces.
+
+        A switch reads and writes all its places at once, in the step of the multicast. An operation that a replaced one
+        waited for must be done in an earlier step. An operation that waited for a replaced one must come later: in a
+        later step, or after it in this step (folds, and sends of the switch's own rank).
+        """
         p, switch_of = self.program, self.switched.switch_of
         if not self.switched.switches:
             return
         step, rank = (np.array([switch[at] for switch in self.switched.switches]) for at in (5, 0))
         when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
         after, before = p.wait_op, p.wait
-        apart = switch_of[after] != switch_of[before]
+        differ = switch_of[after] != switch_of[before]
         # Dependencies into a switch must end in an earlier step, those out of it may not begin before it.
-        early = apart & (switch_of[after] >= 0) & (when[before] >= when[after])
+        early = differ & (switch_of[after] >= 0) & (when[before] >= when[after])
         behind = (p.kind[after] == FOLD) | ((p.kind[after] == SEND) & (p.rank[after] == rank[switch_of[before]]))
-        late = apart & (switch_of[before] >= 0) & (switch_of[after] < 0)
+        late = differ & (switch_of[before] >= 0) & (switch_of[after] < 0)
         late &= (when[after] < when[before]) | ((when[after] == when[before]) & ~behind)
         if np.any(early | late):
             raise self._raise_unsupported("what switches add they multicast at once, and here something comes between")
