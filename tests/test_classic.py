@@ -22,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factors import joined_factors
-from antiphon.planners.rings.most import most_rings
+from antiphon.planners.rings.most_rings import most_rings
 from antiphon.planners.shared.groups import list_factorizations, nested_groups
 from antiphon.planners.shared.routing import find_paths
 from antiphon.registry import table

@@ -22,9 +22,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.flows.demands import demands_of
 from antiphon.planners.flows.descent import descend
-from antiphon.planners.flows.program import FlowProgram
-from antiphon.planners.flows.wants import wants_of
+from antiphon.planners.flows.linear_program import FlowProblem
 from antiphon.topologies import topology
 
 WIRE = LinkType("wire", "1GB/s", 1e-6)
@@ -86,7 +86,7 @@ def test_random_machines(seed: int) -> None:
 
 
 def test_replicas_are_all_used() -> None:
-    """Rank 3 wants two blocks that ranks 0 and 1 both have; each of these has one link to it."""
+    """Rank 3 demands two blocks that ranks 0 and 1 both have; each of these has one link to it."""
     machine = build("fork", 4, both_ways([(0, 3), (1, 3), (2, 3)], WIRE))
     pre = [(block, rank, 7) for block in (0, 1) for rank in (0, 1)]
     wanted = Collective("custom", 4, custom=custom_relation(pre, [(0, 3, None), (1, 3, None)], 4))
@@ -124,7 +124,7 @@ def test_what_must_be_copied_or_combined_is_refused() -> None:
 
 
 def test_more_blocks_than_it_takes_are_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[wants_of.__module__], "MOST_BLOCKS", 16)
+    monkeypatch.setattr(sys.modules[demands_of.__module__], "MOST_BLOCKS", 16)
     assert planned(topology("full:ranks=4"), Collective("alltoall", 4), pieces=1).steps == 1
     with pytest.raises(Unsupported, match=r"among 5 ranks has 25 blocks; it takes up to 16; use"):
         planned(topology("full:ranks=5"), Collective("alltoall", 5))
@@ -132,11 +132,11 @@ def test_more_blocks_than_it_takes_are_refused_before_anything_is_built(monkeypa
 
 def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
     machine = topology("torus:dims=4x4")
-    program = FlowProgram(machine, wants_of(machine, Collective("alltoall", 16)))
-    assert len(program.wants) == 1
+    program = FlowProblem(machine, demands_of(machine, Collective("alltoall", 16)))
+    assert len(program.demands) == 1
     assert program.order == 16
     lopsided = Collective("alltoall", 16, weights=np.arange(256) % 7)
-    assert len(wants_of(machine, lopsided).wants) == 16
+    assert len(demands_of(machine, lopsided).demands) == 16
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
 )
 def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
     machine = topology(spec)
-    program = FlowProgram(machine, wants_of(machine, Collective("alltoall", machine.ranks)))
+    program = FlowProblem(machine, demands_of(machine, Collective("alltoall", machine.ranks)))
     least, found = program.solve_fastest(), descend(program)
     assert least is not None
     assert least.time * (1 - 1e-6) <= found.time <= 1.15 * least.time

@@ -26,8 +26,8 @@ from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
 from antiphon.planners.rings.edge_disjoint import pack_cycles
-from antiphon.planners.rings.flips import join_by_swaps
-from antiphon.planners.rings.most import most_rings
+from antiphon.planners.rings.factor_swaps import join_by_swaps
+from antiphon.planners.rings.most_rings import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
 from antiphon.planners.shared.groups import Groups, groups_from_places, parse_groups
 from antiphon.topologies import topology

@@ -1,15 +1,15 @@
 """Approximate the fastest flows on machines that are too large for a linear program (Frank and Wolfe 1956).
 
-Input: a `FlowProgram`, that is, a machine and its wants (who sends how much to whom). Output of `descend`: how much of
-each want goes over which link, such that the fullest row (link or shared limit) is nearly as empty as possible.
+Input: a `FlowProblem`, that is, a machine and its demands (who sends how much to whom). Output of `descend`: how much
+of each demand goes over which link, such that the load of the fullest row (link or shared limit) is nearly minimal.
 
 The largest relative load, max over r of load_r / capacity_r, is not smooth, so it is replaced by the soft maximum
 
-    log of sum over r of exp(sharp * load_r / capacity_r)
+    log of sum over r of exp(sharpness * load_r / capacity_r)
 
-whose gradient is a price per row: full rows are expensive. Repeat: route every want along a tree of cheapest paths at
-these prices, and move the current flow towards that by the best of a few step sizes. If no step helps, increase
-`sharp`. The number of rounds is fixed, so results are the same on every machine.
+whose gradient is a price per row: full rows are expensive. Repeat: route every demand along a tree of cheapest paths at
+these prices, and move the current flow towards the new one by the best of a few step sizes. If no step is better than
+none, increase `sharpness`. The number of rounds is fixed, so results are the same on every computer.
 
 Example: two parallel paths, all flow on the first. Its price is high, so the cheapest path is the second; step 1/2
 moves half of the flow there.
@@ -23,74 +23,75 @@ import numpy as np
 
 from antiphon.core.columns import Longs
 from antiphon.core.portable import exp
-from antiphon.planners.flows.program import Floats, Flow, FlowProgram
+from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 
 ROUNDS = 48  # of routing and moving
-SHARP = 24.0  # the fullest row costs e^SHARP times an empty one
-SHARPER = 2.0  # factor on that exponent when no step improves
-HOP = 1e-3  # surcharge per link, relative to the mean price: of equally good paths the shortest is taken
+FIRST_SHARPNESS = 24.0  # the fullest row costs e^24 times an empty row
+SHARPNESS_FACTOR = 2.0  # on that exponent when no step improves
+LINK_SURCHARGE = 1e-3  # per link, relative to the mean price: of equally good paths the shortest is taken
 
 
-def descend(program: FlowProgram) -> Flow:
-    """Return flows near the minimum time, and their time. O(ROUNDS * wants * links log links)."""
-    amount = _route_cheapest(program, 1 / program.capacity)
-    load, sharp = program.row_loads(amount), SHARP
+def descend(problem: FlowProblem) -> Flow:
+    """Return flows near the minimum time, and their time. O(ROUNDS * demands * links log links)."""
+    amount = _route_cheapest(problem, 1 / problem.capacity)
+    load, sharpness = problem.row_loads(amount), FIRST_SHARPNESS
     for _ in range(ROUNDS):
-        full = load / program.capacity
-        # the gradient of the soft maximum: cheapest paths are the steepest direction
-        price = exp(sharp * (full / full.max() - 1)) / program.capacity
-        better = _route_cheapest(program, price)
-        toward = program.row_loads(better)
-        step = _choose_step(program.capacity, load, toward)
-        # no step improves the true maximum: follow it more closely
+        fill = load / problem.capacity
+        # prices are the gradient of the soft maximum, so cheapest paths are the steepest direction
+        price = exp(sharpness * (fill / fill.max() - 1)) / problem.capacity
+        target = _route_cheapest(problem, price)
+        target_load = problem.row_loads(target)
+        step = _choose_step(problem.capacity, load, target_load)
+        # if no step improves the true maximum, approximate it more closely
         if not step:
-            sharp *= SHARPER
+            sharpness *= SHARPNESS_FACTOR
             continue
-        amount = (1 - step) * amount + step * better
-        load = (1 - step) * load + step * toward
-    return Flow(amount, float((load / program.capacity).max()))
+        amount = (1 - step) * amount + step * target
+        load = (1 - step) * load + step * target_load
+    return Flow(amount, float((load / problem.capacity).max()))
 
 
-def _choose_step(capacity: Floats, load: Floats, toward: Floats) -> float:
+def _choose_step(capacity: Floats, load: Floats, target_load: Floats) -> float:
     """Return the step from `load` towards `toward`, 0 or 2^-k, that gives the smallest maximum of relative loads."""
     sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
-    loads = (1 - sizes)[:, None] * load + sizes[:, None] * toward
+    loads = (1 - sizes)[:, None] * load + sizes[:, None] * target_load
     return float(sizes[int((loads / capacity).max(axis=1).argmin())])
 
 
-def _route_cheapest(program: FlowProgram, price: Floats) -> Floats:
-    """Return the amounts by want and link if every want takes its cheapest paths at these prices of rows."""
-    cost = program.link_prices(price)
-    cost = cost + HOP * float(cost[: program.topology.links].mean())
-    amount = np.zeros((len(program.wants), program.links))
+def _route_cheapest(problem: FlowProblem, price: Floats) -> Floats:
+    """Return the amounts by demand and link if every demand takes its cheapest paths at these prices of rows."""
+    cost = problem.link_prices(price)
+    cost = cost + LINK_SURCHARGE * float(cost[: problem.topology.links].mean())
+    amount = np.zeros((len(problem.demands), problem.links))
     for out in (True, False):
-        numbers = [number for number, want in enumerate(program.wants) if want.out is out]
+        numbers = [number for number, demand in enumerate(problem.demands) if demand.out is out]
         if numbers:
-            amount[numbers] = _along_trees(program, numbers, cost)
+            amount[numbers] = _along_trees(problem, numbers, cost)
     return amount
 
 
-def _along_trees(program: FlowProgram, numbers: list[int], cost: Floats) -> Floats:
-    """Return the amounts of wants in one direction, each along the tree of its cheapest paths.
+def _along_trees(problem: FlowProblem, numbers: list[int], cost: Floats) -> Floats:
+    """Return the amounts of demands in one direction, each along the tree of its cheapest paths.
 
-    `numbers`: of these wants; `cost`: by link.
+    `numbers`: of these demands. `cost`: by link.
     """
     from scipy.sparse.csgraph import dijkstra
 
-    tail, head = program.ends_of(program.wants[numbers[0]])
-    graph, link_of = _build_graph(program.nodes, tail, head, cost)
-    roots = np.array([program.wants[number].root for number in numbers])
-    far, before = dijkstra(graph, indices=roots, return_predecessors=True)
-    needed = np.zeros((len(numbers), program.nodes))
+    tail, head = problem.ends_of(problem.demands[numbers[0]])
+    graph, link_of = _build_graph(problem.nodes, tail, head, cost)
+    roots = np.array([problem.demands[number].root for number in numbers])
+    distance, predecessor = dijkstra(graph, indices=roots, return_predecessors=True)
+    needed = np.zeros((len(numbers), problem.nodes))
     for row, number in enumerate(numbers):
-        for end, weight in program.wants[number].ends:
-            needed[row, program.node_of(end)] += weight
-    amount = np.zeros((len(numbers), program.links))
-    order = np.argsort(np.where(np.isfinite(far), far, -1.0), axis=1, kind="stable")
+        for end, weight in problem.demands[number].ends:
+            needed[row, problem.node_of(end)] += weight
+    amount = np.zeros((len(numbers), problem.links))
+    order = np.argsort(np.where(np.isfinite(distance), distance, -1.0), axis=1, kind="stable")
     rows = np.arange(len(numbers))
-    for place in range(program.nodes - 1, -1, -1):  # the farthest nodes first: what they need passes nearer ones
-        node = order[:, place]
-        parent = before[rows, node]
+    # the farthest nodes first: what they need passes through nearer ones
+    for distance_rank in range(problem.nodes - 1, -1, -1):
+        node = order[:, distance_rank]
+        parent = predecessor[rows, node]
         moving = np.flatnonzero((parent >= 0) & (needed[rows, node] > 0))
         movers, node, parent = rows[moving], node[moving], parent[moving]
         amount[movers, link_of[parent, node]] += needed[movers, node]

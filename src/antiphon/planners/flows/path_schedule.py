@@ -1,8 +1,8 @@
 """Make a schedule of paths: a chunk per path, and a transfer per hop, every path from step 0 on.
 
 Input: paths from senders to receivers with their shares of the block between them, for one sender (or receiver) per
-orbit; the symmetries `group` that take these to all others. Output of `schedule_paths`: the schedule of all paths,
-made in NumPy columns:
+orbit; the symmetries `group` that take these paths to all others. Output of `schedule_paths`: the schedule of all
+paths, made in NumPy columns:
 
     1. pattern: for each path with a share, one chunk of its block, and one row (transfer) per hop
     2. images: a symmetry takes nodes and links to others, so a row's image has the same step and the images of its
@@ -34,16 +34,18 @@ Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]  # (sender or holde
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """Chunks and rows of the given paths, without images, in columns; chunks are numbered in order of creation."""
+    """Chunks and rows of the listed paths, without their images, in columns; chunks are numbered in order of
+    creation.
+    """
 
     sender: Longs  # by chunk: its first holder
     receiver: Longs
     block: Longs
-    counts: Longs  # its size in the block, in units of 1 / denominator
-    offset: Longs
+    counts: Longs  # its size, in units of 1 / denominator of its block
+    offset: Longs  # where it begins in the block, in the same units
     chunk: Longs  # by row
     step: Longs
-    links: Longs  # [row, place in the hop], -1 beyond the last
+    links: Longs  # [row, position in the hop], -1 beyond the last
 
 
 def schedule_paths(
@@ -70,9 +72,9 @@ def schedule_paths(
         np.concatenate([np.tile(pattern.counts, len(group)), np.full(len(unmoved), shares.denominator)])[number],
         shares.denominator,
     )
-    place = np.argsort(number)
+    new_number = np.argsort(number)
     # image g's chunk c is number g * chunk_count + c before the sort by block
-    chunk = place[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
+    chunk = new_number[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
         collective, _reduce_fractions(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
         topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=own(narrow(route)), routes=routes,

@@ -1,12 +1,13 @@
 """Decompose flows into paths, and round their shares to a common denominator.
 
-Input: how much of each want flows over which link. (A want is the data that one rank, its root, sends or receives; its
-ends are the ranks at the other side.) Output: paths between senders and receivers with amounts (`paths_of`), then their
-shares of the data between the two as small fractions (`shares_of`).
+Input: how much of each demand flows over which link. (A demand is the data that one rank, its root, sends or receives;
+its ends are the ranks at the other side. A row is a link, a shared limit, or an orbit of these.) Output: paths between
+senders and receivers with amounts (`paths_of`), then their shares of the data between the two as small fractions
+(`shares_of`).
 
 A flow is decomposed from its ends backwards: follow the links that carry most back to the root, subtract the least
-amount on the way, repeat. Cycles met on the way are cancelled. At most as many paths per want as ends and links: each
-path uses up a link or an end.
+amount on the way, repeat. Cycles met on the way are removed. A demand has at most as many paths as ends and links
+together, since each path uses up a link or an end.
 
 Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator: the
 least one that represents all shares exactly, if there is a small one, else the one of several that costs least time
@@ -26,15 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.planners.flows.program import Floats, Flow, FlowProgram
-from antiphon.planners.flows.wants import Want
+from antiphon.planners.flows.demands import Demand
+from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 
 NOTHING = 1e-7  # amounts below this fraction of an end's weight are solver noise
-MOST = 1024  # the greatest denominator that may represent all shares exactly
+MOST_EXACT = 1024  # the greatest denominator that may represent all shares exactly
 EXACT = 1e-6  # numbers this near to integers count as integers
-COARSE = (*range(1, 17), 32, 64, 128, 256, 512, MOST)  # denominators tried otherwise
-FINE = (2048, 4096, 8192, 16384)  # tried if the coarse ones lose more than LOSS
-LOSS = 1e-3  # fraction of the time
+SMALL_DENOMINATORS = (*range(1, 17), 32, 64, 128, 256, 512, MOST_EXACT)  # tried if none represents all shares exactly
+LARGE_DENOMINATORS = (2048, 4096, 8192, 16384)  # tried if these lose more than MAX_LOSS
+MAX_LOSS = 1e-3  # fraction of the time
 
 Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switches
 
@@ -53,28 +54,30 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """By path its share of its pair's data: `counts` / `denominator`; some are 0. `time`: load over capacity of the
-    fullest row."""
+    """By path, its share of the data between its pair of ranks: `counts` / `denominator`; some are 0.
+
+    `time`: load over capacity of the fullest row.
+    """
 
     counts: Longs
     denominator: int
     time: float
 
 
-def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
-    """Return the paths of a flow, at most as many per want as ends and links. O(paths * hops)."""
+def paths_of(problem: FlowProblem, flow: Flow) -> list[Path]:
+    """Return the paths of a flow, at most as many per demand as ends and links. O(paths * hops)."""
     paths = []
-    for want, amounts in zip(program.wants, flow.amount, strict=True):
-        paths += _FlowDecomposition(program, want, amounts).paths()
+    for demand, amounts in zip(problem.demands, flow.amount, strict=True):
+        paths += _FlowDecomposition(problem, demand, amounts).paths()
     return paths
 
 
 class _FlowDecomposition:
-    """One want's flow, decomposed from its ends back to its root."""
+    """One demand's flow, decomposed from its ends back to its root."""
 
-    def __init__(self, program: FlowProgram, want: Want, amounts: Floats) -> None:
-        self.program, self.want, self.topology = program, want, program.topology
-        tail, head = program.ends_of(want)
+    def __init__(self, problem: FlowProblem, demand: Demand, amounts: Floats) -> None:
+        self.problem, self.demand, self.topology = problem, demand, problem.topology
+        tail, head = problem.ends_of(demand)
         self.tail = tail.tolist()
         # by node, the links into it that still carry flow, with their amounts
         self.remaining: dict[int, dict[int, float]] = defaultdict(dict)
@@ -84,7 +87,7 @@ class _FlowDecomposition:
     def paths(self) -> list[Path]:
         """Return the paths of all ends."""
         paths: list[Path] = []
-        for end, weight in self.want.ends:
+        for end, weight in self.demand.ends:
             paths += self._decompose_end(end, weight)
         return paths
 
@@ -93,7 +96,7 @@ class _FlowDecomposition:
         merged: dict[tuple[int, ...], float] = {}
         remaining = float(weight)
         while remaining > NOTHING * weight:
-            route = self._trace_route(self.program.node_of(end))
+            route = self._trace_route(self.problem.node_of(end))
             if route is None:
                 break
             amount = min(remaining, *(self.remaining[node][link] for node, link in route))
@@ -113,8 +116,8 @@ class _FlowDecomposition:
         Cycles are removed from the flow.
         """
         route: list[tuple[int, int]] = []
-        place = {node: 0}
-        while node != self.want.root:
+        position = {node: 0}
+        while node != self.demand.root:
             carrying = self.remaining[node]
             if not carrying:
                 return None
@@ -122,35 +125,35 @@ class _FlowDecomposition:
             link = max(carrying, key=lambda candidate: (carrying[candidate], -candidate))
             route.append((node, link))
             node = self.tail[link]
-            # the walk met itself (solvers may leave circulations in a flow): remove the cycle, go on where it closed
-            if node in place:
-                circle = route[place[node] :]
-                amount = min(self.remaining[at][by] for at, by in circle)
-                for at, by in circle:
+            # the walk is back at a node (solvers may leave cycles in a flow): remove the cycle, and go on from there
+            if node in position:
+                cycle = route[position[node] :]
+                amount = min(self.remaining[at][by] for at, by in cycle)
+                for at, by in cycle:
                     self.remaining[at][by] -= amount
                     if self.remaining[at][by] <= 0:
                         del self.remaining[at][by]
-                del route[place[node] :]
-                place = {at: number for number, (at, _) in enumerate(route)}
-            place[node] = len(route)
+                del route[position[node] :]
+                position = {at: number for number, (at, _) in enumerate(route)}
+            position[node] = len(route)
         return route
 
     def _path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
         """Return a path of these links, which lead away from the root, divided into hops from rank to rank."""
-        want = self.want
+        demand = self.demand
         hops: list[tuple[int, ...]] = []
         hop: list[int] = []
-        for link in links if want.out else links[::-1]:
+        for link in links if demand.out else links[::-1]:
             hop.append(link)
             if int(self.topology.link_dst[link]) < self.topology.ranks:
                 hops.append(tuple(hop))
                 hop = []
-        pair = ((want.root,), end[0]) if want.out else (end, want.root)
+        pair = ((demand.root,), end[0]) if demand.out else (end, demand.root)
         return Path(pair, tuple(hops), amount)
 
 
-def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Shares:
-    """Return rounded shares: exact over the smallest denominator possible, or over the one that loses least time.
+def shares_of(problem: FlowProblem, paths: Sequence[Path], time: float) -> Shares:
+    """Return rounded shares: over the smallest denominator that represents all exactly, or the one that loses least.
 
     `time`: the time of the exact flow.
     """
@@ -163,27 +166,29 @@ def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Share
     best: Shares | None = None
     for denominator in _candidate_denominators(share):
         units = _round_shares(share, pair, denominator)
-        needed_time = _max_load_time(program, paths, units / denominator * weight)
+        needed_time = _max_load_time(problem, paths, units / denominator * weight)
         if best is None or needed_time < best.time * (1 - 1e-9):
             best = Shares(units, denominator, needed_time)
-        if best.time <= time * (1 + (LOSS if denominator >= MOST else EXACT)):
+        if best.time <= time * (1 + (MAX_LOSS if denominator >= MOST_EXACT else EXACT)):
             break
     assert best is not None
     return best
 
 
-def _max_load_time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
+def _max_load_time(problem: FlowProblem, paths: Sequence[Path], amounts: Floats) -> float:
     """Return load over capacity of the fullest row if the paths (and their images) carry these amounts."""
     lengths = [sum(map(len, path.hops)) for path in paths]
-    crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
-    load = np.bincount(crossed, weights=np.repeat(amounts, lengths), minlength=program.links).astype(np.float64)
-    return float((program.row_loads(load) / program.capacity).max(initial=0.0))
+    link_of_hop = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)
+    load = np.bincount(link_of_hop, weights=np.repeat(amounts, lengths), minlength=problem.links).astype(np.float64)
+    return float((problem.row_loads(load) / problem.capacity).max(initial=0.0))
 
 
 def _candidate_denominators(share: Floats) -> list[int]:
     """Return the denominators to try; the smallest that represents all shares exactly comes first, if there is one."""
-    exact = [k for k in range(1, MOST + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5]
-    return [*exact[:1], *COARSE, *FINE]
+    exact = [
+        k for k in range(1, MOST_EXACT + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5
+    ]
+    return [*exact[:1], *SMALL_DENOMINATORS, *LARGE_DENOMINATORS]
 
 
 def _number_pairs(paths: Sequence[Path]) -> Longs:
@@ -200,6 +205,6 @@ def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
     lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)
     order = np.lexsort((np.arange(len(share)), units - exact, pair))
     first = np.searchsorted(pair[order], np.arange(len(lacking)))
-    place: NDArray[np.int64] = np.empty(len(share), np.int64)
-    place[order] = np.arange(len(share)) - first[pair[order]]
-    return units + (place < lacking[pair])
+    remainder_rank: NDArray[np.int64] = np.empty(len(share), np.int64)
+    remainder_rank[order] = np.arange(len(share)) - first[pair[order]]
+    return units + (remainder_rank < lacking[pair])

@@ -1,9 +1,9 @@
 """Grow several trees per source that share its data, so that together they use more links than a single tree can.
 
 A small form of Blink's tree packing (Blink, section 3.1: multiplicative weights): grow a tree over the links that are
-cheapest now, make the links that it loads more expensive, repeat. Prices are exponential in the load. After each round
-the rate is (number of trees) / (largest load); the trees up to the best round share the data evenly, and a tree that
-was grown three times carries three shares. The result need not be optimal.
+cheapest now, make the links that it loads more expensive, repeat. A link's price is exponential in its load. After each
+round the rate is (number of trees) / (largest load). The trees up to the round of the best rate share the data evenly,
+so a tree that was grown three times carries three shares. The result need not be optimal.
 
 Example: a ring of 4 with links in both directions, source 0: the first tree goes around in one direction, which makes
 its links expensive, so the second goes around in the other.
@@ -26,31 +26,30 @@ from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import schedule_in_parts
 
 ROUNDS = 16  # trees grown per source
-MOST_HOPS = 2**18  # hops examined in total: on larger machines there is one tree per source
-_STEEP = 2.0  # a unit of relative load multiplies a link's price by e^_STEEP
-_MIN_GAIN = 1.02  # more trees must improve the rate by this factor
+MOST_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
+_STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
+_MIN_GAIN = 1.02  # more trees must improve the rate by this factor: each adds chunks
 
-Tree = tuple[tuple[int, Hop], ...]  # every rank but the source, and how it is reached, in order of ranks
+Tree = tuple[tuple[int, Hop], ...]  # every rank but the source with the hop that leads to it, in order of ranks
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Per source its trees, with the number of shares (of `shares`) that each carries."""
+    """`trees`: per source its trees, each with the number of shares that it carries, of `shares` in all."""
 
     trees: dict[int, list[tuple[Tree, int]]]
     shares: int
 
     @property
-    def most(self) -> int:
-        """The largest number of trees of one source: the smallest limit that gives the same packing."""
+    def max_trees(self) -> int:
+        """The largest number of different trees of one source: the least `max_trees` that gives this packing."""
         return max(len(trees) for trees in self.trees.values())
 
 
 def pack_trees(
     reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
 ) -> Packing | None:
-    """Grow trees from the sources to all members, at most `max_trees` different ones each; None where that is
-    impossible.
+    """Grow trees from every source to all members, at most `max_trees` different ones per source; None if impossible.
 
     `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
@@ -58,26 +57,26 @@ def pack_trees(
     if not _few_hops(reach, sources):
         return None
     price = _Prices(topology)
-    grown: list[dict[int, Tree]] = []
-    best, rounds = 0.0, 0
+    rounds_of_trees: list[dict[int, Tree]] = []
+    best, best_rounds = 0.0, 0
     for number in range(1, ROUNDS + 1):
         round_trees: dict[int, Tree] = {}
         for source in sources:
             tree = _grow_tree(reach, price, source, members, duplex)
             if tree is None:
                 return None
-            price.load(path for _, hop in tree for path in (hop.path, hop.back))
+            price.add_load(path for _, hop in tree for path in (hop.path, hop.back))
             round_trees[source] = tree
-        # too many different trees for some source: keep the rounds before
-        if any(len({tree[source] for tree in [*grown, round_trees]}) > max_trees for source in sources):
+        # too many different trees for some source: use only the rounds before this one
+        if any(len({tree[source] for tree in [*rounds_of_trees, round_trees]}) > max_trees for source in sources):
             break
-        grown.append(round_trees)
+        rounds_of_trees.append(round_trees)
         # after `number` rounds every source has that many trees: the rate is their number over the fullest link's load
         rate = number / price.worst
         if rate > best * _MIN_GAIN:
-            best, rounds = rate, number
-    counted = {source: Counter(tree[source] for tree in grown[:rounds]) for source in sources}
-    return Packing({source: list(trees.items()) for source, trees in counted.items()}, rounds)
+            best, best_rounds = rate, number
+    counted = {source: Counter(tree[source] for tree in rounds_of_trees[:best_rounds]) for source in sources}
+    return Packing({source: list(trees.items()) for source, trees in counted.items()}, best_rounds)
 
 
 def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
@@ -88,62 +87,69 @@ def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
         hops += ROUNDS * len(sources) * len(near)
         if hops > MOST_HOPS:
             return False
-        fresh = [rank for rank in near if rank not in reached]
-        reached.update(fresh)
-        todo += fresh
+        new_ranks = [rank for rank in near if rank not in reached]
+        reached.update(new_ranks)
+        todo += new_ranks
     return True
 
 
 class _Prices:
-    """Prices of links by the load on them and on their shared limits."""
+    """Prices of links by the load on them and on their shared limits.
+
+    A resource is a link, or after all links a shared limit. `resources_of[link]`: the link and its limits. `price`: by
+    resource. `worst`: the greatest load relative to the width.
+    """
 
     def __init__(self, topology: Topology) -> None:
         speeds = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
         self.width = np.array([float(speed / topology.unit) for speed in speeds])
-        self.on: list[list[int]] = [[link] for link in range(topology.links)]
+        self.resources_of: list[list[int]] = [[link] for link in range(topology.links)]
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
-                self.on[link].append(topology.links + number)
+                self.resources_of[link].append(topology.links + number)
         self.loaded = np.zeros(len(speeds))
         self._update_prices()
 
     def _update_prices(self) -> None:
         load = self.loaded / self.width
         self.worst = float(load.max(initial=0.0))
-        price = np.maximum(exp(_STEEP * (load - self.worst)), 1e-9) / self.width
-        self.listed = [float(f"{p:.6g}") for p in price.tolist()]  # prices that differ by rounding are equal
+        price = np.maximum(exp(_STEEPNESS * (load - self.worst)), 1e-9) / self.width
+        self.price = [float(f"{p:.6g}") for p in price.tolist()]  # 6 digits: prices that differ by rounding are equal
 
-    def load(self, paths: Iterable[Path]) -> None:
+    def add_load(self, paths: Iterable[Path]) -> None:
+        """Add a unit of load to every link of these paths."""
         for path in paths:
             for link in path:
-                self.loaded[self.on[link]] += 1
+                self.loaded[self.resources_of[link]] += 1
         self._update_prices()
 
     def path_price(self, path: Path) -> float:
-        return sum(self.listed[resource] for link in path for resource in self.on[link])
+        return sum(self.price[resource] for link in path for resource in self.resources_of[link])
 
 
-def _grow_tree(reach: Reach, price: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
-    """Grow a cheap tree: repeatedly add the cheapest hop that leaves it (Prim), then prune branches without members."""
+def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
+    """Grow a cheap tree: repeatedly add the cheapest hop out of the tree (Prim), then prune branches without
+    members.
+    """
     tree = {source: Hop(-1, (), 0)}
     missing = set(members) - {source}
-    waiting: list[tuple[float, int, int, int, Path, Path]] = []
+    offers: list[tuple[float, int, int, int, Path, Path]] = []
 
-    def look(rank: int, depth: int) -> None:
+    def offer_hops(rank: int, depth: int) -> None:
         for head, paths in reach.neighbours(rank).items():
             back = reach.neighbours(head).get(rank, ()) if duplex else ((),)
             if head not in tree and back:
-                # of parallel links the cheapest at present prices
-                forth, home = (min((price.path_price(path), path) for path in choices) for choices in (paths, back))
-                heapq.heappush(waiting, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
+                # of parallel links the cheapest at present
+                forth, home = (min((prices.path_price(path), path) for path in choices) for choices in (paths, back))
+                heapq.heappush(offers, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
 
-    look(source, 1)
-    while missing and waiting:
-        _, depth, rank, head, path, home = heapq.heappop(waiting)
+    offer_hops(source, 1)
+    while missing and offers:
+        _, depth, rank, head, path, home = heapq.heappop(offers)
         if head not in tree:
             tree[head] = Hop(rank, path, depth, home)
             missing.discard(head)
-            look(head, depth + 1)
+            offer_hops(head, depth + 1)
     if missing:
         return None
     needed: set[int] = {source}
@@ -156,14 +162,14 @@ def _grow_tree(reach: Reach, price: _Prices, source: int, members: Sequence[int]
 
 
 def spread_on_trees(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
-    """Return the schedule that sends every block along the trees of its source, each tree its share."""
-    listed = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
+    """Return the schedule that sends every block along the trees of its source; each tree carries its shares."""
+    chunk_trees = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
     rows = [
         (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)
-        for chunk, (_, tree, _) in enumerate(listed)
+        for chunk, (_, tree, _) in enumerate(chunk_trees)
         for rank, hop in tree
     ]
-    return schedule_in_parts(collective, [(block, count) for block, _, count in listed], packing.shares, rows)
+    return schedule_in_parts(collective, [(block, count) for block, _, count in chunk_trees], packing.shares, rows)
 
 
 def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:

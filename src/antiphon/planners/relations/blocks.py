@@ -1,14 +1,15 @@
 """Plan any relation block by block: send initial values along shortest paths, and combine them on the way.
 
-A custom collective states which value each rank has and which each needs; a value is a sum of contributions (ranks'
-inputs), any of them repeated. Values can only be copied or added. So per block:
+A custom collective states which value each rank has and which value each needs. A value is a sum of contributions
+(ranks' inputs), where a contribution may occur several times. Values can only be copied or added. So per block:
 
-    1. a rank that needs exactly the value that some rank has gets it along a tree from the nearest such rank
+    1. a rank that needs exactly the value that some ranks have receives it along a tree from the nearest of these
     2. other values are sums: find which initial values add up to it (sums.py); gather them at a rank that needs the
        sum, along the tree of shortest paths to it, adding where branches meet
-    3. the other ranks that need the same sum get it from there
+    3. the other ranks that need the same sum receive it from that rank
 
-Values in transit are stored in slots of their own, so that they do not mix. If a needed value is no sum of initial
+Slot 0 of a rank has its initial value, and at the end the value it needs. Values in transit are stored in other slots,
+so that they do not mix. If a needed value is no sum of initial
 values, the collective is impossible, and the error names the rank.
 
 Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
@@ -33,30 +34,33 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.relations.sums import Value, sum_of
 from antiphon.planners.shared.reach import Path, Reach
 
-MOST_ROWS = 2**24
-MOST_SLOTS = 2**15
-CENTRES = 16  # ranks that are tried as the place where a sum is formed
+MOST_ROWS = 2**24  # transfers of a schedule
+MOST_SLOTS = 2**15  # of a rank
+MOST_CENTRES = 16  # ranks that are tried as the one where a sum is formed
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
-    """Plan any collective; raises Infeasible, naming the ranks, where it is impossible. O(wants * ranks) rows."""
+    """Plan any collective; raises Infeasible, naming the ranks, if it is impossible. O(wants * ranks) rows."""
     out = _Rows()
     reach, back = Reach(topology), Reach(reverse(topology))
     initial, goals = _read_relation(collective)
     blocks = np.flatnonzero(collective.weights > 0)  # a block without data needs no chunk
     for chunk, block in enumerate(blocks.tolist()):
-        have = initial[block]
+        values = initial[block]
         wants: dict[Value, list[int]] = defaultdict(list)
         for rank, want in goals[block].items():
-            if have.get(rank) != want:
+            if values.get(rank) != want:
                 wants[want].append(rank)
-        _Block(reach, back, out, chunk, block, have, set(goals[block])).plan_wants(wants)
+        _Block(reach, back, out, chunk, block, values, set(goals[block])).plan_wants(wants)
     one_chunk_each = Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
     return out.to_schedule(collective, one_chunk_each)
 
 
 def _read_relation(collective: Collective) -> tuple[dict[int, dict[int, Value]], dict[int, dict[int, Value]]]:
-    """Return per block and rank its initial value and its wanted value."""
+    """Return, by block and rank, the initial values and the wanted values.
+
+    A wanted value of -1 in the relation is the sum of all contributions to the block.
+    """
     relation = collective.relation
     names: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for block, rank, name in zip(
@@ -64,12 +68,12 @@ def _read_relation(collective: Collective) -> tuple[dict[int, dict[int, Value]],
     ):
         names[block][rank].append(name)
     initial = defaultdict(dict, {b: {r: tuple(sorted(ids)) for r, ids in ranks.items()} for b, ranks in names.items()})
-    every = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in initial.items()}
+    all_names = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in initial.items()}
     goals: dict[int, dict[int, Value]] = defaultdict(dict)
     for block, rank, want in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):
-        goals[block][rank] = every[block] if want < 0 else tuple(sorted(relation.wants[want]))
+        goals[block][rank] = all_names[block] if want < 0 else tuple(sorted(relation.wants[want]))
     return initial, goals
 
 
@@ -103,13 +107,17 @@ class _Rows:
 
 @dataclass
 class _Gather:
-    """A sum formed at `centre`; `uses`: how often each rank's value is added; `below`: the tree's branches."""
+    """A sum formed at the rank `centre`, along a tree.
+
+    `uses`: by rank, how often its initial value is added. `depth`: by rank of the tree, its distance from the centre.
+    `below`: by rank of the tree, the ranks that send to it.
+    """
 
     centre: int
     uses: dict[int, int]
     depth: dict[int, int] = field(default_factory=dict)
     below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    replaces: bool = False  # the centre's initial value is not part of the sum, which replaces it
+    replaces: bool = False  # whether the sum replaces an initial value of the centre that is no part of the sum
 
     def collects(self, rank: int) -> bool:
         """Return whether a rank combines values before it sends them on."""
@@ -117,7 +125,9 @@ class _Gather:
 
     @property
     def lead(self) -> int:
-        """Steps in which ranks first store their own value where others are added to it."""
+        """The number of steps, at the start, in which ranks copy their own value to where others will be added
+        to it.
+        """
         return max((n for rank, n in self.uses.items() if rank != self.centre and self.collects(rank)), default=0)
 
     @property
@@ -133,7 +143,7 @@ Spread = tuple[int, list[int]]  # source and destinations
 class _Block:
     """The plan of one block under construction.
 
-    `initial`: value per rank; `wanting`: ranks that need a value; `free`: the next unused slot per rank.
+    `initial`: value per rank. `wanting`: the ranks that need a value. `next_slot`: per rank, its first unused slot.
     """
 
     reach: Reach
@@ -143,8 +153,8 @@ class _Block:
     block: int
     initial: dict[int, Value]
     wanting: set[int]
-    free: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
-    passed_ranks: set[int] = field(default_factory=set)  # ranks whose first slot holds values in transit
+    next_slot: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
+    passed_ranks: set[int] = field(default_factory=set)  # ranks whose slot 0 holds values in transit
 
     def plan_wants(self, wants: dict[Value, list[int]]) -> None:
         """Spread and gather initial values first; then spread the gathered sums."""
@@ -163,7 +173,7 @@ class _Block:
         for spread in first:
             self._spread_down(*spread, 0, begin)
         for gather in gathers:
-            self._lay_gather(gather, begin)
+            self._add_gather_rows(gather, begin)
         for spread in second:
             self._spread_down(*spread, begin, None)
 
@@ -182,9 +192,9 @@ class _Block:
         return sorted(by_holder.items()), unreached
 
     def _plan_gather(self, want: Value, dests: list[int]) -> _Gather:
-        """Plan a sum at the rank, of those that want it, with the shortest total distance to the addends."""
+        """Plan a sum at one of the ranks that want it: the one with the shortest total distance to the addends."""
         candidates = []
-        for dest in dests[:CENTRES]:
+        for dest in dests[:MOST_CENTRES]:
             uses = self._find_addends(want, dest)
             tree = self.back.tree_from(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
@@ -202,23 +212,23 @@ class _Block:
         return gather
 
     def _find_addends(self, want: Value, dest: int) -> dict[int, int]:
-        """Return how often each rank's value is added at `dest`: of ranks with equal values the nearest."""
-        tree, room = self.back.tree_from(dest), Counter(want)
-        near: dict[Value, tuple[int, int]] = {}
-        lost: dict[Value, int] = {}
+        """Return how often each rank's value is added at `dest`; of ranks with equal values, the nearest is used."""
+        tree, contributions = self.back.tree_from(dest), Counter(want)
+        nearest: dict[Value, tuple[int, int]] = {}
+        unreachable: dict[Value, int] = {}
         for rank, value in sorted(self.initial.items()):
-            if Counter(value) <= room:
+            if Counter(value) <= contributions:
                 if rank in tree:
-                    near[value] = min(near.get(value, (2**31, 0)), (tree[rank].depth, rank))
+                    nearest[value] = min(nearest.get(value, (2**31, 0)), (tree[rank].depth, rank))
                 else:
-                    lost.setdefault(value, rank)
-        addends = sum_of(want, sorted(near, key=near.__getitem__))
+                    unreachable.setdefault(value, rank)
+        addends = sum_of(want, sorted(nearest, key=nearest.__getitem__))
         if addends is not None:
-            return {near[value][1]: times for value, times in addends.items()}
-        away = sum_of(want, [*near, *lost]) or {}
-        for value in [value for value in away if value not in near][:1]:
+            return {nearest[value][1]: times for value, times in addends.items()}
+        with_unreachable = sum_of(want, [*nearest, *unreachable]) or {}
+        for value in [value for value in with_unreachable if value not in nearest][:1]:
             raise Infeasible(
-                f"no links lead from rank {lost[value]} to rank {dest} of {self.reach.topology.name}, "
+                f"no links lead from rank {unreachable[value]} to rank {dest} of {self.reach.topology.name}, "
                 "not even by way of others; no planner can do that"
             )
         raise Infeasible(
@@ -230,31 +240,33 @@ class _Block:
 
     def _new_slot(self, rank: int) -> int:
         """Return an unused slot of a rank."""
-        self.free[rank] += 1
-        return self.free[rank] - 1
+        self.next_slot[rank] += 1
+        return self.next_slot[rank] - 1
 
     def _passing_slot(self, rank: int) -> int:
-        """Return a slot for values that only pass through: the first, where nothing else is ever stored there."""
+        """Return a slot for values that only pass through: slot 0 if nothing else is ever stored there."""
         if rank in self.initial or rank in self.wanting or rank in self.passed_ranks:
             return self._new_slot(rank)
         self.passed_ranks.add(rank)
         return 0
 
     def _count_steps(self, source: int, dests: Iterable[int]) -> int:
-        """Count the steps of a spread; ranks with another initial value replace it in a further step."""
+        """Count the steps of a spread; a destination with another initial value replaces that in one more step."""
         tree = self.reach.tree_from(source)
         return max(tree[dest].depth + (dest in self.initial) for dest in dests)
 
     def _spread_down(self, source: int, dests: list[int], begin: int, end: int | None) -> None:
-        """Add the rows of a spread down a tree. Initial values are read until `end`, so they are replaced in the last
-        step.
+        """Add the rows of a spread down a tree, from step `begin` on.
+
+        With `end`, initial values are read until that step, so those of destinations are replaced in the step before
+        it.
         """
         tree, wanting = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
         for dest in dests:
-            late = end is not None and dest in self.initial
-            slot[dest] = self._new_slot(dest) if late else 0
-            if late and end is not None:
+            replaces = end is not None and dest in self.initial
+            slot[dest] = self._new_slot(dest) if replaces else 0
+            if replaces and end is not None:
                 self.out.add_row(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
         done: set[int] = set()
         for dest in dests:
@@ -270,13 +282,14 @@ class _Block:
                 at = hop.parent
         assert wanting <= done
 
-    def _lay_gather(self, gather: _Gather, end: int) -> None:
-        """Add the rows of a sum up a tree, so that all values arrive in the last step, or one earlier if the sum then
-        replaces another value.
+    def _add_gather_rows(self, gather: _Gather, end: int) -> None:
+        """Add the rows of a sum up a tree; the last values arrive in step `end` - 1.
+
+        If the sum then replaces another value, they arrive one step earlier.
         """
         centre, tree = gather.centre, self.back.tree_from(gather.centre)
-        # a rank at depth d sends d steps before the end: its branches, deeper by one, have arrived the step before
-        last = end - gather.replaces
+        # a rank at depth d sends d steps before the end: what the ranks below it sent arrived in the step before
+        last_step = end - gather.replaces
         slot = {rank: self._new_slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
         slot[centre] = self._new_slot(centre) if gather.replaces else 0
         for rank, times in gather.uses.items():
@@ -289,10 +302,10 @@ class _Block:
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
-                # the only value that arrives there, and none is stored there before: it need not be added to anything
-                alone = len(gather.below[hop.parent]) == 1 and hop.parent not in gather.uses
+                # if it is the only value that arrives at the parent, and the parent adds none of its own, copy it
+                is_only = len(gather.below[hop.parent]) == 1 and hop.parent not in gather.uses
                 self.out.add_row(
-                    last - depth, self.chunk, (rank, hop.parent), COPY if alone else REDUCE, hop.path[::-1],
+                    last_step - depth, self.chunk, (rank, hop.parent), COPY if is_only else REDUCE, hop.path[::-1],
                     (slot[rank], slot[hop.parent]),
                 )  # fmt: skip
         if gather.replaces:

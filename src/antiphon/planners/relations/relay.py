@@ -1,8 +1,9 @@
 """The planner `relay`: trees over the links that exist, from rank to rank, for irregular machines.
 
-Every rank that has data to spread sends them along a tree; ranks on the path forward them, including non-members. So it
-plans every collective on every connected machine: irregular allocations, machines with dead links. Combining
-collectives are the dual spreading one, reversed; custom collectives are planned from their relation alone (blocks.py).
+Every rank that has data to spread sends them along a tree; ranks on the path, non-members among them, forward them. So
+it plans every collective on every connected machine: irregular allocations, machines with dead links. Collectives that
+combine data are planned as their dual, which spreads data, and run backwards. Custom collectives are planned from their
+relation alone, that is, from which rank has and wants what (blocks.py).
 
 With one tree of shortest paths per source the number of steps is minimal for everything that needs no combining, but a
 tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py).
@@ -35,8 +36,9 @@ from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes
 from antiphon.planners.shared.rows import PiecesOrBest
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
-SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # each tree carries equal data on all hops
-MOST_ROWS = 2**24
+# collectives that can share data over several trees, since each tree carries the same amount on all hops
+SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+MOST_ROWS = 2**24  # transfers of a schedule
 MOST_GROWN = 2**22  # sources times ranks up to which trees are grown rank by rank: a minute and a gigabyte
 PIECES = (8, 32, 128, 512)  # default numbers of pieces for several trees
 
@@ -61,27 +63,28 @@ def relay(
     """Yield a schedule on one tree of shortest paths per source; then, if that is faster for large sizes, schedules on
     several trees per source that share the data, one for each number of pieces.
 
-    O(ranks * (ranks + links)) to find the trees, 16 times that for several; a row per hop and block or share of it.
+    O(ranks * (ranks + links)) to find the trees, 16 times that for several trees; a row per hop and block, or share of
+    a block.
     """
     topology, collective = request.topology, request.collective
-    slowest = None
+    time_to_beat = None
     if trees in (None, 1):
         single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         by_option = {"by": by} if collective.kind == "allreduce" else {}
         yield _with_provenance(single, {**by_option, "trees": 1, "pieces": pieces or 1})
-        slowest = timeline(single, topology).total
+        time_to_beat = timeline(single, topology).total
     if trees == 1:
         return
-    packed = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
-    if packed is None:
+    several = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
+    if several is None:
         if trees is not None:
             raise Unsupported(_no_trees(topology, collective))
         return
-    on_trees, used = packed
+    unpiped, tree_count = several
     for depth in (pieces,) if pieces is not None else PIECES:
-        piped = replace(on_trees, pieces=depth)
-        if slowest is None or timeline(piped, topology).total < slowest:
-            yield _with_provenance(piped, {"trees": used, "pieces": depth})
+        piped = replace(unpiped, pieces=depth)
+        if time_to_beat is None or timeline(piped, topology).total < time_to_beat:
+            yield _with_provenance(piped, {"trees": tree_count, "pieces": depth})
 
 
 def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
@@ -131,19 +134,20 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
     source[relation.pre_block] = relation.pre_rank
     block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
     grown = _SourceTrees(trees, source[block], collective)
-    lost = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
-    if lost.size:
+    unreachable = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
+    if unreachable.size:
         raise Infeasible(
-            f"planner relay: no links lead from rank {source[block[lost[0]]]} to rank {at[lost[0]]} of "
+            f"planner relay: no links lead from rank {source[block[unreachable[0]]]} to rank {at[unreachable[0]]} of "
             f"{trees.topology.name}, not even by way of others; no planner can do that"
         )
     depth = grown.depth[grown.tree[source[block]], at]
     order = np.argsort(depth, kind="stable")
-    # receivers by depth: a rank receives a block because it wants it, or because it forwards it to a deeper rank
+    # level by level: a rank receives a block because it wants it, or because it forwards it to a deeper rank
     wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
-    row_keys, row_count, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
-    for level in range(len(begin) - 2, 0, -1):  # the deepest level first; keys block * ranks + receiver, each once
-        reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], passed]))
+    row_keys, row_count, forwarders = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
+    # the deepest level first; a key is block * ranks + receiver, each once
+    for level in range(len(begin) - 2, 0, -1):
+        reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], forwarders]))
         row_keys.append(reached)
         row_count += len(reached)
         if row_count > MOST_ROWS:
@@ -152,7 +156,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
                 + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
             )
         # the parents must have the block, too: they are receivers of the next level up
-        passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
+        forwarders = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
     return _rows_to_schedule(grown, collective, source, np.concatenate(row_keys))
 
 
@@ -166,8 +170,10 @@ def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -
 
 
 class _SourceTrees:
-    """The trees of these sources, one row per source in each table: for every rank its parent (-1: unreachable; the
-    source itself), its depth, and the number of the path that reaches it.
+    """The trees of these sources, as tables with a row per source and a column per rank.
+
+    `parent`: -1 if the rank is unreachable, the source for the source itself. `depth`: hops from the source. `path`:
+    the number, in `paths`, of the path from the parent to the rank. `tree`: by rank, its row if it is a source.
     """
 
     def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
@@ -228,38 +234,40 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
 def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
     """Return an allreduce of two halves: a reducescatter and an allgather, or a reduction and a broadcast."""
 
-    def part(kind: str, *roots: int) -> Collective:
+    def half(kind: str, *roots: int) -> Collective:
         return Collective(kind, collective.ranks, collective.members, roots)
 
     if by == "blocks":
-        first, second = part("reducescatter"), part("allgather")
+        first, second = half("reducescatter"), half("allgather")
     else:
         reach, members = Reach(topology), collective.members
         if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
             _refuse_too_long(topology, collective, len(members))
         middle = find_center(reach, members)
-        first, second = part("reduce", middle), part("broadcast", middle)
+        first, second = half("reduce", middle), half("broadcast", middle)
     return compose(_plan_single(topology, first, by), _plan_single(topology, second, by))
 
 
-# ---- several ----
+# ---- several trees per source ----
 
 
 def _plan_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
-    """Plan on several trees per source; return the schedule and their number, or None where they cannot be grown."""
+    """Plan on several trees per source; return the schedule and the number of trees, or None if they cannot be
+    grown.
+    """
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":
         packing = pack_trees(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
-        return (reduce_and_spread(collective, packing), packing.most) if packing is not None else None
+        return (reduce_and_spread(collective, packing), packing.max_trees) if packing is not None else None
     if collective.kind in SPREADING:
         return _spread_several(topology, collective, max_trees)
-    turned = _spread_several(reverse(topology), dual(collective)[0], max_trees)
-    return (invert(turned[0]), turned[1]) if turned is not None else None
+    dual_plan = _spread_several(reverse(topology), dual(collective)[0], max_trees)
+    return (invert(dual_plan[0]), dual_plan[1]) if dual_plan is not None else None
 
 
 def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
-    """Plan a spreading collective on several trees per source; return the schedule and their number, or None."""
+    """Plan a collective that spreads data on several trees per source; return the schedule and the number of trees."""
     source = _source_of_blocks(collective)
     packing = pack_trees(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
-    return (spread_on_trees(collective, packing, source), packing.most) if packing is not None else None
+    return (spread_on_trees(collective, packing, source), packing.max_trees) if packing is not None else None

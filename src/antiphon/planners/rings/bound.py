@@ -1,9 +1,9 @@
-"""Bound the speed of rings over switches from below in time: how fast can any number of rings be together?
+"""Compute a lower bound on the time of rings over switches, however many of them share the data.
 
 Input: a machine and its members. Output (`least_time`): seconds per byte that a step of all rings together takes at
-least, and the reason in words. Every ring leaves and enters every rank at least once, and likewise every group of
-ranks whose places have a common beginning (a host, a rack). So the data of all rings in a step cross the links out
-of each such group; the group with the least bandwidth out (or in) gives the bound.
+least, and the reason in words. Every ring leaves and enters every rank at least once, and likewise every group of ranks
+whose places have a common beginning (a host, a rack; a place is a path such as rack0/host1/gpu2). So the data of all
+rings in a step cross the links out of each such group; the group with the least bandwidth out (or in) gives the bound.
 
 Example: hosts that are left by 4 network cards of 25 GB/s: all rings together carry at most 100 GB/s per step.
 """
@@ -18,9 +18,10 @@ from antiphon.units import format_bandwidth
 
 
 def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
-    """Return a lower bound on seconds per byte of a step of all rings together, and its reason; 0 if none is known.
+    """Return a lower bound on the seconds per byte of a step of all rings together, and its reason; 0: no bound is
+    known.
 
-    A link in several shared limits counts for the narrowest one. O(links) per level of places.
+    Of the shared limits that a link is in, only the narrowest counts. O(links) per level of places.
 
     >>> from antiphon.core.example import machine
     >>> seconds, why = least_time(machine(), (0, 1, 2))
@@ -35,23 +36,24 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
     best = (0.0, "")
     for names, label in _partition_levels(topology):
         counts = np.bincount(label[active_ranks], minlength=len(names))
-        cut = (counts > 0) & (counts < len(members))  # groups that rings must leave: with some members, not all
+        must_leave = (counts > 0) & (counts < len(members))  # groups with some members, but not all
         for end, verb in ((topology.link_src, "leave"), (topology.link_dst, "enter")):
             crossing = np.flatnonzero(label[topology.link_src] != label[topology.link_dst])
-            # bandwidth across the border of each group: links in no limit, then limits with the sum of their links here
-            alone = crossing[limit[crossing] < 0]
+            # bandwidth across the border of each group: links without a limit, then per limit the lesser of its own and
+            # that of its links that cross this border
+            unlimited = crossing[limit[crossing] < 0]
             bandwidth_across = np.bincount(
-                label[end[alone]], weights=link_capacity[alone], minlength=len(names)
+                label[end[unlimited]], weights=link_capacity[unlimited], minlength=len(names)
             ).astype(float)
-            bound = crossing[limit[crossing] >= 0]
-            keys, place = np.unique(label[end[bound]] * len(capacity) + limit[bound], return_inverse=True)
-            summed = np.bincount(place, weights=link_capacity[bound], minlength=len(keys))
+            limited = crossing[limit[crossing] >= 0]
+            keys, group_and_limit = np.unique(label[end[limited]] * len(capacity) + limit[limited], return_inverse=True)
+            summed = np.bincount(group_and_limit, weights=link_capacity[limited], minlength=len(keys))
             bandwidth_across += np.bincount(
                 keys // len(capacity), weights=np.minimum(summed, capacity[keys % len(capacity)]), minlength=len(names)
             )
-            if not cut.any():
+            if not must_leave.any():
                 continue
-            worst = int(np.argmin(np.where(cut, bandwidth_across, np.inf)))
+            worst = int(np.argmin(np.where(must_leave, bandwidth_across, np.inf)))
             if bandwidth_across[worst] > 0 and 1 / bandwidth_across[worst] > best[0]:
                 best = (
                     1 / bandwidth_across[worst],
@@ -71,14 +73,15 @@ def _narrowest_limits(topology: Topology, capacity: np.ndarray) -> tuple[np.ndar
 
 
 def _partition_levels(topology: Topology) -> list[tuple[list[str], Longs]]:
-    """Return partitions of the nodes, as (names of groups, group of every node): each node alone; then by the first
-    1, 2, ... components of places.
+    """Return partitions of the nodes, each as (names of the groups, group of every node).
+
+    The first has a group per node, the others group nodes by the first 1, 2, ... components of their places.
     """
     levels = [([f"rank {node}" for node in range(topology.nodes)], np.arange(topology.nodes))]
     paths = [place.split("/") for place in topology.places]
     for depth in range(1, max(map(len, paths), default=0)):
-        named = ["/".join(path[:depth]) for path in paths]
-        names = sorted(set(named))
+        name_of_node = ["/".join(path[:depth]) for path in paths]
+        names = sorted(set(name_of_node))
         number = {name: i for i, name in enumerate(names)}
-        levels.append((names, np.array([number[name] for name in named])))
+        levels.append((names, np.array([number[name] for name in name_of_node])))
     return levels

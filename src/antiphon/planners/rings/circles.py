@@ -37,13 +37,13 @@ from antiphon.planners.shared.rows import (
     rows_to_schedule,
 )
 
-CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, so pipelined by default
-CHAIN_PIECES = 32  # in this many slices
+CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, which are pipelined by default
+CHAIN_PIECES = 32  # default number of slices of a chain
 MOST_RELAYED = 2**24  # transfers of an alltoall
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
-    """Raise Unsupported if this many trips around a cycle have too many transfers.
+    """Raise Unsupported if `trips` times around a cycle have too many transfers.
 
     The limit for an alltoall is lower: it relays nearly everything, and other planners are always better.
     """
@@ -56,7 +56,7 @@ def count_transfers(collective: Collective) -> int:
     size, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
         return roots * size * (1 if collective.kind in CHAINS else size // 2)
-    # An alltoall block makes about P / 2 hops, so it has P^3 / 2 rows.
+    # a block of an alltoall makes about P / 2 hops, so the schedule has P^3 / 2 rows
     return size * size * {"allreduce": 2, "alltoall": size // 2}.get(collective.kind, 1)
 
 
@@ -76,7 +76,7 @@ def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
         return per_root(collective, lambda single_root: _broadcast_chain(single_root, cycle))
     if kind == "scatter":
         return per_root(collective, lambda single_root: _scatter_chain(single_root, cycle))
-    # Gather and reduce are the dual on the reversed cycle, so that their data flow along the cycle itself.
+    # gather and reduce: the dual is planned on the reversed cycle, so that data flow along the cycle itself
     return plan_backwards(collective, lambda single_root: plan_around(single_root, [cycle[0], *cycle[:0:-1]]))
 
 
@@ -90,8 +90,9 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     seat_numbers = np.arange(size)
-    tied = seat_numbers[: size if size % 2 == 0 else 0]  # their blocks for the opposite seat are halved
-    # Blocks for the opposite seat are halved: offset 0 travels forward, offset 1 backward.
+    # with an even number of seats, every seat halves its block for the opposite seat: the half at offset 0 travels
+    # forward, that at offset 1 backward
+    tied = seat_numbers[: size if size % 2 == 0 else 0]
     opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
     block, share = np.arange(size * size), np.full(size * size, 2)
     share[opposite] = 1
@@ -101,22 +102,23 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
         np.concatenate([share, np.ones_like(opposite)]),
         2,
     )
-    second = np.arange(size * size)  # chunk of each block that travels backwards
+    second = np.arange(size * size)  # by block, the chunk of it that travels backwards
     second[opposite] = size * size + np.arange(len(opposite))
-    # Both directions cover distances up to P // 2; a distance of exactly P / 2 is shared.
+    # both directions cover distances up to P // 2; at a distance of exactly P / 2 each carries one half
     forward, back = _relay_rows(seats, size // 2, 1), _relay_rows(seats, size // 2, -1)
     back = (back[0], second[back[1]], *back[2:])
-    when, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
+    step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
     return Schedule(
-        collective, chunks, narrow(when), narrow(chunk), seats.rank[src], seats.rank[dst],
-        np.full(len(when), COPY, np.uint8),
+        collective, chunks, narrow(step), narrow(chunk), seats.rank[src], seats.rank[dst],
+        np.full(len(step), COPY, np.uint8),
     )  # fmt: skip
 
 
 def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Plan an allgather or reducescatter; a seat is a position on the cycle.
 
-    In step s seat j sends the block of seat j - s (allgather), or its sum for the block of j - s - 1 (reducescatter).
+    In step s seat j sends the block of seat j - s (allgather), or its partial sum of the block of seat j - s - 1
+    (reducescatter).
 
     >>> schedule = _ring_hops(Collective("allgather", 3), [0, 2, 1])
     >>> schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.dst.tolist()
@@ -125,16 +127,16 @@ def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     steps = np.arange(size - 1)
-    copies = collective.kind == "allgather"
+    is_allgather = collective.kind == "allgather"
     member = narrow(seats.member)
-    turned = sliding_window_view(np.concatenate([member, member]), size)  # row i: the members from seat i on
+    rotations = sliding_window_view(np.concatenate([member, member]), size)  # row i: the members from seat i on
     return Schedule(
         collective, cut(collective, 1),
         own(np.repeat(narrow(steps), size)),
-        own(turned[(-steps - (0 if copies else 1)) % size].ravel()),
+        own(rotations[(-steps - (0 if is_allgather else 1)) % size].ravel()),
         own(np.tile(seats.rank, size - 1)),
         own(np.tile(np.roll(seats.rank, -1), size - 1)),
-        own(np.full(size * (size - 1), COPY if copies else REDUCE, np.uint8)),
+        own(np.full(size * (size - 1), COPY if is_allgather else REDUCE, np.uint8)),
     )  # fmt: skip
 
 
@@ -148,9 +150,9 @@ def _broadcast_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
 def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Plan a scatter, the farthest block first: all arrive in the last step, and a hop carries one block per step."""
     seats = Seats.in_order(collective, list(cycle), collective.roots[0])
-    away = np.arange(1, len(seats))
-    # Seat g's block makes hops 0..g-1 in steps P-1-g .. P-2.
-    goal, hop = np.repeat(away, away), _count_up(away)
+    distances = np.arange(1, len(seats))
+    # the block for seat g makes hops 0..g-1 in steps P-1-g .. P-2
+    goal, hop = np.repeat(distances, distances), _count_up(distances)
     return rows_to_schedule(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
 
 
@@ -166,10 +168,10 @@ def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Lon
     A block over a distance of d seats, up to `farthest`, makes d hops in steps 0 to d - 1.
     """
     size = len(seats)
-    # All (distance, origin) pairs, then one row per hop.
-    away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
-    step = _count_up(away)
-    origin, goal = np.repeat(origin, away), np.repeat((origin + direction * away) % size, away)
+    # all pairs of a distance and an origin, then one row per hop
+    distance, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
+    step = _count_up(distance)
+    origin, goal = np.repeat(origin, distance), np.repeat((origin + direction * distance) % size, distance)
     seat = (origin + direction * step) % size
     return step, seats.member[goal] * size + seats.member[origin], seat, (seat + direction) % size
 

@@ -6,8 +6,9 @@ is as wide as can be found, or [] if there is none. `search_cycle` is the search
 Finding a Hamiltonian cycle is NP-hard in general, but machines are regular. Bandwidths are tried from the widest down,
 each time with the links that have at least that much: first the members in the given order; then a depth-first search
 that extends a path to the neighbour with the fewest free neighbours (Warnsdorff's rule), with at most MOST_EXTENSIONS
-extensions; then, if the search gives up, the method of factors.py, which suits grids: it covers the members by disjoint
-cycles (a 2-factor), then joins two cycles that hold opposite sides of a square: its other two sides replace these.
+extensions; then, if the search gives up, the method of factors.py, which suits grids. It covers the members by disjoint
+cycles (a 2-factor); where opposite sides of a square are on two cycles, the other two sides replace them and so join
+the cycles.
 
 A bipartite machine with sides of different size has no cycle at all, which is checked first: a grid of 3 x 3 has five
 black and four white ranks, and a cycle alternates.
@@ -29,23 +30,23 @@ from antiphon.planners.rings.factors import bipartite_sides, joined_factors
 MOST_EXTENSIONS = 20_000  # extensions of a partial cycle before the search gives up
 
 Pair = tuple[int, int]  # from rank, to rank
-Rate = Callable[[int, int, int], tuple[float, ...]]  # (rank, neighbour, its free neighbours) -> greater is tried first
+# (rank, neighbour, number of the neighbour's free neighbours) -> key; the neighbour with the greatest key is tried
+# first
+Preference = Callable[[int, int, int], tuple[float, ...]]
 
 
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
     """Return the widest direct link between any two of these ranks. O(links log links).
 
-    Of several, it is of the last type with this bandwidth, and of this type the first link.
+    Of several links of the greatest bandwidth, the last of their types counts, and the first link of that type.
     """
     inside = np.zeros(topology.nodes, bool)
     inside[list(members)] = True
     link = np.flatnonzero(inside[topology.link_src] & inside[topology.link_dst])
     types_by_width = sorted(range(len(topology.types)), key=lambda i: topology.types[i].bandwidth)
-    place_of_type = np.empty(len(types_by_width), np.int64)  # in types_by_width
-    place_of_type[types_by_width] = np.arange(len(types_by_width))
-    link = link[
-        np.lexsort((-link, place_of_type[topology.link_type[link]]))
-    ]  # the last of a pair overwrites the others
+    width_order = np.empty(len(types_by_width), np.int64)  # in types_by_width
+    width_order[types_by_width] = np.arange(len(types_by_width))
+    link = link[np.lexsort((-link, width_order[topology.link_type[link]]))]  # the last of a pair overwrites the others
     pairs = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
     return dict(zip(pairs, link.tolist(), strict=True))
 
@@ -56,26 +57,28 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
     Also return whether the search was complete, so that [] proves that there is none. Links may be one-way.
     """
     table = link_table(topology, members)
-    of_type = [kind.bandwidth for kind in topology.types]
-    width = dict(zip(table, (of_type[kind] for kind in topology.link_type[list(table.values())].tolist()), strict=True))
-    around = list(zip(members, [*members[1:], members[0]], strict=True))
+    bandwidth_of_type = [kind.bandwidth for kind in topology.types]
+    width = dict(
+        zip(table, (bandwidth_of_type[kind] for kind in topology.link_type[list(table.values())].tolist()), strict=True)
+    )
+    consecutive_pairs = list(zip(members, [*members[1:], members[0]], strict=True))
     number = {rank: i for i, rank in enumerate(members)}
     bipartition = bipartite_sides([(number[a], number[b]) for a, b in table], len(members))
     if bipartition is not None:
         side, is_connected = bipartition
-        # A cycle alternates between the sides, so they must have equal size. Only a connected network has unique sides.
+        # a cycle alternates between the sides, so they must have equal size; only a connected network has unique sides
         if is_connected and 2 * sum(side) != len(members):
             return [], True
     complete = True
-    # Try thresholds from the widest: the first with a cycle is the best bottleneck.
+    # thresholds from the widest down: the first one with a cycle gives the widest narrowest link
     for min_width in sorted(set(width.values()), reverse=True):
-        good = [pair for pair in table if width[pair] >= min_width]
-        if all(width.get(pair, 0) >= min_width for pair in around):
+        wide_pairs = [pair for pair in table if width[pair] >= min_width]
+        if all(width.get(pair, 0) >= min_width for pair in consecutive_pairs):
             return list(members), complete
         # next to the neighbour with the fewest free neighbours of its own; of equals, the lowest number
-        cycle, finished = search_cycle(neighbours(good, members), members, lambda _, other, free: (-free, -other))
+        cycle, finished = search_cycle(neighbours(wide_pairs, members), members, lambda _, other, free: (-free, -other))
         if not finished:
-            cycle = _cycle_by_factors(good, members)
+            cycle = _cycle_by_factors(wide_pairs, members)
         complete &= finished
         if cycle:
             return cycle, complete
@@ -84,8 +87,8 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
 
 def _cycle_by_factors(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
     """Return a cycle by joining the cycles of a 2-factor (factors.py), over links that have a link back; or []."""
-    have, number = set(pairs), {rank: i for i, rank in enumerate(members)}
-    edges = [(number[a], number[b]) for a, b in sorted(have) if a < b and (b, a) in have]
+    linked_pairs, number = set(pairs), {rank: i for i, rank in enumerate(members)}
+    edges = [(number[a], number[b]) for a, b in sorted(linked_pairs) if a < b and (b, a) in linked_pairs]
     return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
 
 
@@ -97,39 +100,41 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
     return {rank: sorted(ranks) for rank, ranks in near.items()}
 
 
-def search_cycle(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
+def search_cycle(
+    near: dict[int, list[int]], members: tuple[int, ...], preference: Preference
+) -> tuple[list[int], bool]:
     """Return a cycle through all members, or [], and whether the search was complete.
 
-    Depth-first with at most MOST_EXTENSIONS extensions, to the free neighbour with the highest `rate` first. Free are
-    the ranks that the partial cycle has not visited.
+    Depth-first with at most MOST_EXTENSIONS extensions, to the free neighbour with the greatest `preference` first. A
+    rank is free if the partial cycle has not visited it.
     """
     start = members[0]
     if any(not ranks for ranks in near.values()):
         return [], True
-    # Neighbours and free ranks as bit masks: free neighbours are counted by one AND.
+    # neighbours and free ranks as bit masks: free neighbours are counted by one AND
     bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
     path, free = [start], sum(1 << rank for rank in members) & ~(1 << start)
 
-    def ahead(rank: int) -> list[int]:
-        """Free neighbours, the best last."""
+    def list_free(rank: int) -> list[int]:
+        """Return the free neighbours of a rank, the best last."""
         candidates = [other for other in near[rank] if free >> other & 1]
-        rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in candidates]
-        return [other for _, other in sorted(rated)]
+        keyed = [(preference(rank, other, (bits[other] & free).bit_count()), other) for other in candidates]
+        return [other for _, other in sorted(keyed)]
 
     # stack[i]: ranks still to be tried after the first i + 1 of the path
-    stack = [ahead(start)]
+    stack = [list_free(start)]
     extensions = 0
     while stack:
         if len(path) == len(members) and start in near[path[-1]]:
             return path, True
-        # Extend the path, or else backtrack and free its last rank.
+        # extend the path, or else backtrack and free its last rank
         if len(path) < len(members) and stack[-1]:
             extensions += 1
             if extensions > MOST_EXTENSIONS:
                 return [], False
             path.append(stack[-1].pop())
             free &= ~(1 << path[-1])
-            stack.append(ahead(path[-1]))
+            stack.append(list_free(path[-1]))
         else:
             stack.pop()
             free |= 1 << path.pop()

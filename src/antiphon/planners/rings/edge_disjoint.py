@@ -34,13 +34,13 @@ Capacity = dict[tuple[int, int], int]  # (from rank, to rank) -> units of the li
 class RingLimits:
     """Limits of the search for edge-disjoint cycles."""
 
-    max_exact_ranks: int = 16  # up to this many ranks all cycles are listed,
-    max_cycles: int = 6000  # unless there are more than this
+    max_exact_ranks: int = 16  # up to this many ranks all cycles are listed ...
+    max_cycles: int = 6000  # ... unless there are more than this
     max_columns: int = 2000  # cycles that an integer program chooses from
-    few_columns: int = 300  # up to this many, it is solved without a greedy trial first
+    few_columns: int = 300  # up to this many cycles, the integer program is solved without a greedy trial first
     max_covers: int = 3000  # partial covers that the exact cover examines
     max_extensions: int = 300_000  # extensions of partial cycles while listing
-    max_width: int = 64  # units of one link at most
+    max_width: int = 64  # a link counts as at most this many units
     trials: int = 12  # random trials of the greedy method
 
 
@@ -49,7 +49,7 @@ RING_LIMITS = RingLimits()
 
 @dataclass(frozen=True)
 class CyclePacking:
-    """Directed cycles (possibly repeated), and whether more are impossible."""
+    """Directed cycles (possibly repeated). `optimal`: whether more are impossible."""
 
     cycles: list[list[int]]
     optimal: bool
@@ -72,9 +72,11 @@ def pack_cycles(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> 
 
 
 @lru_cache(maxsize=64)
-def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
+def _pack_cached(
+    capacity_items: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
+) -> CyclePacking:
     """Do the work of `pack_cycles`. `listed`: the capacity, as a hashable list."""
-    capacity = dict(listed)
+    capacity = dict(capacity_items)
     limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
         return CyclePacking([], True)
@@ -90,14 +92,14 @@ def _pack_cached(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple
     optimal = False
     if (
         len(members) <= RING_LIMITS.max_exact_ranks
-        and (every := _all_cycles(capacity, members, directed=True)) is not None
+        and (all_cycles := _all_cycles(capacity, members, directed=True)) is not None
     ):
         # if only one cycle is missing, ask for a cover of all links; otherwise let the integer program maximize
-        covered = _cover_exactly(capacity, every, limit) if len(cycles) == limit - 1 else None
-        if covered is None:
-            covered = _choose_cycles(capacity, every, directed=True)
-        optimal = covered is not None
-        cycles = max(cycles, covered or [], key=len)
+        exact_cycles = _cover_exactly(capacity, all_cycles, limit) if len(cycles) == limit - 1 else None
+        if exact_cycles is None:
+            exact_cycles = _choose_cycles(capacity, all_cycles, directed=True)
+        optimal = exact_cycles is not None
+        cycles = max(cycles, exact_cycles or [], key=len)
     elif not both_ways:
         cycles = _pack_greedily(capacity, members, seed, limit, directed=True)
     return CyclePacking(cycles, optimal or len(cycles) == limit)
@@ -109,12 +111,14 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
     if cycles is None and len(members) > RING_LIMITS.max_exact_ranks:
         cycles = _by_factors(capacity, members, seed, limit)
     if cycles is None:
-        small = len(members) <= RING_LIMITS.max_exact_ranks
-        every = _all_cycles(capacity, members, directed=False) if small else None
-        if every is None or len(every) > RING_LIMITS.few_columns:  # a lucky trial may spare the integer program
+        is_small = len(members) <= RING_LIMITS.max_exact_ranks
+        all_cycles = _all_cycles(capacity, members, directed=False) if is_small else None
+        if (
+            all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns
+        ):  # a lucky trial may spare the integer program
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
-        if every is not None and (cycles is None or 2 * len(cycles) < limit - 1):
-            cycles = max(cycles or [], _choose_cycles(capacity, every, directed=False) or [], key=len)
+        if all_cycles is not None and (cycles is None or 2 * len(cycles) < limit - 1):
+            cycles = max(cycles or [], _choose_cycles(capacity, all_cycles, directed=False) or [], key=len)
     return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 
 
@@ -154,9 +158,9 @@ def count_degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[in
 def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
     """Return Walecki's zigzags for a complete network of equal links: (P-1)/2 cycles, rounded down; None for any other.
 
-    Around a circle of 2k members go the zigzags 0, 1, -1, 2, -2, ..., k and their rotations by 1 to k-1; the last
-    member closes each. With an even number of ranks one member is left, which goes into the middle edge of every
-    zigzag: that edge joins opposite members, so these edges are all different.
+    2k members are put on a circle. Zigzags over it are 0, 1, -1, 2, -2, ..., k and their rotations by 1 to k-1; the
+    last member closes each zigzag to a cycle. With an even number of ranks one more member remains. It is inserted in
+    the middle of every zigzag, between two opposite members; these pairs are all different.
     """
     size, units = len(members), set(capacity.values())
     if len(units) != 1 or len(capacity) != size * (size - 1):
@@ -164,8 +168,8 @@ def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[in
     circle = (size - 1) // 2 * 2
     zigzag = [(i + 1) // 2 * (1 if i % 2 else -1) for i in range(circle)]
     cycles = []
-    for turn in range(circle // 2):
-        around = [members[(step + turn) % circle] for step in zigzag]
+    for rotation in range(circle // 2):
+        around = [members[(step + rotation) % circle] for step in zigzag]
         extra = [] if size % 2 else [members[circle]]
         cycles.append([members[-1], *around[: circle // 2], *extra, *around[circle // 2 :]])
     return cycles * units.pop()
@@ -176,93 +180,101 @@ def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
-def _cover_exactly(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
-    """Return `limit` of the cycles that use every link exactly once; [] if impossible, None if it is unknown.
+def _cover_exactly(capacity: Capacity, all_cycles: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
+    """Return `limit` of the cycles that together use every link exactly once; [] if impossible, None if unknown.
 
-    Only for links of one unit that these cycles would all use. Backtracking on the link that the fewest remaining
-    cycles contain (as in Knuth's Algorithm X).
+    Unknown unless all links have one unit and `limit` cycles have as many links as there are. Backtracking on the link
+    that the fewest remaining cycles contain (as in Knuth's Algorithm X).
     """
     # links as bits of one 64-bit integer
-    if set(capacity.values()) != {1} or len(capacity) > 62 or len(capacity) != limit * len(every[0] if every else ()):
+    if (
+        set(capacity.values()) != {1}
+        or len(capacity) > 62
+        or len(capacity) != limit * len(all_cycles[0] if all_cycles else ())
+    ):
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
-    links = np.array([[number[pair] for pair in _cycle_edges(cycle)] for cycle in every])
+    links = np.array([[number[pair] for pair in _cycle_edges(cycle)] for cycle in all_cycles])
     mask: Longs = (np.int64(1) << links).sum(axis=1)
-    looked = 0
+    examined = 0
 
-    def go(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
+    def complete_cover(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
         """Return `chosen`, completed by candidates, or None. `used`: the links of the chosen cycles as bits."""
-        nonlocal looked
-        looked += 1
-        if len(chosen) == limit or looked > RING_LIMITS.max_covers:
+        nonlocal examined
+        examined += 1
+        if len(chosen) == limit or examined > RING_LIMITS.max_covers:
             return chosen
         count = np.bincount(links[candidates].ravel(), minlength=len(number))
         # some cycle must use this link; the fewer candidates, the fewer branches
         rarest = min((i for i in number.values() if not used >> i & 1), key=lambda i: int(count[i]))
         for cycle in candidates[(mask[candidates] >> rarest & 1) == 1].tolist():
-            cover = go(candidates[(mask[candidates] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle])
+            cover = complete_cover(
+                candidates[(mask[candidates] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle]
+            )
             if cover is not None:
                 return cover
         return None
 
-    cover = go(np.arange(len(every)), 0, [])
-    if looked > RING_LIMITS.max_covers:
+    cover = complete_cover(np.arange(len(all_cycles)), 0, [])
+    if examined > RING_LIMITS.max_covers:
         return None
-    return [list(every[i]) for i in cover or []]
+    return [list(all_cycles[i]) for i in cover or []]
 
 
-def _choose_cycles(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
+def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
     """Return the most of these cycles that the links hold, by an integer program; None if there are too many."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    if not every:
+    if not all_cycles:
         return []
-    if len(every) > RING_LIMITS.max_columns:
+    if len(all_cycles) > RING_LIMITS.max_columns:
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
     # one row per link: the cycles that use it, each `times` times, are at most its units
-    links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _cycle_edges(c)]
-    columns = np.repeat(np.arange(len(every)), len(every[0]))
-    matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(every)))
+    links = [
+        number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in all_cycles for pair in _cycle_edges(c)
+    ]
+    columns = np.repeat(np.arange(len(all_cycles)), len(all_cycles[0]))
+    matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(all_cycles)))
     result = milp(
-        -np.ones(len(every)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
-        bounds=Bounds(0, np.inf), integrality=np.ones(len(every)), options={"mip_rel_gap": 0, "node_limit": 2000},
+        -np.ones(len(all_cycles)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
+        bounds=Bounds(0, np.inf), integrality=np.ones(len(all_cycles)), options={"mip_rel_gap": 0, "node_limit": 2000},
     )  # fmt: skip
     if result.status != 0:
         return None
     times = np.rint(result.x).astype(int).tolist()
-    return [list(cycle) for cycle, count in zip(every, times, strict=True) for _ in range(count)]
+    return [list(cycle) for cycle, count in zip(all_cycles, times, strict=True) for _ in range(count)]
 
 
 def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
     """Return every Hamiltonian cycle, beginning at the first member; None if there are too many.
 
-    Unless `directed`, only one of its two directions.
+    Unless `directed`, each in only one of its two directions.
     """
     near: dict[int, list[int]] = {rank: [] for rank in members}
     for a, b in sorted(capacity):
         near[a].append(b)
     start, size = members[0], len(members)
     cycles: list[tuple[int, ...]] = []
-    path, used, work = [start], {start}, 0
+    path, used, extensions = [start], {start}, 0
     choices = [iter(near[start])]
     max_extensions, max_cycles = RING_LIMITS.max_extensions, RING_LIMITS.max_cycles
     while choices:
         # depth-first search with an explicit stack: one iterator of next ranks per position of the path
-        step = next((rank for rank in choices[-1] if rank not in used), None)
-        if step is None:
+        next_rank = next((rank for rank in choices[-1] if rank not in used), None)
+        if next_rank is None:
             choices.pop()
             used.discard(path.pop())
             continue
-        work += 1
-        if work > max_extensions or len(cycles) > max_cycles:
+        extensions += 1
+        if extensions > max_extensions or len(cycles) > max_cycles:
             return None
-        path.append(step)
-        used.add(step)
-        choices.append(iter(near[step]))
+        path.append(next_rank)
+        used.add(next_rank)
+        choices.append(iter(near[next_rank]))
         # every undirected cycle is met in both directions; keep the one whose second rank is smaller than its last
-        if len(path) == size and start in near[step] and (directed or path[1] < step):
+        if len(path) == size and start in near[next_rank] and (directed or path[1] < next_rank):
             cycles.append(tuple(path))
     return cycles
 
@@ -277,19 +289,19 @@ def _pack_greedily(
     best: list[list[int]] = []
     for trial in range(RING_LIMITS.trials):
         rng = random.Random(seed * RING_LIMITS.trials + trial)
-        units_left, cycles = dict(capacity), []
-        while cycle := _find_cycle(units_left, members, rng):
+        remaining_units, cycles = dict(capacity), []
+        while cycle := _find_cycle(remaining_units, members, rng):
             cycles.append(cycle)
             for a, b in _cycle_edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
-                    units_left[pair] -= 1
+                    remaining_units[pair] -= 1
         best = max(best, cycles, key=len)
         if len(best) >= enough:
             break
     return best
 
 
-def _find_cycle(units_left: Capacity, members: tuple[int, ...], rng: random.Random) -> list[int]:
+def _find_cycle(remaining_units: Capacity, members: tuple[int, ...], rng: random.Random) -> list[int]:
     """Return a cycle over links with units left, or []. Ranks with few free neighbours come first, then wide links."""
-    near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
-    return search_cycle(near, members, lambda rank, other, free: (-free, units_left[rank, other], rng.random()))[0]
+    near = neighbours((pair for pair, units in remaining_units.items() if units > 0), members)
+    return search_cycle(near, members, lambda rank, other, free: (-free, remaining_units[rank, other], rng.random()))[0]

@@ -6,7 +6,7 @@ degree two, that is, a set of cycles that together visit every rank once. Factor
 are joined:
 
     1. choose edges that give every rank degree 2n (a maximum flow, for bipartite networks)
-    2. split them into n factors (Petersen 1891): direct edges along closed walks, so that n edges leave and n enter
+    2. split them into n factors (Petersen 1891): orient the edges along closed walks, so that n edges leave and n enter
        every rank; then each perfect matching of ranks with their successors is a factor
     3. turn squares: if two opposite edges of a square belong to one factor, and the other two to another (or to none),
        the factors swap them. Such a turn is made if it joins two cycles of the first factor, even though it may
@@ -23,14 +23,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-TURNS = 60_000  # squares examined before giving up
+MOST_EXAMINED = 60_000  # squares examined before giving up
 MOST_SQUARES = 100_000  # squares listed
 
 Edge = tuple[int, int]  # ranks a < b
 
 
 def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
-    """Return the side of every rank (0 or 1) such that all edges join different sides, and whether all are connected.
+    """Return a side (0 or 1) for every rank such that all edges join different sides, and whether edges connect all.
 
     None if the network is not bipartite (it has a cycle of odd length).
     """
@@ -58,7 +58,7 @@ def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool]
 def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> list[list[int]]:
     """Return up to `count` edge-disjoint Hamiltonian cycles; [] if this method finds none.
 
-    `edges`: a < b, each once. O(count * edges) plus a bounded number of turns, each O(ranks).
+    `edges`: pairs a < b, each once. O(count * edges), plus MOST_EXAMINED squares, each O(ranks).
     """
     for number in range(count, 0, -1):
         chosen = _regular_edges(edges, ranks, 2 * number)
@@ -70,40 +70,43 @@ def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> 
 
 
 def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
-    """Return edges that give every rank exactly this degree, or None: by a maximum flow if the network is bipartite."""
+    """Return edges that give every rank exactly this degree, by a maximum flow.
+
+    None if there are none, or if the network is neither bipartite nor of this degree already.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
     # trivial cases: too few edges, or exactly as many as needed
-    have = np.bincount(np.array(edges).ravel(), minlength=ranks)
-    if have.min() < degree:
+    degrees = np.bincount(np.array(edges).ravel(), minlength=ranks)
+    if degrees.min() < degree:
         return None
-    if have.max() == degree:
+    if degrees.max() == degree:
         return edges
     two_sides = bipartite_sides(edges, ranks)
     if two_sides is None:
         return None
     side, source, sink = two_sides[0], ranks, ranks + 1
     # source > one side > other side > sink: `degree` units to and from every rank, one unit per edge
-    turned = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
-    rows = [*(a for a, _ in turned), *(source if side[rank] == 0 else rank for rank in range(ranks))]
-    columns = [*(b for _, b in turned), *(rank if side[rank] == 0 else sink for rank in range(ranks))]
+    from_side_0 = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
+    rows = [*(a for a, _ in from_side_0), *(source if side[rank] == 0 else rank for rank in range(ranks))]
+    columns = [*(b for _, b in from_side_0), *(rank if side[rank] == 0 else sink for rank in range(ranks))]
     capacity = np.array([1] * len(edges) + [degree] * ranks, np.int32)
     network = csr_array((capacity, (rows, columns)), shape=(ranks + 2, ranks + 2), dtype=np.int32)
     flow = maximum_flow(network, source, sink)
     if 2 * flow.flow_value != degree * ranks:
         return None
-    return [edge for edge, (a, b) in zip(edges, turned, strict=True) if flow.flow[a, b] > 0]
+    return [edge for edge, (a, b) in zip(edges, from_side_0, strict=True) if flow.flow[a, b] > 0]
 
 
-def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]:
-    """Return the edges of a network of degree 2 * number, split into that many factors."""
+def _two_factors(edges: list[Edge], ranks: int, count: int) -> list[list[Edge]]:
+    """Split the edges of a network in which every rank has degree 2 * `count` into `count` factors."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     arcs = _orient_edges(edges, ranks)
     factors = []
-    for _ in range(number):
+    for _ in range(count):
         rows, columns = zip(*arcs, strict=True)
         network = csr_array((np.ones(len(arcs)), (rows, columns)), shape=(ranks, ranks))
         # as many arcs leave as enter every rank, so ranks and their successors have a perfect matching (König)
@@ -116,48 +119,51 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
 def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
     """Return every edge in the direction of a closed walk over it, so that as many arcs leave as enter every rank."""
     near: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
-    for number, (a, b) in enumerate(edges):
-        near[a].append((b, number))
-        near[b].append((a, number))
+    for edge_index, (a, b) in enumerate(edges):
+        near[a].append((b, edge_index))
+        near[b].append((a, edge_index))
     used, arcs = [False] * len(edges), []
     for start in range(ranks):
         rank = start
         while near[rank]:  # degrees are even: a walk that gets stuck is back at its start
-            next_rank, number = near[rank].pop()
-            if not used[number]:
-                used[number] = True
+            next_rank, edge_index = near[rank].pop()
+            if not used[edge_index]:
+                used[edge_index] = True
                 arcs.append((rank, next_rank))
                 rank = next_rank
     return arcs
 
 
 class _Factors:
-    """The factors of a network while squares are turned."""
+    """The factors of a network while squares are turned. `cycle_counts`: by factor, the number of its cycles."""
 
     def __init__(self, edges: list[Edge], ranks: int, factors: list[list[Edge]], rng: random.Random) -> None:
         self.ranks, self.rng = ranks, rng
         self.owner = dict.fromkeys(edges, -1)  # by edge: the number of its factor, -1 for none
-        self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]  # two neighbours per rank
-        for number, factor in enumerate(factors):
+        # by factor and rank, its two neighbours
+        self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]
+        for index, factor in enumerate(factors):
             for a, b in factor:
-                self._add_edge((a, b), number)
-        # by factor: the number of the cycle that each rank is on, and the number of cycles
-        self.label = [self._label_cycles(number) for number in range(len(factors))]
-        self.cycles = [max(label) + 1 for label in self.label]
+                self._add_edge((a, b), index)
+        # by factor and rank, the number of the cycle that the rank is on
+        self.label = [self._label_cycles(index) for index in range(len(factors))]
+        self.cycle_counts = [max(label) + 1 for label in self.label]
 
     def join_cycles(self) -> list[list[int]]:
-        """Turn squares in random order until every factor is one cycle; return these, or [] if TURNS are used up."""
+        """Turn squares in random order until every factor is one cycle; return these cycles, or [] after
+        MOST_EXAMINED.
+        """
         squares = self._list_squares()
-        turns = 0
-        while squares and sum(self.cycles) > len(self.near) and turns < TURNS:
+        examined = 0
+        while squares and sum(self.cycle_counts) > len(self.near) and examined < MOST_EXAMINED:
             self.rng.shuffle(squares)
             for a, b, c, d in squares:
-                turns += 1
+                examined += 1
                 self._turn_square(a, b, c, d)
                 self._turn_square(b, c, d, a)
-        if sum(self.cycles) > len(self.near):
+        if sum(self.cycle_counts) > len(self.near):
             return []
-        return [self._walk_cycle(number) for number in range(len(self.near))]
+        return [self._walk_cycle(factor) for factor in range(len(self.near))]
 
     def _list_squares(self) -> list[tuple[int, int, int, int]]:
         """Return the squares of the network, each as its ranks in order around it."""
@@ -185,9 +191,9 @@ class _Factors:
         # if ab and cd are on different cycles of the factor, bc and da join these; on one cycle they might split it
         if self.label[own][a] == self.label[own][c]:
             return
-        before = self.cycles[other] if other >= 0 else 0
+        before = self.cycle_counts[other] if other >= 0 else 0
         self._swap_edges(own, other, ab, cd, bc, da)
-        if other >= 0 and self.cycles[other] > before and self.rng.random() < 0.5:
+        if other >= 0 and self.cycle_counts[other] > before and self.rng.random() < 0.5:
             self._swap_edges(own, other, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
     def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
@@ -200,7 +206,7 @@ class _Factors:
         for factor in (own, other):
             if factor >= 0:
                 self.label[factor] = self._label_cycles(factor)
-                self.cycles[factor] = max(self.label[factor]) + 1
+                self.cycle_counts[factor] = max(self.label[factor]) + 1
 
     def _add_edge(self, edge: Edge, factor: int) -> None:
         """Give an edge to a factor (-1: to none)."""
@@ -220,12 +226,12 @@ class _Factors:
 
     def _label_cycles(self, factor: int) -> list[int]:
         """Return the number of every rank's cycle in a factor."""
-        label, number = [-1] * self.ranks, 0
+        label, cycle = [-1] * self.ranks, 0
         for start in range(self.ranks):
             if label[start] < 0:
                 for rank in self._walk_cycle(factor, start):
-                    label[rank] = number
-                number += 1
+                    label[rank] = cycle
+                cycle += 1
         return label
 
     def _walk_cycle(self, factor: int, start: int = 0) -> list[int]:

@@ -3,8 +3,8 @@
 Input: any collective. Output: one schedule in which several rings (cycles through all members) carry equal shares of
 the data at the same time (circles.py plans each), so that all links work.
 
-Over direct links the rings are edge-disjoint cycles (most.py, edge_disjoint.py). On the DGX-1V these are 3 cycles in
-both directions, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and (6m, 6+m, 6+m) for
+Over direct links the rings are edge-disjoint cycles (most_rings.py, edge_disjoint.py). On the DGX-1V these are 3 cycles
+in both directions, 6 rings: (C, S, R) = (6, 7, 7) for allgather, (48, 14, 14) for allreduce and (6m, 6+m, 6+m) for
 broadcast in m pieces (SCCL, Table 3).
 
 Over switches rings are logical: any order of ranks is possible, and rings go from host to host. Each ring leaves a host
@@ -42,20 +42,20 @@ from antiphon.planners.rings.circles import (
     refuse_too_long,
 )
 from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
-from antiphon.planners.rings.most import most_rings
+from antiphon.planners.rings.most_rings import most_rings
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.routing import find_paths
 from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 
-MOST_RINGS = 64  # by default
+MOST_RINGS = 64  # rings by default
 MOST_LOGICAL = 32  # rings over switches
 MOST_INNER = 8  # different cycles used inside a host
-PLENTY = 2**22  # transfers of the schedule: by default no more rings than this allows
+DEFAULT_TRANSFERS = 2**22  # transfers of a schedule that limit the default number of rings
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles, what they run over ("direct links" or "routes"), and facts for the provenance."""
+    """Cycles. `over`: "direct links" or "routes". `facts`: what is known about them, for the provenance."""
 
     cycles: list[list[int]]
     over: str
@@ -71,11 +71,11 @@ RingCount = Annotated[
 def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces = None) -> Iterator[Schedule]:
     """Yield one schedule: every ring carries an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
     topology, collective = request.topology, request.collective
-    relayed = collective.kind == "alltoall"
+    is_alltoall = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
-    max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // count_transfers(collective)))
+    max_rings = rings or max(2 if is_alltoall else 1, min(MOST_RINGS, DEFAULT_TRANSFERS // count_transfers(collective)))
     chosen = _choose_rings(
-        topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=relayed
+        topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=is_alltoall
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
@@ -119,8 +119,8 @@ def _choose_rings(
 ) -> Rings:
     """Return the rings that load the busiest link or shared limit least when they share the data; ties: the fewest.
 
-    `exactly`: `max_rings` of them, if there are enough. `pairs`: rings in both directions, even if they are one
-    fewer.
+    `exactly`: return `max_rings` rings, if there are that many. `pairs`: prefer rings that come in both directions,
+    even if one ring fewer is found so.
     """
     rings_held = most_rings(capacities(topology, members), members, seed)
     cycles = pack_cycles(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
@@ -134,10 +134,10 @@ def _choose_rings(
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
-    # edge-disjoint rings keep their order; rings over routes are picked one by one for even loads
-    for rings, as_given in candidates:
+    # edge-disjoint rings keep their order; rings over routes are chosen one by one so that they load links evenly
+    for rings, keep_order in candidates:
         loads = step_loads(topology, rings.cycles)
-        chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), as_given)
+        chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), keep_order)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
                 best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts))
@@ -150,7 +150,7 @@ def _choose_rings(
 
 
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
-    """Return the rings; over routes, with the statement whether any rings could be faster, by the bound of bound.py.
+    """Return the rings; those over routes with a fact: whether the bound of bound.py proves that none are faster.
 
     `cost`: seconds per byte of a step.
     """
@@ -165,7 +165,7 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
 def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
     """Return [ring, link or limit]: the seconds per byte that a step of the ring takes there.
 
-    Without rows if two consecutive ranks of some ring have no path.
+    If two consecutive ranks of some ring have no path, the array has no rows.
 
     >>> from antiphon.core.example import machine
     >>> step_loads(machine(), [[0, 1], [0, 2]])  # of links 0 to 3, each of 1 GB/s
@@ -177,13 +177,13 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
         return np.zeros((0, 1))
     cycle_ranks = np.array(cycles, np.int32)
     src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
-    keys, place = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
+    keys, pair_of_hop = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
     routing = find_paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
     if len(routing.unreachable):
         return np.zeros((0, 1))
     # every hop of every ring as its links, and these links' shared limits as well
-    hops = np.diff(routing.table.ptr)[place]
-    link = routing.table.links[ranges(routing.table.ptr[place], hops)]
+    hops = np.diff(routing.table.ptr)[pair_of_hop]
+    link = routing.table.links[ranges(routing.table.ptr[pair_of_hop], hops)]
     ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)
     limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
     limit = resources.limit_of[ranges(resources.limit_ptr[link], limit_counts)]
@@ -195,20 +195,21 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     return out
 
 
-def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> tuple[list[int], list[float]]:
-    """Return rings (by number) in the order to use them, and the time per byte if the first 1, 2, ... share the data.
+def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) -> tuple[list[int], list[float]]:
+    """Return the order in which to use rings, and for 1, 2, ... of them the time per byte if they share the data.
 
-    Each ring is the one that evens out the loads best; a ring may come again. `as_given`: keep the order of `loads`.
-    The time is that of the busiest link or limit.
+    The next ring is always the one with which loads are most even; a ring may be chosen again. `keep_order`: use the
+    order of `loads` instead. The time is that of the busiest link or limit.
     """
     total = np.zeros(loads.shape[1])
     chosen: list[int] = []
     costs: list[float] = []
-    for turn in range(len(loads) if as_given else min(max_rings, len(loads))):
-        if as_given:
-            pick = turn
+    for position in range(len(loads) if keep_order else min(max_rings, len(loads))):
+        if keep_order:
+            pick = position
         else:
-            # a high power of the relative loads approximates their maximum, but also tells ties apart
+            # the sum of a high power of the relative loads is led by their maximum, and by the next ones where these
+            # tie
             after = total + loads
             pick = int(np.argmin(((after / after.max()) ** 8).sum(axis=1).round(9)))
         total = total + loads[pick]
@@ -218,22 +219,22 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, as_given: bool) -> t
 
 
 def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
-    """Return choices of rings over switches: one ring, host by host; and rings that enter hosts at different ranks.
+    """Return choices of rings over switches: one ring, host by host; or rings that enter hosts at different ranks.
 
-    The latter pass a host along the rings of its direct links, if there are any, else in the order of ranks, beginning
-    at every rank in turn. Every other host is passed in the opposite order: see the top of this file.
+    Rings of the second choice pass a host along the rings of its direct links, if there are any, else in the order of
+    ranks; one ring begins at each rank. They pass every other host in the opposite order: see the top of this file.
     """
     groups = ranks_by_host(topology, members)
-    plain = [[rank for group in groups for rank in group]]
+    single_ring = [[rank for group in groups for rank in group]]
     size = len(groups[0])
     if len(groups) < 2 or size < 2 or any(len(group) != size for group in groups):
-        return [plain]
+        return [single_ring]
     number = {rank: i for i, rank in enumerate(groups[0])}
     inner_rings = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
-    inner = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][:MOST_INNER]
-    opened = [[*order[at:], *order[:at]] for order in inner for at in range(size)]
+    inner_orders = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][:MOST_INNER]
+    orders = [[*order[at:], *order[:at]] for order in inner_orders for at in range(size)]
     rings = [
-        [group[i] for place, group in enumerate(groups) for i in (order if place % 2 == 0 else order[::-1])]
-        for order in opened
+        [group[i] for host, group in enumerate(groups) for i in (order if host % 2 == 0 else order[::-1])]
+        for order in orders
     ]
-    return [plain, rings]
+    return [single_ring, rings]

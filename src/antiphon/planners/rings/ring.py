@@ -29,7 +29,7 @@ from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
 
-MOST_PARTS = 8  # a block is split into at most this many chunks
+MOST_CHUNKS = 8  # a block is split into at most this many chunks
 
 
 RingOrder = Annotated[
@@ -46,17 +46,17 @@ def ring(
 ) -> Iterator[Schedule]:
     """Yield one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
     topology, collective = request.topology, request.collective
-    shorter = collective.kind == "alltoall" and directions == 2
-    refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
+    is_shorter = collective.kind == "alltoall" and directions == 2
+    refuse_too_long("ring", topology, collective, 0.5 if is_shorter else directions)
     cycle = parse_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_route_cycle(topology, oriented) for oriented in orientations]
     # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
     possible = [i for i, routing in enumerate(hops) if not len(routing.unreachable)] or [0]
-    width = _width(topology, [hops[i] for i in possible])
+    chunks = _chunks_per_block(topology, [hops[i] for i in possible])
     schedule = split(
         plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
-        width,
+        chunks,
     )
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(possible), "pieces": depth}
@@ -84,13 +84,13 @@ def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
     return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
-def _width(topology: Topology, hops: Sequence[Paths]) -> int:
-    """Return the number of chunks to split a block into: the narrowest hop in unit links, or 1 if no small integer.
+def _chunks_per_block(topology: Topology, hops: Sequence[Paths]) -> int:
+    """Return the number of chunks to split a block into: the width of the narrowest hop in unit links.
 
-    So a round, in which a unit link carries one chunk, fills all hops.
+    So a round, in which a unit link carries one chunk, fills that hop. 1 if the width is not a small whole number.
     """
     links = [narrowest_link(topology, routing) for routing in hops if not len(routing.unreachable)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit
-    return int(width) if width.denominator == 1 and width <= MOST_PARTS else 1
+    return int(width) if width.denominator == 1 and width <= MOST_CHUNKS else 1

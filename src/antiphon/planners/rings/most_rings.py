@@ -10,9 +10,9 @@ in words. The least of three bounds, each easy to recheck:
     cut       the units of links that leave some set of ranks
 
 If edge_disjoint.py finds fewer rings than that, the links are split at random into as many factors (sets of cycles that
-visit every rank once) as the bound allows, and flips.py swaps links until each is a single cycle. So complete networks
-of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a hypercube of 32
-ranks gets 5.
+visit every rank once) as the bound allows, and factor_swaps.py swaps links until each is a single cycle. So complete
+networks of P ranks get P - 1 rings for all P but 4 and 6, for which only P - 2 exist (Tillson 1980), and a hypercube of
+32 ranks gets 5.
 
 Example: a hypercube of 32 ranks. 5 links leave every rank, so there are 5 rings at most, and 5 are found.
 """
@@ -26,18 +26,18 @@ from functools import lru_cache
 import numpy as np
 
 from antiphon.planners.rings.edge_disjoint import Capacity, count_degrees, pack_cycles
-from antiphon.planners.rings.flips import Factor, join_by_swaps
+from antiphon.planners.rings.factor_swaps import Factor, join_by_swaps
 
 MOST_COMPLETE = 128  # up to this many ranks, rings of complete networks are made of rotations
-MOST_JOINED = 128  # up to this many, random factors are joined;
-STARTS = 12  # random splits into factors for each number of rings,
-WORK = 3_000_000  # and swaps examined times ranks, over all splits
+MOST_JOINED = 128  # up to this many ranks, random factors are joined to rings, within these limits:
+MOST_SPLITS = 12  # random splits into factors, for each number of rings
+SWAP_EFFORT = 3_000_000  # swaps examined times ranks, over all splits
 MOST_CUT = 128  # up to this many ranks, the smallest cut is looked for
 
 
 @dataclass(frozen=True)
 class RingsFound:
-    """Directed cycles, an upper bound on their number, and its reason in words."""
+    """Directed cycles; `at_most`: an upper bound on their number; `because`: its reason in words."""
 
     cycles: list[list[int]]
     at_most: int
@@ -50,24 +50,24 @@ class RingsFound:
 
 
 def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> RingsFound:
-    """Return as many cycles through all members as can be found. Bounded work, see `edge_disjoint` and WORK above."""
+    """Return as many cycles through all members as can be found. Bounded work, see `edge_disjoint` and SWAP_EFFORT."""
     return _most_rings_cached(tuple(sorted(capacity.items())), members, seed)
 
 
 @lru_cache(maxsize=64)
 def _most_rings_cached(
-    listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
+    capacity_items: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
 ) -> RingsFound:
     """Do the work of `most_rings`. `listed`: the capacity, as a hashable list."""
-    capacity, size = dict(listed), len(members)
+    capacity, size = dict(capacity_items), len(members)
     # the cheapest bound first; costlier ones only if the packing stays below it
     limit, because = _degree_bound(capacity, members)
-    alike = set(capacity.values())
-    if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(alike) == 1 and len(capacity) == size * (size - 1):
-        # factors of a complete network: for each distance, every rank is followed by the rank that far on. Some consist
-        # of many short cycles, so they are joined
-        turned = [[(rank + turn) % size for rank in range(size)] for turn in range(1, size)]
-        cycles = _factors_to_cycles(join_by_swaps(turned, seed), members) * alike.pop()
+    widths = set(capacity.values())
+    if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(widths) == 1 and len(capacity) == size * (size - 1):
+        # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
+        # them are many short cycles, which are then joined
+        rotations = [[(rank + distance) % size for rank in range(size)] for distance in range(1, size)]
+        cycles = _factors_to_cycles(join_by_swaps(rotations, seed), members) * widths.pop()
         if len(cycles) == limit:
             return RingsFound(cycles, limit, because)
     packed = pack_cycles(capacity, members, seed)
@@ -85,15 +85,18 @@ def _most_rings_cached(
     return RingsFound(cycles, limit, because)
 
 
-# --- finding more ---------------------------------------------------------------------------------------------------
+# --- joining random factors
+# --------------------------------------------------------------------------------------------
 
 
-def _join_factors(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, limit: int) -> list[list[int]]:
+def _join_factors(
+    capacity: Capacity, members: tuple[int, ...], seed: int, fewest_rings: int, limit: int
+) -> list[list[int]]:
     """Return more than `have` rings, as many as possible, by joining random factors; [] if that fails."""
-    rng, swaps = random.Random(seed), WORK // STARTS // len(members)
-    # the greatest number first; STARTS random splits for each
-    for number in range(limit, have, -1):
-        for start in range(STARTS):
+    rng, swaps = random.Random(seed), SWAP_EFFORT // MOST_SPLITS // len(members)
+    # the greatest number first; MOST_SPLITS random splits for each
+    for number in range(limit, fewest_rings, -1):
+        for start in range(MOST_SPLITS):
             factors = _split_into_factors(capacity, members, number, rng)
             if factors is None:
                 break
@@ -116,7 +119,7 @@ def _split_into_factors(
 
     size = len(members)
     rows, columns = list(range(size)), list(range(size))
-    # the flow takes the first solution that it finds: random numbering gives another one each time
+    # a random numbering of the ranks makes the maximum flow another one each time
     rng.shuffle(rows)
     rng.shuffle(columns)
     used = _regular_units(capacity, members, number, rows, columns)
@@ -143,16 +146,17 @@ def _regular_units(
 ) -> dict[tuple[int, int], int] | None:
     """Return units of links such that every rank is left and entered `number` times; None if impossible.
 
-    By (rows[i], columns[j]) for the link from member i to member j: `rows` and `columns` renumber the members.
+    The result is keyed by (rows[i], columns[j]) for the link from member i to member j: `rows` and `columns` renumber
+    the members as senders and as receivers.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
     size = len(members)
-    place = {rank: i for i, rank in enumerate(members)}
+    index = {rank: i for i, rank in enumerate(members)}
     source, sink = 2 * size, 2 * size + 1
     # source > out-copy of each rank > in-copies of its neighbours > sink
-    arcs = {(rows[place[a]], size + columns[place[b]]): units for (a, b), units in capacity.items()}
+    arcs = {(rows[index[a]], size + columns[index[b]]): units for (a, b), units in capacity.items()}
     arcs |= {(source, i): number for i in range(size)} | {(size + i, sink): number for i in range(size)}
     a, b = zip(*arcs, strict=True)
     network = csr_array((np.array(list(arcs.values()), np.int32), (a, b)), shape=(sink + 1, sink + 1), dtype=np.int32)
@@ -168,15 +172,15 @@ def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[
     """Return factors that are single cycles as ranks in order."""
     cycles = []
     for factor in factors:
-        cycle, place = [0], factor[0]
-        while place:
-            cycle.append(place)
-            place = factor[place]
+        cycle, at = [0], factor[0]
+        while at:
+            cycle.append(at)
+            at = factor[at]
         cycles.append([members[i] for i in cycle])
     return cycles
 
 
-# --- why no more ----------------------------------------------------------------------------------------------------
+# --- upper bounds -----------------------------------------------------------------------------------------------------
 
 
 def _degree_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
@@ -187,7 +191,7 @@ def _degree_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, st
 
 
 def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> tuple[int, str]:
-    """Return the bound by factors and its reason: how often, up to `limit`, all ranks can be left and entered."""
+    """Return the bound by factors and its reason: how often links can leave and enter all ranks, up to `limit`."""
     order = list(range(len(members)))
     count = limit
     while count and _regular_units(capacity, members, count, order, order) is None:
@@ -198,20 +202,22 @@ def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> t
 def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
     """Return the bound by the smallest cut and its reason: each ring leaves every set of ranks at least once.
 
-    A maximum flow from the first member to each other one and, if links differ by direction, back.
+    One maximum flow from the first member to each other one and, if links differ by direction, one back.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     size = len(members)
-    place = {rank: i for i, rank in enumerate(members)}
+    index = {rank: i for i, rank in enumerate(members)}
     if not capacity:
         return 0, "there are no links"
-    a, b = zip(*((place[a], place[b]) for a, b in capacity), strict=True)
+    a, b = zip(*((index[a], index[b]) for a, b in capacity), strict=True)
     network = csr_array((np.array(list(capacity.values()), np.int32), (a, b)), shape=(size, size), dtype=np.int32)
-    alike = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
+    is_symmetric = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
     ends = [(0, other) for other in range(1, size)]
-    flows = ((maximum_flow(network, s, t), s) for s, t in (ends if alike else [*ends, *((t, s) for s, t in ends)]))
+    flows = (
+        (maximum_flow(network, s, t), s) for s, t in (ends if is_symmetric else [*ends, *((t, s) for s, t in ends)])
+    )
     smallest, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
     # the cut's side: what the source still reaches over links with capacity left
     residual = csr_array(network - smallest.flow)

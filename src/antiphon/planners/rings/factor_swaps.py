@@ -1,17 +1,17 @@
-"""Turn factors into rings: swap links between factors until every factor is a single cycle.
+"""Make rings of factors: swap links between factors until every factor is a single cycle.
 
 A factor gives every rank one successor, and every rank is the successor of one: a permutation, that is, a set of
 directed cycles that visit every rank once. Input (`join_by_swaps`): several factors that together use the links of a
-network. Output: as many factors that use the same links, each a single cycle (a ring); [] if the search finds none.
+network. Output: the same number of factors over the same links, each a single cycle (a ring); [] if the search fails.
 
 A swap exchanges links between two factors. Take a smallest set of ranks (a class) that has the same set of successors
 in both factors, and let these ranks swap their successors. Swaps that do not increase the number of cycles are kept;
 so the search is a random walk towards few cycles.
 
 Parity: the sign of a permutation is (-1)^(P - cycles) for P ranks, and a swap leaves the product of the signs of all
-factors the same. If every factor is a single cycle, the product is known; a start with the other one can never get
-there. A "column swap" changes the product: two ranks exchange their successors in an odd number of factors in which
-together they have the same successors.
+factors the same. If every factor is a single cycle, the product is known; a start with the other product can never
+reach that. A "column swap" changes the product: two ranks exchange their successors in an odd number of factors in
+which together they have the same successors.
 
 Example: factors 0>1>0, 2>3>2 and 0>3>0, 1>2>1. The class {0, 2} has the successors {1, 3} in both; after the swap they
 are 0>3>2>1>0 and 0>1>2>3>0, single cycles.
@@ -21,81 +21,85 @@ from __future__ import annotations
 
 import random
 
-MOST_SWAPS = 200_000  # examined; complete networks of up to 64 ranks need at most about 16,000
+MOST_SWAPS = 200_000  # swaps examined; complete networks of up to 64 ranks need at most about 16,000
 
 Factor = list[int]  # successor of each rank
 
 
 def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWAPS) -> list[Factor]:
-    """Return as many factors of the same links, each a single cycle; [] if this search finds none.
+    """Return the same number of factors of the same links, each a single cycle; [] if this search finds none.
 
     In each round a factor that is not a single cycle and another one make their best swap. O(ranks) per swap examined;
-    in complete networks about 80 of them per rank.
+    in complete networks about 80 swaps per rank are examined.
     """
     state = _SwapSearch([list(factor) for factor in factors], random.Random(seed), max_swaps)
     ranks = len(factors[0]) if factors else 0
     if ranks < 3:
         return []
     # swaps preserve the parity of the total number of cycles, so it must match that of one cycle per factor
-    parity_differs = (sum(state.cycles) - len(factors)) % 2  # each additional cycle flips the sign
-    if parity_differs and (len(factors) < 2 or not state.turn_sign()):
+    parity_differs = (sum(state.cycle_counts) - len(factors)) % 2  # each additional cycle flips the sign
+    if parity_differs and (len(factors) < 2 or not state.change_sign()):
         return []
     return state.factors if state.join_cycles() else []
 
 
 class _SwapSearch:
-    """The factors while swaps are made; `cycles`: by factor, their number; `left`: swaps that may still be examined."""
+    """The factors while swaps are made.
+
+    `cycle_counts`: by factor, the number of its cycles. `remaining`: number of swaps that may still be examined.
+    """
 
     def __init__(self, factors: list[Factor], rng: random.Random, max_swaps: int) -> None:
-        self.factors, self.rng, self.left = factors, rng, max_swaps
-        self.cycles = [count_cycles(factor) for factor in factors]
+        self.factors, self.rng, self.remaining = factors, rng, max_swaps
+        self.cycle_counts = [count_cycles(factor) for factor in factors]
 
     def join_cycles(self) -> bool:
         """Swap until every factor is a single cycle; return whether that succeeds within the limit."""
         number = len(self.factors)
-        while sum(self.cycles) > number:
-            if number < 2 or self.left <= 0:
+        while sum(self.cycle_counts) > number:
+            if number < 2 or self.remaining <= 0:
                 return False
-            broken = [i for i, cycles in enumerate(self.cycles) if cycles > 1]
+            broken = [i for i, cycles in enumerate(self.cycle_counts) if cycles > 1]
             first, second = self.rng.choice(broken), self.rng.randrange(number)
             if first != second:
                 self._improve_pair(first, second)
         return True
 
     def _improve_pair(self, first: int, second: int) -> None:
-        """Make the swap between two factors that leaves the fewest cycles, unless all leave more than before."""
+        """Make the swap between two factors that leaves the fewest cycles, unless all swaps leave more than before."""
         first_factor, second_factor = self.factors[first], self.factors[second]
         best: tuple[int, int, int, list[int]] | None = None
         classes = _swap_classes(first_factor, second_factor)
-        self.left -= max(len(classes), 1)
+        self.remaining -= max(len(classes), 1)
         if len(classes) < 2:
             return
-        # try each minimal swap, and keep the one that leaves the fewest cycles (ties are accepted: they may lead on)
+        # try each minimal swap and keep the one that leaves the fewest cycles (also if the number stays the same)
         for ranks in classes:
             _swap_successors(first_factor, second_factor, ranks)
             a, b = count_cycles(first_factor), count_cycles(second_factor)
             if best is None or a + b < best[0]:
                 best = (a + b, a, b, ranks)
             _swap_successors(first_factor, second_factor, ranks)
-        if best is not None and best[0] <= self.cycles[first] + self.cycles[second]:
+        if best is not None and best[0] <= self.cycle_counts[first] + self.cycle_counts[second]:
             _swap_successors(first_factor, second_factor, best[3])
-            self.cycles[first], self.cycles[second] = best[1], best[2]
+            self.cycle_counts[first], self.cycle_counts[second] = best[1], best[2]
 
-    def turn_sign(self) -> bool:
-        """Make a column swap in an odd number of factors, if need be after a few random swaps; return whether
-        it was possible.
+    def change_sign(self) -> bool:
+        """Make a column swap in an odd number of factors, if need be after a few random swaps.
+
+        Return whether that was possible.
         """
         ranks = len(self.factors[0])
         for _ in range(20):
             # look for a column swap of an odd number of factors
-            pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+            pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]  # the first 20 per rank are tried
             for a, b in pairs[: 20 * ranks]:
                 for column in self._column_swaps(a, b):
                     if len(column) % 2:
                         for i in column:
                             factor = self.factors[i]
                             factor[a], factor[b] = factor[b], factor[a]
-                            self.cycles[i] = count_cycles(factor)
+                            self.cycle_counts[i] = count_cycles(factor)
                         return True
             # there is none: make some random swaps and look again
             for _ in range(len(self.factors)):
@@ -105,7 +109,7 @@ class _SwapSearch:
                     self.factors[second],
                     _swap_classes(self.factors[first], self.factors[second])[0],
                 )
-                self.cycles[first], self.cycles[second] = (
+                self.cycle_counts[first], self.cycle_counts[second] = (
                     count_cycles(self.factors[first]),
                     count_cycles(self.factors[second]),
                 )
@@ -113,17 +117,17 @@ class _SwapSearch:
 
     def _column_swaps(self, a: int, b: int) -> list[list[int]]:
         """Return minimal sets of factors in which ranks a and b together have the same successors."""
-        at = {factor[a]: i for i, factor in enumerate(self.factors)}
-        if len(at) < len(self.factors) or len({factor[b] for factor in self.factors}) < len(self.factors):
+        factor_with = {factor[a]: i for i, factor in enumerate(self.factors)}
+        if len(factor_with) < len(self.factors) or len({factor[b] for factor in self.factors}) < len(self.factors):
             return []  # parallel links: a successor occurs in several factors
         columns: list[list[int]] = []
         done: set[int] = set()
         for start in range(len(self.factors)):
             column, next_rank = [start], self.factors[start][b]
-            while start not in done and next_rank in at and at[next_rank] != start:
-                column.append(at[next_rank])
+            while start not in done and next_rank in factor_with and factor_with[next_rank] != start:
+                column.append(factor_with[next_rank])
                 next_rank = self.factors[column[-1]][b]
-            if start not in done and next_rank in at:
+            if start not in done and next_rank in factor_with:
                 columns.append(column)
                 done.update(column)
         return columns
@@ -149,16 +153,16 @@ def count_cycles(factor: Factor) -> int:
 
 def _swap_classes(first: Factor, second: Factor) -> list[list[int]]:
     """Return the smallest sets of ranks that have the same set of successors in both factors. O(ranks)."""
-    before = [0] * len(second)
-    for rank, after in enumerate(second):
-        before[after] = rank
+    predecessor = [0] * len(second)
+    for rank, successor in enumerate(second):
+        predecessor[successor] = rank
     visited, classes = bytearray(len(first)), []
     for start in range(len(first)):
-        ranks, place = [], start
-        while not visited[place]:
-            visited[place] = 1
-            ranks.append(place)
-            place = before[first[place]]
+        ranks, member = [], start
+        while not visited[member]:
+            visited[member] = 1
+            ranks.append(member)
+            member = predecessor[first[member]]
         if ranks:
             classes.append(ranks)
     return classes

@@ -1,18 +1,18 @@
-"""The linear program of flows: how much of each want goes over each link.
+"""The linear program of flows: how much of each demand goes over each link.
 
-Input: a machine and its wants (`Wants`: the data that one rank, the root, sends to others, or receives). Output: a
-`Flow`. Two programs share variables and constraints:
+Input: a machine and its demands (a `Demand` is the data that one rank, the root, sends to others, or receives). Output:
+a `Flow`. Two linear programs share variables and constraints:
 
-    variables    amount of each want on each link
-    constraints  flow conservation at every node but the want's root: what enters also leaves, or ends there
+    variables    amount of each demand on each link
+    constraints  flow conservation at every node but the demand's root: what enters also leaves, or ends there
                  load of each row (link or shared limit) <= capacity * time
     minimize     the number of hops within a given time (`solve_shortest`): a link into a rank costs 1, into a switch
                  0.01; or the time (`solve_fastest`)
 
-core.bounds gives the least time. If it is known to be attained, only the first program is solved, otherwise the least
-time is found first. On a symmetric machine only the wants of one root per orbit have variables; the others flow along
-images of theirs. A row then is an orbit of links or limits, with the capacity of all of them divided by the number of
-symmetries.
+core.bounds gives a lower bound on the time. If some flow is known to attain it, only the first program is solved;
+otherwise the second one finds the least time before. On a symmetric machine only the demands of one root per orbit have
+variables; those of the other roots flow along images of these flows. A row then is an orbit of links or limits, whose
+capacity is that of all of them divided by the number of symmetries.
 
 Example: rank 0 sends weight 1 to 3 over 1 or over 2, all links of capacity 1. The fastest flow takes 1/2 over each, in
 time 1/2. Within time 1, both paths have two hops, so any division is as short.
@@ -28,37 +28,40 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
-from antiphon.planners.flows.wants import Want, Wants
+from antiphon.planners.flows.demands import Demand, Demands
 from antiphon.planners.shared.orbits import orbit_rows
 
 Floats = NDArray[np.float64]
 SLACK = 1e-8  # fraction of the time added, so that rounding in the solver does not make the program infeasible
-SWITCHED = 0.01  # cost of a link into a switch; a link into a rank costs 1
+SWITCH_COST = 0.01  # cost of a link into a switch; a link into a rank costs 1
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """`amount[want, link]`: the weight on each link. `time`: load over capacity of the fullest row.
+    """A flow. `amount[demand, link]`: the weight on each link. `time`: load over capacity of the fullest row.
 
-    Weights are those of blocks, capacities in units of resources.scale.
+    Weights are those of blocks; capacities are in units of resources.scale.
     """
 
     amount: Floats
     time: float
 
 
-class FlowProgram:
-    """The linear program of one machine and its wants."""
+class FlowProblem:
+    """The linear programs of one machine and its demands.
 
-    def __init__(self, topology: Topology, wants: Wants) -> None:
-        self.topology, self.wants = topology, wants.wants
-        self.order = len(wants.group)
+    `row`: by link, then by shared limit, its row. `capacity`: by row. `order`: number of symmetries.
+    """
+
+    def __init__(self, topology: Topology, demands: Demands) -> None:
+        self.topology, self.demands = topology, demands.demands
+        self.order = len(demands.group)
         resources = topology.resources
         capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
-        self.row = orbit_rows(topology, wants.group)
+        self.row = orbit_rows(topology, demands.group)
         self.capacity = np.bincount(self.row, weights=capacity) / self.order
         # a set of possible holders becomes an extra node, joined to each of them by a link of unlimited capacity
-        ends = sorted({end for want in self.wants for end, _ in want.ends if len(end) > 1})
+        ends = sorted({end for demand in self.demands for end, _ in demand.ends if len(end) > 1})
         self.set_node = {end: topology.nodes + at for at, end in enumerate(ends)}
         extra = [(rank, node) for end, node in self.set_node.items() for rank in end]
         self.extra_rank = np.array([rank for rank, _ in extra], np.int64)
@@ -73,15 +76,15 @@ class FlowProgram:
     @property
     def size(self) -> int:
         """Number of variables."""
-        return self.links * len(self.wants)
+        return self.links * len(self.demands)
 
-    def ends_of(self, want: Want) -> tuple[Longs, Longs]:
+    def ends_of(self, demand: Demand) -> tuple[Longs, Longs]:
         """Return the tails and heads of all links for a flow that leads away from the root.
 
         For a root that receives, all links are reversed. The extra links lead from holders to the node of their set.
         """
         src, dst = self.topology.link_src.astype(np.int64), self.topology.link_dst.astype(np.int64)
-        if not want.out:
+        if not demand.out:
             src, dst = dst, src
         return np.concatenate([src, self.extra_rank]), np.concatenate([dst, self.extra_node])
 
@@ -90,12 +93,12 @@ class FlowProgram:
         return end[0] if len(end) == 1 else self.set_node[end]
 
     def _conservation_rows(self) -> tuple[Any, Floats]:
-        """Return the matrix and right-hand side of flow conservation, by want and node."""
+        """Return the matrix and right-hand side of flow conservation, by demand and node."""
         import scipy.sparse as sp
 
         blocks, right = [], []
-        for want in self.wants:
-            tail, head = self.ends_of(want)
+        for demand in self.demands:
+            tail, head = self.ends_of(demand)
             links = np.arange(self.links)
             table = sp.csr_array(
                 (np.repeat([-1.0, 1.0], self.links), (np.concatenate([tail, head]), np.tile(links, 2))),
@@ -103,9 +106,9 @@ class FlowProgram:
             )
             # inflow - outflow = the weight that ends at the node
             supply = np.zeros(self.nodes)
-            for end, weight in want.ends:
+            for end, weight in demand.ends:
                 supply[self.node_of(end)] += weight
-            keep = np.arange(self.nodes) != want.root
+            keep = np.arange(self.nodes) != demand.root
             blocks.append(table[keep])
             right.append(supply[keep])
         return sp.block_diag(blocks, format="csr"), np.concatenate(right)
@@ -118,15 +121,15 @@ class FlowProgram:
         return row, np.concatenate([np.arange(links), limited])
 
     def _load_matrix(self) -> Any:
-        """Return the matrix of loads: a row per row of the machine, a column per want and link."""
+        """Return the matrix of loads: a row per row of the machine, a column per demand and link."""
         import scipy.sparse as sp
 
         row, link = self._rows_of_links()
         block = sp.csr_array((np.ones(len(row)), (row, link)), shape=(len(self.capacity), self.links))
-        return sp.hstack([block] * len(self.wants), format="csr")
+        return sp.hstack([block] * len(self.demands), format="csr")
 
     def row_loads(self, amount: Floats) -> Floats:
-        """Return the load of every row, for amounts by link (or by want and link)."""
+        """Return the load of every row, for amounts by link (or by demand and link)."""
         row, link = self._rows_of_links()
         total = amount if amount.ndim == 1 else amount.sum(axis=0)
         load: Floats = np.bincount(row, weights=total[link], minlength=len(self.capacity)).astype(np.float64)
@@ -145,7 +148,7 @@ class FlowProgram:
         equal, right = self._conservation_rows()
         loads = self._load_matrix()
         scale = float(right.max(initial=1.0))
-        # variables: amounts by want and link, then the time; loads - time * capacity <= 0
+        # variables: amounts by demand and link, then the time; loads - time * capacity <= 0
         room = self.capacity / self.capacity.max()
         solution = _solve_program(
             np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
@@ -163,21 +166,25 @@ class FlowProgram:
         equal, right = self._conservation_rows()
         scale = float(right.max(initial=1.0))
         into_rank = self.topology.link_dst < self.topology.ranks
-        cost = np.concatenate([np.where(into_rank, 1.0, SWITCHED), np.zeros(len(self.extra_rank))])
+        cost = np.concatenate([np.where(into_rank, 1.0, SWITCH_COST), np.zeros(len(self.extra_rank))])
         room = self.capacity * (time * (1 + SLACK) / scale)
         # divide rows of wide links by their capacity: coefficients near 1 help the solver
-        wide = np.maximum(room, 1.0)
+        row_scale = np.maximum(room, 1.0)
         loads = self._load_matrix()
         import scipy.sparse as sp
 
         solution = _solve_program(
-            np.tile(cost, len(self.wants)), sp.diags_array(1 / wide) @ loads, room / wide, equal, right / scale
+            np.tile(cost, len(self.demands)),
+            sp.diags_array(1 / row_scale) @ loads,
+            room / row_scale,
+            equal,
+            right / scale,
         )
         return None if solution is None else self._to_flow(solution * scale, time)
 
     def _to_flow(self, values: Floats, time: float) -> Flow:
         """Return the solver's variables as a flow."""
-        return Flow(values.reshape(len(self.wants), self.links), time)
+        return Flow(values.reshape(len(self.demands), self.links), time)
 
 
 def _solve_program(cost: Floats, upper: Any, limits: Floats, equal: Any, right: Floats) -> Floats | None:

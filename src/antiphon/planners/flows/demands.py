@@ -1,10 +1,10 @@
 """List what flows must carry: for each sender how much goes to whom, or for each receiver how much comes from whom.
 
-Input: a collective that only moves data (scatter, gather, alltoall). Output of `wants_of`: a `Want` per sender or per
-receiver, whichever are fewer; and symmetries of the machine, so that only one rank per orbit needs a want.
+Input: a collective that only moves data (scatter, gather, alltoall). Output of `demands_of`: a `Demand` per sender or
+per receiver, whichever are fewer; and symmetries of the machine, so that only one rank per orbit needs a demand.
 
-Example: a scatter from 0 to 1, 2, 3 is one want: root 0 sends weight 1 each to 1, 2 and 3. A gather is one want of the
-receiver. An alltoall on a ring of 4 has four roots, but by rotations only root 0 is listed.
+Example: a scatter from 0 to 1, 2, 3 is one demand: root 0 sends weight 1 each to 1, 2 and 3. A gather is one demand of
+the receiver. An alltoall on a ring of 4 has four roots, but by rotations only root 0 is listed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MOST_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 rank
 
 
 @dataclass(frozen=True)
-class Want:
+class Demand:
     """The data that one rank, the root, sends (`out`) or receives.
 
-    `ends`: at the other side, sets of ranks with the weight between them and the root. A set is one receiver, or all
-    ranks that hold the same data; one of them sends them.
+    `ends`: the ranks at the other side, as pairs (set of ranks, weight between them and the root). A set is one
+    receiver, or all ranks that hold the same data, of which one sends.
     """
 
     root: int
@@ -38,19 +38,20 @@ class Want:
 
 
 @dataclass(frozen=True, eq=False)
-class Wants:
-    """The wants of one root per orbit, and the symmetries (identity first) that take them to those of all other roots.
+class Demands:
+    """The demands of one root per orbit, and the symmetries (identity first) that take them to those of all other
+    roots.
 
     `blocks`: by (sender or holders, receiver), the blocks between them, those of weight 0 included.
     """
 
-    wants: tuple[Want, ...]
+    demands: tuple[Demand, ...]
     group: Symmetries
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = field(default_factory=dict)
 
 
-def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants:
-    """Return the wants of a collective; raises Unsupported if it combines or copies data or has too many blocks."""
+def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Demands:
+    """Return the demands of a collective; raises Unsupported if it combines or copies data or has too many blocks."""
     if collective.blocks > MOST_BLOCKS:
         raise Unsupported(
             f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
@@ -72,21 +73,24 @@ def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants
     roots = {holders[0] for holders, _ in amount}
     # group by senders if each block has one holder and there are at most as many senders as receivers
     out = all(len(holders) == 1 for holders, _ in amount) and len(roots) <= len({dst for _, dst in amount})
-    gathered: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    ends_of_root: dict[int, list[tuple[tuple[int, ...], int]]] = {}
     for (holders, dst), weight in sorted(amount.items()):
         root, end = (holders[0], (dst,)) if out else (dst, holders)
-        gathered.setdefault(root, []).append((end, weight))
+        ends_of_root.setdefault(root, []).append((end, weight))
     group = _find_group(topology, collective, needs, seed)
-    representatives = {int(group[:, root].min()) for root in gathered}
-    wants = tuple(Want(root, out, tuple(gathered[root])) for root in sorted(representatives))
-    return Wants(wants, group, blocks)
+    representatives = {int(group[:, root].min()) for root in ends_of_root}
+    demands = tuple(Demand(root, out, tuple(ends_of_root[root])) for root in sorted(representatives))
+    return Demands(demands, group, blocks)
 
 
 def _find_group(topology: Topology, collective: Collective, needs: Needs, seed: int) -> Symmetries:
-    """Return symmetries that preserve the wants: for an alltoall of equal blocks those found, else the identity."""
+    """Return symmetries that preserve the demands.
+
+    They are searched for only for an alltoall of equal blocks; otherwise the identity is the only one.
+    """
     members: Sequence[int] = collective.members
     weights = needs.weights[needs.block]
-    alike = len(needs) == len(members) * (len(members) - 1) and bool(np.all(weights == weights[:1]))
-    if collective.kind == "alltoall" and alike and len(members) > 2:
+    is_uniform = len(needs) == len(members) * (len(members) - 1) and bool(np.all(weights == weights[:1]))
+    if collective.kind == "alltoall" and is_uniform and len(members) > 2:
         return free_group(topology, dict.fromkeys(members, 1), members, seed)
     return np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
