@@ -13,7 +13,7 @@ from quick import examples, in_turn
 import antiphon
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import WHOLE, Cutting, as_cut, pipeline
+from antiphon.core.transform import NO_CUTS, Cutting, as_cut, pipeline
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
 from antiphon.formats.program import lower
@@ -83,7 +83,7 @@ def test_what_goes_on_alone_is_in_pieces() -> None:
     assert as_cut(halving, 2**30, ENGINE) is halving
     deep = pipeline(tree, 2)
     assert as_cut(deep, 2**30, ENGINE) is deep  # what is stated stays
-    assert as_cut(tree, 2**30, WHOLE) is tree
+    assert as_cut(tree, 2**30, NO_CUTS) is tree
     scatter = made("scatter", "direct")
     assert as_cut(scatter, 2**30, ENGINE) is scatter
 

@@ -15,7 +15,7 @@ def as_cut(make: Callable[[Schedule], Predictor], schedule: Schedule, cuts: Cuts
     Without `cuts`, or if no message is split, the model is prepared once for all sizes.
     """
     cutting = None if cuts is None else Cutting(schedule, cuts)
-    if cutting is None or cutting.idle:
+    if cutting is None or cutting.cuts_nothing:
         return make(schedule)
     ready: dict[tuple[int, ...] | None, Predictor] = {None: make(schedule)}
 

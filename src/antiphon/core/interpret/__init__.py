@@ -1,7 +1,7 @@
 """The reference implementation: runs a schedule on NumPy buffers, all ranks in one process.
 
-`interpret` goes step by step. In the tests another lets every read and write happen in a random order that the derived
-dependencies allow, which tests them: both give the same bits.
+`interpret` goes step by step. A second interpreter in the tests performs every read and write in a random order that
+the derived dependencies allow. Both give the same bits, which tests the dependencies.
 """
 
 from antiphon.core.interpret.analysis import Analysis, analyse

@@ -30,16 +30,13 @@ EMPTY = 2**40  # stands for the least contribution of an empty cell; above every
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """The cells where data enter or leave, in order of rank, block, chunk.
+    """The cells of inputs or of outputs, in order of rank, block, chunk."""
 
-    `pair`: the index of (rank, block) in the buffers' `Side`; `count`: the number of contributions required.
-    """
-
-    pair: Longs
+    pair: Longs  # the index of (rank, block) in the buffers' `Side`
     rank: Longs
     chunk: Longs
     cell: Longs
-    count: Longs
+    count: Longs  # of outputs: the number of contributions required
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +44,19 @@ class Analysis:
     """A legal schedule as groups of writes.
 
     Cells are numbered in order of chunk. A group is all writes of one cell on one level; groups are sorted by level,
-    within a level by descending number of operands. The operands of group g are first[g] .. first[g] + count[g] - 1, in
-    the order in which they are combined: `operand` is the cell read, `row` the transfer (-1: the cell's own value).
+    within a level by descending number of operands.
     """
 
     schedule: Schedule
-    cell_chunk: Longs
+    cell_chunk: Longs  # per cell its chunk
     inputs: Ends
     outputs: Ends
-    dst: Longs
-    level: Longs
-    first: Longs
+    dst: Longs  # per group the cell that it writes
+    level: Longs  # per group
+    first: Longs  # group g has the operands first[g] to first[g] + count[g] - 1, in the order of combining
     count: Longs
-    operand: Longs
-    row: Longs
+    operand: Longs  # per operand the cell read
+    row: Longs  # per operand the transfer that brings it; -1: the cell's own value
 
     @property
     def levels(self) -> int:
@@ -78,7 +74,7 @@ class _Rows:
     head: Longs  # where each group begins
     size: Longs
     copies: Bools  # per group: whether it contains a copy
-    mixed: Bools  # per group: a copy and other writes at once, which is a race
+    races: Bools  # per group: whether it has a copy and other writes
 
 
 def analyse(schedule: Schedule) -> Analysis:
@@ -293,8 +289,8 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
 
 
 def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
-    """Raise Invalid for the fault of the earliest step. A fault spoils its chunk only at later steps."""
-    race = np.repeat(rows.mixed, rows.size)
+    """Raise Invalid for the fault of the earliest step: a fault can cause others in its chunk, but only later ones."""
+    race = np.repeat(rows.races, rows.size)
     bad = np.flatnonzero((row_least == EMPTY) | race | (rows.src == rows.dst))
     if not len(bad):
         return

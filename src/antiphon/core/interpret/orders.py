@@ -1,9 +1,9 @@
-"""Compare the orders in which schedules combine operands: the same for every element? the same as another schedule's?
+"""Compare the orders in which schedules combine operands: of all elements of a schedule, and of different schedules.
 
 Floating-point sums depend on the order of additions. The value of a cell (one rank's copy of a chunk) is a tree: leaves
 are inputs, nodes are combinations with their operands in the order in which they are combined (see `interpret`). A
-combination rounds once, when it is stored, so a node of three operands and two nodes of two are different trees. Equal
-trees give the same bits in floating point, independent of message size, chunks and program.
+combination rounds once, when it is stored, so one node of three operands and two nodes of two operands are different
+trees. Equal trees give the same bits in floating point, independent of message size, chunks and program.
 
 Trees are compared by hashes of 128 bits: a leaf's hash follows from its contribution, a node's from its operands'
 hashes and positions. Example: (0 + 1 + 2) at rank 0 of a star and 0 + (1 + 2) on a chain have different hashes.

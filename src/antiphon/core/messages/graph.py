@@ -23,14 +23,17 @@ NOTHING = np.empty(0, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class MessageGraph:
-    """Message i goes from rank src[i] to rank dst[i] and has nbytes[i] bytes.
+    """Messages with their dependencies.
 
-    The receiver combines combined[i] of the bytes with its own data, and then computes for seconds[i] (default 0). The
-    message starts when the messages deps[deps_ptr[i]:deps_ptr[i+1]] are done or, for dependencies with `left` set, when
-    their last byte has left the sender. src[i] = dst[i] is work within a rank. Messages that request a resource at the
-    same time get it in the order of their numbers.
+    src[i] = dst[i] is work within a rank. Messages that request a resource at the same time get it in the order of
+    their numbers. Checked when built, in linear time: ranges, and that dependencies have no cycle.
 
-    Checked when built, in linear time: ranges, and that dependencies have no cycle.
+    `nbytes`, `combined`, `seconds`
+        Per message its bytes; how many of them the receiver combines with its own data; and how long it then computes.
+    `deps_ptr`, `deps`
+        Message i starts when the messages deps[deps_ptr[i]:deps_ptr[i + 1]] are done.
+    `left`
+        Per dependency: it is enough that the last byte of that message has left the sender.
     """
 
     ranks: int
@@ -133,9 +136,9 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     forward = np.flatnonzero(deps >= owner)
     if not forward.size:
         return []
-    alone = forward[deps[forward] == owner[forward]]
-    if alone.size:
-        return [int(owner[alone[0]])]
+    self_loops = forward[deps[forward] == owner[forward]]
+    if self_loops.size:
+        return [int(owner[self_loops[0]])]
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 

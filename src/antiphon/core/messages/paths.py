@@ -82,18 +82,18 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Per message its route in `table` (-1: within a rank), its latency `alpha` in seconds, and its uses of resources.
+    """The routes and latencies of messages, and their uses of resources.
 
     Uses are sorted by (step, resource, message) and computed on first access, because models that price steps by loads
-    never need them. `joint`: the uses, if the schedule has joints.
+    never need them.
     """
 
     messages: Messages
     topology: Topology
     table: Routes
-    route: Ints
-    alpha: Floats
-    joint: tuple[Longs, Longs] | None = None
+    route: Ints  # per message its route in `table`; -1: within a rank
+    alpha: Floats  # per message its latency in seconds
+    joint: tuple[Longs, Longs] | None = None  # the uses (message, resource) if the schedule has joints
 
     @property
     def use_message(self) -> Longs:

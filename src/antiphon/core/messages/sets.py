@@ -1,9 +1,10 @@
 """The waits of messages as sets of messages, the form that files of other programs can express.
 
 `waits.py` expresses dependencies as conditions: a condition holds once certain messages are done (or have left) and the
-condition before it holds. Files know no conditions; they list for each message the messages it waits for. This file
-turns each condition into a set of such items. A chain of conditions (rank 0's rounds 1, 2, 3, ...) would give ever
-longer sets; a set is cut where a message of the set already waited for the rest.
+condition before it holds. Files of other programs have no conditions; they list for each message the messages that it
+waits for. This file turns each condition into a set of items "message m is done" or "message m has left". A chain of
+conditions, each after the one before, would give ever longer sets; so a set ends where one of its messages already
+waited for all earlier conditions.
 
 Sets are slices of one array, because the sets along a chain overlap. Example: conditions c1 = {m0}, c2 = {m1} after c1,
 and m1 does not wait for c1: c2's set is {m0, m1}; items = [m0, m1], c1 = items[0:1], c2 = items[0:2].
@@ -22,16 +23,12 @@ from antiphon.core.messages.waits import Waits
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Message `message[i]` waits for set `set[i]` (every pair once, by message, then set).
+    """Waits of messages for sets of items. No two sets are equal, though an item may occur twice in a set."""
 
-    Set s is items[low[s]:high[s]]; no two sets are equal, though an item may occur twice in one. Item 2 m means that
-    message m must be done, item 2 m + 1 that it must have left its sender.
-    """
-
-    items: Longs
-    low: Longs
+    items: Longs  # 2 m: message m must be done; 2 m + 1: it must have left its sender
+    low: Longs  # set s is items[low[s]:high[s]]
     high: Longs
-    message: Ints
+    message: Ints  # message[i] waits for set[i]: every pair once, by message, then set
     set: Ints
 
     @property
@@ -67,9 +64,10 @@ def _distinct_pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
 
 
 def sets(waits: Waits) -> Sets:
-    """Return the waits as sets: every condition together with those before it, back to one that is implied. O(n log n).
+    """Return the waits as sets. O(n log n).
 
-    A condition is implied if a message of the set already waited for it.
+    The set of a condition has its own items and those of the conditions before it, back to a condition for which a
+    message of the set already waited.
 
     Both copies of `core.example.star` wait for both reductions: one set, of the items 2 * 0 and 2 * 1.
 
@@ -105,9 +103,9 @@ def sets(waits: Waits) -> Sets:
     # base: for each condition in chain order, the place of the latest condition at or before it that begins a set.
     base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else place
     low, high = pointer[base][place], pointer[1:][place]
-    # Waits for an empty set are no waits.
-    real = np.flatnonzero((high > low)[condition])
-    return _merge_equal(items, low, high, message[real], condition[real])
+    # A wait for an empty set is none.
+    nonempty = np.flatnonzero((high > low)[condition])
+    return _merge_equal(items, low, high, message[nonempty], condition[nonempty])
 
 
 def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:

@@ -39,10 +39,10 @@ from antiphon.core.schedule import REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in the order of `Schedule.ways`. All rows of a joint are one message, represented by the first of them.
+    """Messages in the order of `Schedule.ways`. All rows of a joint are one message, represented by its first row.
 
     Consecutive rows of one message form a *run*; most planners emit rows so that each message is one run, and then code
-    need not look at every row. `route` is that of the rows, -1 if they name none. A message from a rank to itself
+    need not look at every row. `route` is the route of the rows, -1 if they name none. A message from a rank to itself
     copies or combines within its memory.
     """
 

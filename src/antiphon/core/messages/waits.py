@@ -5,11 +5,14 @@ it holds; a message may start when all conditions that it needs hold. Three sets
 
     rounds    a rank's messages of one step wait for everything that it sent or received in earlier steps
     data      a message waits for the data that it reads, and for readers of the data that it overwrites
-    streams   both, with separate rounds for each level of the machine
+    streams   the rules of rounds and of data, with separate rounds for each level of the machine
+
+A *round* in this file is all messages that one rank sends or receives in one step (not SCCL's unit of time). A *cell*
+is a rank's copy of a chunk; a *version* is its value between two writes.
 
 Example: rank 0 receives messages 0 and 1 in step 0 and sends 2 and 3 in step 1. The condition "round 0 of rank 0" has
 the contributors 0 and 1, and messages 2 and 3 need it: 4 numbers instead of 4 pairs. With 1024 ranks that all send to
-all twice, pairs would be 10^9, conditions are two million numbers. See docs/program.md.
+all twice, there would be 10^9 pairs; conditions take two million numbers. See docs/program.md.
 """
 
 from __future__ import annotations
@@ -44,19 +47,17 @@ NONE = np.empty(0, np.int32)
 class Waits:
     """Happens-before constraints between messages, as shared conditions.
 
-    Message m contributes to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (received and combined) and
-    to left[...] when its last byte has left; it may start when all of need[...] hold. `before[c]`: the condition that
-    must hold before c can, or -1. Shorthands for regular cases: an empty `done_ptr` means two conditions per message,
-    an empty `need_ptr` one (-1 for none), an empty `left_ptr` none.
+    Column x of message m is x[x_ptr[m]:x_ptr[m + 1]]. Shorthands for regular cases: an empty `done_ptr` means two
+    conditions per message, an empty `need_ptr` one condition per message (-1: none), an empty `left_ptr` no conditions.
     """
 
     done_ptr: Ints
-    done: Ints
+    done: Ints  # the conditions to which message m contributes when it is done (received and combined)
     left_ptr: Ints
-    left: Ints
+    left: Ints  # the conditions to which message m contributes when its last byte has left the sender
     need_ptr: Ints
-    need: Ints
-    before: Ints
+    need: Ints  # the conditions that must hold before message m may start
+    before: Ints  # per condition the condition that must hold before it can hold, or -1
 
     def __len__(self) -> int:
         """The number of conditions."""
@@ -86,9 +87,9 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
 
     - "rounds": for all messages that their source sent or received in earlier steps. A sent message counts when it is
       "received", as with calls that block until then; with `sent` "left" as soon as its last byte has left.
-    - "data": for the versions that they read (`core.dependencies`): a version of a cell is available when its writers
-      are done, the version before is available, and the readers of that have left.
-    - "streams": both, with separate rounds for each level (`level`: a number per message).
+    - "data": for the versions that they read (`core.dependencies`). A version of a cell is available when its writers
+      are done, the version before it is available, and the messages that read the version before it have left.
+    - "streams": by both rules, with separate rounds for each level (`level`: a number per message).
 
     O(n log n) in rows; "rounds" is linear in messages, except for steps that few ranks take part in.
 
@@ -187,13 +188,13 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
 
 
 def _wait_for_versions(messages: Messages) -> Waits:
-    """Build one condition per version of a cell, after that of the version before. O(n log n).
+    """Build one condition per version of a cell, which holds after that of the version before. O(n log n).
 
-    Its writers contribute when done; readers of the version before contribute when they have left, as the old value may
-    then be overwritten. Initial versions need no wait.
+    The writers of the version contribute when they are done. The readers of the version before contribute when they
+    have left, as the old value may then be overwritten. Initial versions need no wait.
 
-    In `core.example.star` message 0 reads version 4 and 1 reads 2; so they contribute to 5 and 3 when they have left.
-    Messages 2 and 3 need the sum, 1:
+    In `core.example.star` message 0 reads version 4 and message 1 reads version 2, so they contribute to conditions 5
+    and 3 when they have left. Messages 2 and 3 need the sum, version 1:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages.table import messages

@@ -4,25 +4,45 @@
 invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
 compose    one schedule after another: reducescatter then allgather is an allreduce
 split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
-apart      like expand, but pieces of different messages that meet in a step stay different messages
-as_cut     with explicit pieces, for runtimes that cut messages on their own
+expand_separately  like expand, but pieces of different messages that meet in a step stay different messages
+as_cut     give chunks the pieces into which a runtime cuts messages on its own
 merge      several schedules side by side, each for its share of the data
 assemble_parts  several small schedules as one, each on its ranks and its stretch of the data, from its step on
 relabel    renumber the ranks; restrict: only some ranks take part, the others relay
-unjoined   without joints, for runtimes that cannot use switches to multicast or reduce
-clean      without redundant and dead transfers; waste: which these are
+unjoined   remove joints, for runtimes that cannot use switches to multicast or reduce
+clean      remove redundant and dead transfers; waste: find these transfers
 """
 
-from antiphon.core.transform.cutting import apart, expand, pipeline, split
+from antiphon.core.transform.cutting import expand, expand_separately, pipeline, split
 from antiphon.core.transform.joining import compose, merge
-from antiphon.core.transform.pieces import WHOLE, Cuts, Cutting, as_cut
+from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting, as_cut
 from antiphon.core.transform.renaming import relabel, relabel_collective, restrict
 from antiphon.core.transform.reversing import dual, invert
-from antiphon.core.transform.staging import Part, Spans, assemble_parts
+from antiphon.core.transform.staging import Placement, Spans, assemble_parts
 from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
 
 __all__ = [
-    "WHOLE", "Cuts", "Cutting", "Part", "Spans", "Waste", "apart", "as_cut", "assemble_parts", "clean", "compose",
-    "dual", "expand", "invert", "merge", "pipeline", "plain_copies", "relabel", "relabel_collective", "restrict",
-    "split", "unjoined", "waste",
+    "NO_CUTS",
+    "Cuts",
+    "Cutting",
+    "Placement",
+    "Spans",
+    "Waste",
+    "as_cut",
+    "assemble_parts",
+    "clean",
+    "compose",
+    "dual",
+    "expand",
+    "expand_separately",
+    "invert",
+    "merge",
+    "pipeline",
+    "plain_copies",
+    "relabel",
+    "relabel_collective",
+    "restrict",
+    "split",
+    "unjoined",
+    "waste",
 ]  # fmt: skip

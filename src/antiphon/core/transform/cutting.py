@@ -8,8 +8,8 @@ step s.
              step 1  1 -> 2                         step 1  A1: 0 -> 1,  A0: 1 -> 2
                                                     step 2               A1: 1 -> 2
 
-With S steps and p pieces the schedule takes S + p - 1 steps of 1/p of the data. `apart` expands like `expand`, but
-keeps pieces of different messages in steps of their own.
+With S steps and p pieces the schedule takes S + p - 1 steps of 1/p of the data. `expand_separately` expands like
+`expand`, but keeps pieces of different messages in steps of their own.
 """
 
 from __future__ import annotations
@@ -122,17 +122,17 @@ def expand(schedule: Schedule) -> Schedule:
     return replace(finer, step=step)
 
 
-def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
+def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
     """Expand pieces like `expand`, but give pieces of different messages steps of their own.
 
-    If pieces that began in different steps are sent in the same step, that step becomes several, in the order in which
-    they began, so that they remain different messages (docs/program.md). Also return the expanded step of each new
-    step. O(new rows), and a sort of them.
+    If pieces that began in different steps are sent in the same step, that step becomes several steps, in the order in
+    which the pieces began, so that they remain different messages (docs/program.md). Also return the expanded step of
+    each new step. O(new rows), and a sort of them.
 
-    The second pieces sent to rank 0 are sent at the same time as the first ones that it sends:
+    Rank 0 receives the second piece of each message while it sends the first pieces of the result:
 
     >>> from antiphon.core.example import star
-    >>> fine, step = apart(pipeline(star(), 2))
+    >>> fine, step = expand_separately(pipeline(star(), 2))
     >>> fine.step.tolist(), step.tolist()
     ([0, 1, 0, 1, 2, 3, 2, 3], [0, 1, 1, 2])
     """

@@ -1,8 +1,8 @@
 """Combine schedules: one after the other (`compose`) or side by side (`merge`).
 
 Schedules cut the same data differently: a reducescatter among 8 ranks has 8 blocks, an allgather in halves 16 chunks.
-Both operations therefore lay all data end to end on one *line*, mark every border of a block or chunk of either
-schedule, and cut the chunks of both at all marks; then the rows of both refer to the same chunks and can be
+So `compose` and `merge` lay all data end to end on one *line*, mark every border of a block or chunk of either
+schedule, and cut the chunks of both schedules at all marks. Then the rows of both refer to the same chunks and can be
 concatenated.
 
 Example: a reducescatter with chunks [0, 1/2), [1/2, 1) followed by an allgather with thirds. The marks are 0, 1/3, 1/2,
@@ -30,7 +30,7 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
 from antiphon.core.transform.cutting import expand, spread_chunks
 from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
-from antiphon.core.transform.staging import TOO_FINE, Part, Spans, assemble_parts
+from antiphon.core.transform.staging import TOO_FINE, Placement, Spans, assemble_parts
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
@@ -134,8 +134,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     collective if there is one, else a custom relation: ranks that the second uses have its outputs, all others keep
     those of the first.
 
-    Equal numbers of pieces are kept (one pipeline over both is faster than one after the other); different ones are
-    expanded. O(n log n) in new rows.
+    Equal numbers of pieces are retained (one pipeline over both schedules is faster than two pipelines one after the
+    other); different numbers are expanded. O(n log n) in new rows.
 
     >>> from antiphon.core.example import of_rows
     >>> to_one = of_rows("reduce", 3, [(0, 0, 1, 0, 1), (0, 0, 2, 0, 1)], roots=(0,))
@@ -159,9 +159,10 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         before_collective.ranks,
     )
     late = replace(
-        Part.alone(second, lines[1]), start=expand(first).steps if _pieces_differ([first, second]) else first.steps
+        Placement.single_copy(second, lines[1]),
+        start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
     )
-    return assemble_parts([Part.alone(first, lines[0]), late], collective, where)
+    return assemble_parts([Placement.single_copy(first, lines[0]), late], collective, where)
 
 
 def _collective_text(collective: Collective) -> str:
@@ -216,9 +217,9 @@ def _one_line(
 
 def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Schedule:
     """Compose two named collectives among the same ranks."""
-    # Equal pieces stay implicit: one pipeline over both halves is faster than one after the other.
-    alike = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
-    pieces = first.pieces if alike else 1
+    # Equal pieces stay implicit: one pipeline over both schedules is faster than one after the other.
+    equal_pieces = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
+    pieces = first.pieces if equal_pieces else 1
     if pieces == 1:
         first, second = expand(first), expand(second)
     second = plain_copies(second)  # a reduction must not add to what the first left in a relay's cell
@@ -313,7 +314,9 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
         for s, line in zip(schedules, lines, strict=True)
     ]
     collective, where = name_collective(join_relations(each), schedules[0].collective.ranks)
-    return assemble_parts([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where)
+    return assemble_parts(
+        [Placement.single_copy(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where
+    )
 
 
 def _placeholder_chunks(chunks: int) -> Chunks:

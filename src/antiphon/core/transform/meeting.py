@@ -4,7 +4,7 @@
     stretch       an interval of the line between two neighbouring borders of blocks, of any schedule
     contribution  one rank's input on a stretch, named by an id; a set of ids is a sum of them, each once
     pre, post     what each rank has of a stretch at the beginning (a row per id), and must have at the end (a set)
-    want = -1     in a `Relation`: all ids of the block. Here it is written out as a set, like any other
+    want = -1     in a `Relation`: all ids of the block. In this file it is written out as a set, like any other want
 
 Example: an allreduce of two ranks has one stretch, 0. Pre rows (stretch, rank, id) are (0, 0, 0) and (0, 1, 1). Post
 rows (stretch, rank, set) are (0, 0, s) and (0, 1, s), where set s has the ids (0, 1).
@@ -42,19 +42,15 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """A relation on stretches of the line: pre rows (stretch, rank, id) and post rows (stretch, rank, set), sorted.
+    """A relation on stretches of the line."""
 
-    Set s has the ids ids[s], each once. `edges`: where the stretches begin, and the end of the last. `name`: for
-    messages.
-    """
+    edges: Longs  # where the stretches begin, and the end of the last one
+    pre: Rows  # (stretch, rank, id), sorted
+    post: Rows  # (stretch, rank, set), sorted
+    ids: tuple[tuple[int, ...], ...]  # per set its ids, each once
+    name: str  # for messages
 
-    edges: Longs
-    pre: Rows
-    post: Rows
-    ids: tuple[tuple[int, ...], ...]
-    name: str
-
-    def part(self, stretch: int) -> str:
+    def stretch_text(self, stretch: int) -> str:
         """Describe a stretch."""
         length = int(self.edges[-1])
         low, high = (Fraction(int(self.edges[stretch + i]), length) for i in (0, 1))
@@ -116,15 +112,15 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     # first.
     left_keys = first.post.stretch * 2**32 + first.post.rank
     output = np.searchsorted(left_keys, stretch * 2**32 + rank)  # per input of the second: the first's output
-    met = np.zeros(len(stretch), np.bool_)
+    is_output = np.zeros(len(stretch), np.bool_)
     inside = output < len(left_keys)
-    met[inside] = left_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
-    if not met.all():
-        missing = int(np.flatnonzero(~met)[0])
+    is_output[inside] = left_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
+    if not is_output.all():
+        missing = int(np.flatnonzero(~is_output)[0])
         raise Invalid(
-            f"compose: {second.name} takes {second.part(int(stretch[missing]))} at rank {int(rank[missing])}, where "
-            f"{first.name} does not leave it ({_holders_text(first, int(stretch[missing]))}); end the one where the "
-            "other begins, or merge with more groups before composing"
+            f"compose: {second.name} takes {second.stretch_text(int(stretch[missing]))} at rank {int(rank[missing])}, "
+            f"where {first.name} does not leave it ({_holders_text(first, int(stretch[missing]))}); end the one where "
+            "the other begins, or merge with more groups before composing"
         )
     # Stage 2: translate the sets of the second into unions of sets of the first.
     held_set = first.post.content[output]  # per contribution to the second: the set of the first that it holds
@@ -132,7 +128,7 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     sets: dict[tuple[int, ...], int] = {}
     same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
     keys, number = dense(second.post.stretch * len(second.ids) + second.post.content, 2**62)
-    for place, key in enumerate(keys.tolist()):
+    for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
         names = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
         sets_by_name = dict(
@@ -143,11 +139,12 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
         twice = next((a for a, b in pairwise(union) if a == b), None)
         if twice is not None:
             raise Invalid(
-                f"compose: {second.name} would add the contribution {twice} twice to {second.part(stretch_number)}: "
-                f"more than one of those that it combines has it after {first.name}; compose it with what leaves each "
+                f"compose: {second.name} would add the contribution {twice} twice to "
+                f"{second.stretch_text(stretch_number)}: more than one of those that it combines has it after "
+                f"{first.name}; compose it with what leaves each "
                 "of them a sum of its own, or use a collective that copies"
             )
-        keys[place] = sets.setdefault(tuple(union), len(sets))
+        keys[index] = sets.setdefault(tuple(union), len(sets))
     # Stage 3: ranks that the second schedule does not touch keep their results.
     stay = ~np.isin(first.post.rank, used)
     post = Rows(
@@ -217,9 +214,9 @@ def _recognize_kind(stretches: Stretches, members: Longs) -> tuple[str, list[int
     if (sources == m).all() and named_by_rank and (targets == m).all():
         named_kind = "allreduce", [], np.zeros(len(sources), np.int64), 1
     elif (sources == m).all() and named_by_rank and to_each:
-        named_kind = _of_all("reducescatter", "reduce", members, target, target_place)
+        named_kind = _block_per_root("reducescatter", "reduce", members, target, target_place)
     elif each and (targets == m).all():
-        named_kind = _of_all("allgather", "broadcast", members, source, source_place)
+        named_kind = _block_per_root("allgather", "broadcast", members, source, source_place)
     elif each and to_each and len(distinct(source)) == 1:
         named_kind = "scatter", [int(source[0])], target_place, m
     elif each and to_each and len(distinct(target)) == 1:
@@ -229,8 +226,13 @@ def _recognize_kind(stretches: Stretches, members: Longs) -> tuple[str, list[int
     return named_kind
 
 
-def _of_all(unrooted: str, rooted: str, members: Longs, root: Longs, place: Longs) -> tuple[str, list[int], Longs, int]:
-    """Return the kind with a block per member, or the rooted kind with a block per root."""
+def _block_per_root(
+    unrooted: str, rooted: str, members: Longs, root: Longs, place: Longs
+) -> tuple[str, list[int], Longs, int]:
+    """Return the unrooted kind if every member is a root (a block per member), else the rooted kind (one per root).
+
+    `root`: per stretch its root. `place`: per stretch the position of its root among the members.
+    """
     roots = distinct(root)
     if len(roots) == len(members):
         return unrooted, [], place, len(members)

@@ -21,31 +21,30 @@ from antiphon.core.transform.cutting import pipeline
 
 @dataclass(frozen=True)
 class Cuts:
-    """A runtime's rule: in these collectives messages are cut every `piece` bytes, into `most` pieces at most.
+    """A runtime's rule for cutting messages.
 
     Only messages without pieces in the schedule are cut. A piece of a message is forwarded alone only if every other
     message at that rank is the same stretch of data or disjoint from it; otherwise ranks wait for the whole message,
     which then counts as one piece.
     """
 
-    collectives: tuple[str, ...]
-    piece: int
-    most: int
+    collectives: tuple[str, ...]  # kinds of collectives whose messages are cut
+    piece: int  # bytes of a piece
+    most: int  # pieces of a message at most
 
 
-WHOLE = Cuts((), 1, 1)  # cuts nothing
+NO_CUTS = Cuts((), 1, 1)  # cuts nothing
 
 
 class Cutting:
-    """The cut of one schedule as a function of the size; everything independent of the size is computed once. O(n log
-    n)."""
+    """The pieces of one schedule as a function of the size; everything independent of the size is computed once."""
 
     def __init__(self, schedule: Schedule, cuts: Cuts) -> None:
         self.schedule, self.cuts = schedule, cuts
-        self.plain = pieces_of(schedule) == 1
-        rows = np.flatnonzero(self.plain[schedule.chunk] & (schedule.src != schedule.dst))
-        self.idle = schedule.collective.kind not in cuts.collectives or not len(rows) or cuts.most == 1
-        if self.idle:
+        self.in_one_piece = pieces_of(schedule) == 1
+        rows = np.flatnonzero(self.in_one_piece[schedule.chunk] & (schedule.src != schedule.dst))
+        self.cuts_nothing = schedule.collective.kind not in cuts.collectives or not len(rows) or cuts.most == 1
+        if self.cuts_nothing:
             return
         chunk = schedule.chunk[rows].astype(np.int64)
         route = schedule.route[rows] if schedule.route is not None else np.zeros(len(rows), np.int64)
@@ -55,7 +54,7 @@ class Cutting:
         weights, scale = schedule.chunks.weights(schedule.collective)
         self.share = np.zeros(self.messages)
         np.add.at(self.share, self.message, weights[chunk].astype(float) / scale)
-        self.alike = self._find_uniform(rows)
+        self.is_uniform = self._find_uniform(rows)
 
     def _find_uniform(self, rows: Longs) -> Bools:
         """Return per message whether it is one stretch of data and, at both its ends, overlaps no different stretch.
@@ -65,7 +64,7 @@ class Cutting:
 
         >>> from antiphon.core.example import of_rows
         >>> rows = [(0, 0, 0, 1, 0), (0, 1, 0, 1, 0), (0, 0, 0, 2, 0), (1, 1, 1, 2, 0)]
-        >>> Cutting(of_rows("broadcast", 3, rows, roots=(0,), parts=2), Cuts(("broadcast",), 1, 4)).alike
+        >>> Cutting(of_rows("broadcast", 3, rows, roots=(0,), parts=2), Cuts(("broadcast",), 1, 4)).is_uniform
         array([False, False,  True])
         """
         schedule, chunks = self.schedule, self.schedule.chunks
@@ -80,7 +79,7 @@ class Cutting:
         # A message is contiguous if its chunks occupy consecutive places on the line of all chunks.
         is_contiguous = high - low + 1 == count
         stretch = numbered(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
-        alike: Bools = is_contiguous.copy()
+        is_uniform: Bools = is_contiguous.copy()
         # At each end every message that touches a chunk must be the same stretch; otherwise a piece cannot be
         # forwarded alone.
         for end in (schedule.src[rows], schedule.dst[rows]):
@@ -89,19 +88,19 @@ class Cutting:
             first[cell] = stretch[self.message]
             odd = np.zeros(len(first), bool)
             np.logical_or.at(odd, cell, first[cell] != stretch[self.message])
-            np.logical_and.at(alike, self.message, ~odd[cell])
-        return alike
+            np.logical_and.at(is_uniform, self.message, ~odd[cell])
+        return is_uniform
 
     def pieces(self, nbytes: int) -> tuple[int, ...] | None:
         """Return the pieces per chunk at this size; None if nothing is cut."""
-        if self.idle:
+        if self.cuts_nothing:
             return None
         size = np.ceil(self.share * nbytes / self.cuts.piece)
-        count = np.where(self.alike, np.clip(size, 1, self.cuts.most), 1).astype(np.int64)
+        count = np.where(self.is_uniform, np.clip(size, 1, self.cuts.most), 1).astype(np.int64)
         pieces = np.full(len(self.schedule.chunks), self.cuts.most, np.int64)
         np.minimum.at(pieces, self.chunk, count[self.message])
         pieces[np.bincount(self.chunk, minlength=len(pieces)) == 0] = 1
-        pieces = np.where(self.plain, pieces, pieces_of(self.schedule))
+        pieces = np.where(self.in_one_piece, pieces, pieces_of(self.schedule))
         return None if bool((pieces == pieces_of(self.schedule)).all()) else tuple(pieces.tolist())
 
     def at(self, nbytes: int) -> Schedule:

@@ -187,7 +187,7 @@ def _rows_with_data(schedule: Schedule, history: Versions) -> Bools:
         read, write = history.read[rows], history.write[rows]
         reads_data[rows] = has_data[read]
         has_data[write[has_data[read]]] = True
-        # What was in the cell stays in it if the row adds to it, or copies nothing.
-        for stays in (schedule.op[rows] == REDUCE, (schedule.op[rows] == COPY) & ~has_data[read]):
-            has_data[write[stays]] |= has_data[write[stays] - 1]
+        # The old value stays in the cell if the row adds to it, or copies nothing.
+        for retains in (schedule.op[rows] == REDUCE, (schedule.op[rows] == COPY) & ~has_data[read]):
+            has_data[write[retains]] |= has_data[write[retains] - 1]
     return reads_data

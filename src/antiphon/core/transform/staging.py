@@ -1,14 +1,14 @@
-"""Assemble a schedule from parts: copies of small schedules, each on its ranks, its stretches of the data, from its
-step on.
+"""Assemble a schedule from placements: copies of small schedules, each on certain ranks and stretches of the data, from
+a certain step on.
 
-All data are laid end to end on one *line*. A `Part` works on stretches of the line (`Spans`), so it is independent of
-how other parts cut the data: `assemble_parts` cuts the chunks wherever any part has a border, and repeats the rows of
-all parts for the finer chunks. Whether one part leaves the inputs of the next is not checked here; `verify` checks the
-result.
+All data are laid end to end on one *line*. A `Placement` works on stretches of the line (`Spans`), so it is independent
+of how other placements cut the data: `assemble_parts` cuts the chunks wherever any placement has a border, and repeats
+all rows for the finer chunks. Whether the outputs of one placement are the inputs of the next is not checked here;
+`verify` checks the result.
 
-Example: an allgather of 4 ranks from swaps. Part 1, step 0: two copies of a swap of 2 ranks, (0, 1) and (2, 3), on the
-blocks of their ranks. Part 2, step 1: two copies, (0, 2) and (1, 3), each on both blocks of either half. The result has
-4 chunks and 4 + 8 rows (see `assemble_parts`).
+Example: an allgather of 4 ranks from swaps. Placement 1, step 0: two copies of a swap of 2 ranks, (0, 1) and (2, 3), on
+the blocks of their ranks. Placement 2, step 1: two copies, (0, 2) and (1, 3), each on both blocks of either half. The
+result has 4 chunks and 4 + 8 rows (see `assemble_parts`).
 """
 
 from __future__ import annotations
@@ -121,23 +121,19 @@ class Spans:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Copies of a schedule that run at the same time, from step `start` on.
-
-    In copy g, rank i of the schedule is ranks[g, i]; its block b is the data of owner g * blocks + b of `where`; its
-    link l, if links are renamed, is links[g, l].
-    """
+class Placement:
+    """Copies of a schedule that run at the same time."""
 
     schedule: Schedule
-    ranks: Longs
-    where: Spans
-    links: Ints | None = None
-    start: int = 0
+    ranks: Longs  # in copy g, rank i of the schedule is ranks[g, i]
+    where: Spans  # in copy g, block b of the schedule is the data of owner g * blocks + b
+    links: Ints | None = None  # in copy g, link l of the schedule is links[g, l]; None: links keep their numbers
+    start: int = 0  # the first step
 
     @staticmethod
-    def alone(schedule: Schedule, where: Spans) -> Part:
+    def single_copy(schedule: Schedule, where: Spans) -> Placement:
         """Return a part of one copy, with the ranks that the schedule names itself."""
-        return Part(schedule, np.arange(schedule.collective.ranks)[None], where)
+        return Placement(schedule, np.arange(schedule.collective.ranks)[None], where)
 
     @property
     def stop(self) -> int:
@@ -161,7 +157,7 @@ class Part:
         return low, low + np.tile(chunks.share, len(self.ranks)) * unit
 
 
-def assemble_parts(placements: Sequence[Part], target: Collective, spans: Spans, pieces: int = 1) -> Schedule:
+def assemble_parts(placements: Sequence[Placement], target: Collective, spans: Spans, pieces: int = 1) -> Schedule:
     """Assemble all parts into a schedule of `target`, whose block b is owner b of `spans`.
 
     The owners of `spans` cover the whole line, each stretch once. If all parts have the same number of pieces it is
@@ -173,8 +169,9 @@ def assemble_parts(placements: Sequence[Part], target: Collective, spans: Spans,
     >>> from antiphon.core.example import of_rows
     >>> swap = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
     >>> line = Spans.side_by_side(np.ones(4, np.int64))
-    >>> near = Part(swap, np.array([[0, 1], [2, 3]]), line)
-    >>> far = Part(swap, np.array([[0, 2], [1, 3]]), Spans.side_by_side(np.array([2, 2])).take(np.array([0, 1, 0, 1])))
+    >>> near = Placement(swap, np.array([[0, 1], [2, 3]]), line)
+    >>> halves = Spans.side_by_side(np.array([2, 2])).take(np.array([0, 1, 0, 1]))
+    >>> far = Placement(swap, np.array([[0, 2], [1, 3]]), halves)
     >>> schedule = assemble_parts([near, replace(far, start=1)], Collective("allgather", 4), line)
     >>> [column.tolist() for column in (schedule.step[4:], schedule.chunk[4:], schedule.src[4:], schedule.dst[4:])]
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
@@ -202,7 +199,7 @@ def assemble_parts(placements: Sequence[Part], target: Collective, spans: Spans,
     return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
-def _as_plain_copies(placement: Part, keep_pieces: bool) -> Part:
+def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
     """Turn first reductions into copies: a reduction must not add to what an earlier part left in a cell."""
     schedule = plain_copies(placement.schedule)
     if keep_pieces:
@@ -210,7 +207,7 @@ def _as_plain_copies(placement: Part, keep_pieces: bool) -> Part:
     return replace(placement, schedule=schedule if keep_pieces else expand(schedule))
 
 
-def _find_borders(placement: Part) -> tuple[Longs, Longs, Longs]:
+def _find_borders(placement: Placement) -> tuple[Longs, Longs, Longs]:
     """Return the points of the line at which spans begin and end, and at which chunks begin."""
     where = placement.where
     low, high = placement.bounds()
@@ -221,7 +218,7 @@ def _find_borders(placement: Part) -> tuple[Longs, Longs, Longs]:
 
 
 def _cut_rows(
-    placement: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
+    placement: Placement, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of one part, with every chunk cut at all of `cuts`. O(new rows).
 

@@ -29,10 +29,10 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Waste:
-    """Rows that write the value that a cell already has, and rows whose value does not reach an output."""
+    """Rows of a schedule that are not needed."""
 
-    redundant: Longs
-    dead: Longs
+    redundant: Longs  # rows that write the value that the cell already has
+    dead: Longs  # rows whose value does not reach an output
 
     def __bool__(self) -> bool:
         return bool(len(self.redundant) or len(self.dead))
@@ -202,14 +202,14 @@ def waste(schedule: Schedule) -> Waste:
     while len(remaining):
         current = schedule.take(remaining)
         _, is_redundant = _identify_values(current, versions(current))
-        kept_rows = remaining[~is_redundant]
-        smaller = schedule.take(kept_rows)
+        not_redundant = remaining[~is_redundant]
+        smaller = schedule.take(not_redundant)
         is_needed = _find_needed(smaller, versions(smaller))
         redundant.append(remaining[is_redundant])
-        dead.append(kept_rows[~is_needed])
+        dead.append(not_redundant[~is_needed])
         if is_needed.all() and not is_redundant.any():
             break
-        remaining = kept_rows[is_needed]
+        remaining = not_redundant[is_needed]
     nothing = [np.zeros(0, np.int64)]
     return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
 

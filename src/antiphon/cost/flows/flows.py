@@ -23,7 +23,7 @@ from antiphon.core.columns import Ints
 from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import apart
+from antiphon.core.transform import expand_separately
 from antiphon.cost.busy import Log, Utilisation
 from antiphon.cost.flows._path import Walk
 from antiphon.cost.flows.run import Moments, Run
@@ -60,7 +60,7 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
     reduced, note = within_pieces(schedule)
-    fine, steps = apart(reduced)
+    fine, steps = expand_separately(reduced)
     return Flows(fine.sorted(), steps, profiled_topology, loaded_profile, note)
 
 

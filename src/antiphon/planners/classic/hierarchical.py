@@ -28,7 +28,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import Part, Spans, assemble_parts, merge
+from antiphon.core.transform import Placement, Spans, assemble_parts, merge
 from antiphon.errors import Unsupported
 from antiphon.options import Option
 from antiphon.planners.shared.groups import (
@@ -150,13 +150,13 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
     return assemble_parts(placements, collective_among(collective, kind), where)
 
 
-def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Part]:
+def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange, each starting as soon as the one that brings its data is done."""
     stop: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:
         placements.append(
-            Part(
+            Placement(
                 _plan_within(exchange.sizes, direction),
                 seats.rank[exchange.seats].astype(np.int64),
                 exchange.where,

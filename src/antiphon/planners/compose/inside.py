@@ -31,7 +31,7 @@ from antiphon.core.reshape import between, degrade, keep, relabel
 from antiphon.core.schedule import Schedule
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.core.transform import Part, Spans, assemble_parts
+from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.planners.shared.groups import delay_after
@@ -175,8 +175,8 @@ class GroupPlanner:
             return
         line = Spans.side_by_side(np.array([len(receivers)]))
         for first, second in {tuple(min(plans, key=by) for plans in each): None for by in (_ALONE, _PIPED)}:
-            early = Part.alone(first.schedule, Spans.side_by_side(weights))
-            late = Part.alone(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
+            early = Placement.single_copy(first.schedule, Spans.side_by_side(weights))
+            late = Placement.single_copy(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
             schedule = assemble_parts([early, *delay_after([late], [early])], target, line)
             yield _measure_schedule(schedule, machine, f"scatter by {first.planner}, allgather by {second.planner}")
 

@@ -11,8 +11,8 @@ schedule is built.
     alltoall        among groups first (to the rank of one's own number there), then within groups
 
 Which data a group works on is described by spans: intervals of an imagined line on which all data of the collective
-stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a `Part` is
-(schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
+stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a
+`Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
 
 Example: allgather on 2 boxes of 2 ranks. Stage 0: ranks 0 and 2 exchange, 1 and 3 exchange (each two blocks then).
 Stage 1: within boxes, 0 and 1 exchange two blocks each, 2 and 3 likewise.
@@ -32,7 +32,7 @@ import numpy as np
 from antiphon.core.collective import DUAL, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import Part, Spans, assemble_parts
+from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.errors import Unsupported
 from antiphon.planners.compose.inside import GroupPlanner
 from antiphon.planners.compose.split import Split
@@ -93,7 +93,7 @@ class Stage:
     """
 
     level: int
-    placements: tuple[Part, ...]
+    placements: tuple[Placement, ...]
     alone: Fraction
     piped: Fraction
     planners: tuple[str, ...]
@@ -113,7 +113,7 @@ class Stage:
     def steps(self) -> int:
         return max(placement.schedule.steps for placement in self.placements)
 
-    def placed_at(self, start: int) -> list[Part]:
+    def placed_at(self, start: int) -> list[Placement]:
         """Return the parts, beginning in step `start`."""
         return [replace(placement, start=start) for placement in self.placements]
 
@@ -123,7 +123,7 @@ class StagedPlan:
     """A collective by one split: the stages of its levels. `where`: the spans of its blocks."""
 
     split: Split
-    placements: tuple[Part, ...]
+    placements: tuple[Placement, ...]
     stages: tuple[Stage, ...]
     where: Spans
 
@@ -199,7 +199,7 @@ class StagePlanner:
             plan = min(self.inside.plans_for(alike.machine, target), key=AIMS[self.aim])
             # the spans of these groups: group g's block b is owned by number g * blocks + b
             owners = (alike.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
-            placements.append(Part(plan.schedule, groups[alike.groups], where.take(owners), alike.links))
+            placements.append(Placement(plan.schedule, groups[alike.groups], where.take(owners), alike.links))
             # groups run side by side, so the slowest counts; its buffer is a share own / total of the whole
             # collective's
             alone, piped = max(alone, plan.alone * own / total), max(piped, plan.piped * own / total)
@@ -219,7 +219,7 @@ def _buffer_bytes(collective: Collective, length: int) -> Fraction:
 
 def _stage_exchanges(
     plans: StagePlanner, exchange_list: Sequence[Exchange], line: int
-) -> tuple[list[Stage], list[Part]]:
+) -> tuple[list[Stage], list[Placement]]:
     """Plan all exchanges; each starts as soon as the one that brings its data is done."""
     stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
     stages, placements = [], []
@@ -388,12 +388,14 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
     return replace(ahead, placements=placements, planners=planners), replace(second, piped=Fraction(0))
 
 
-def _as_broadcast(placement: Part) -> Part:
+def _as_broadcast(placement: Placement) -> Placement:
     """Turn a scatter into the first part of a broadcast, so that run backwards its root reduces what arrives."""
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     line = Spans.side_by_side(np.array([collective.weights.sum()]))
-    schedule = assemble_parts([Part.alone(placement.schedule, Spans.side_by_side(collective.weights))], target, line)
+    schedule = assemble_parts(
+        [Placement.single_copy(placement.schedule, Spans.side_by_side(collective.weights))], target, line
+    )
     where = placement.where.grouped(np.arange(0, len(placement.where) + 1, collective.blocks))
     return replace(placement, schedule=schedule, where=where)
 
@@ -419,7 +421,7 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
             + suggest_planners(forth.inside.request.topology, collective, "direct", "pairwise")
         )
     stages: list[Stage] = []
-    placements: list[Part] = []
+    placements: list[Placement] = []
     seat = np.argsort(split.seating)  # of the member of each number
     to, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
     # invariant: after a level, each block's holder agrees with its destination in the digits of all levels so far

@@ -17,7 +17,7 @@ The first is exchanged between rank 0 of the pair and rank 0 of the triple, the 
 so on. All ranks of a group carry equal loads.
 
 All data side by side are called the line. A `Spans` (core.transform) says for each of several owners which stretches of
-the line it has. A `Part` is a schedule together with the stretches that it moves and the step in which it starts.
+the line it has. A `Placement` is a schedule together with the stretches that it moves and the step in which it starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import Part, Spans, invert
+from antiphon.core.transform import Placement, Spans, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
@@ -225,7 +225,7 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     return [_stack_exchanges(exchanges_of[path]) for path in sorted(exchanges_of, key=len)]
 
 
-def reverse_parts(placements: Sequence[Part]) -> list[Part]:
+def reverse_parts(placements: Sequence[Placement]) -> list[Placement]:
     """Return the parts of a reducescatter, from those of an allgather on the reversed machine: run backwards, the last
     one first."""
     end = max((placement.stop for placement in placements), default=0)
@@ -236,7 +236,7 @@ def reverse_parts(placements: Sequence[Part]) -> list[Part]:
     ]
 
 
-def delay_after(placements: Sequence[Part], before: Sequence[Part]) -> list[Part]:
+def delay_after(placements: Sequence[Placement], before: Sequence[Placement]) -> list[Placement]:
     """Return the parts of `placements` with later starts: after the end of all parts of `before`."""
     base = max((placement.stop for placement in before), default=0)
     return [replace(placement, start=placement.start + base) for placement in placements]

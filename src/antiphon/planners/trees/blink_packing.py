@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import SharedLimit, Topology
-from antiphon.core.transform import Part, Spans, assemble_parts
+from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
@@ -353,7 +353,7 @@ def three_phases(
         )
     data = Spans.side_by_side(np.array([int(share * denominator) for share, _ in refinement]))
     load: dict[int, Fraction] = defaultdict(Fraction)
-    stages: list[Part] = []
+    stages: list[Placement] = []
     # each part of the data: choose a root in every server, at the part's card if there are cards
     for number, (share, items) in enumerate(refinement):
         trees = [item for item in items if isinstance(item, Tree)]
@@ -369,14 +369,14 @@ def three_phases(
     return assemble_parts(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
 
 
-def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
+def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Placement]:
     """Return the three phases for one part of the data, as schedules with the step in which each starts.
 
     `trees`: per server the root and its tree; `data`: where the part lies in the whole of the data.
     """
     start = max(_tree_height(hops) for _, hops in trees)
     servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
-    stages = [replace(Part.alone(up, data), start=start - up.steps) for up, _ in servers]
+    stages = [replace(Placement.single_copy(up, data), start=start - up.steps) for up, _ in servers]
     # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
     if len(trees) > 1:
         bounds = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
@@ -388,11 +388,11 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
             }
             own_data = data.cut(np.zeros(1, np.int64), bounds[number : number + 1], bounds[number + 1 : number + 2])
             stages += [
-                replace(Part.alone(phase, own_data), start=start + i)
+                replace(Placement.single_copy(phase, own_data), start=start + i)
                 for i, phase in enumerate(_tree_schedules(ranks, middle, star))
             ]
         start += 2
-    return [*stages, *(replace(Part.alone(down, data), start=start) for _, down in servers)]
+    return [*stages, *(replace(Placement.single_copy(down, data), start=start) for _, down in servers)]
 
 
 def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:

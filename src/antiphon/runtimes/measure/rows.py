@@ -13,7 +13,7 @@ from dataclasses import replace
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import busbw_factor
-from antiphon.core.transform import WHOLE, Cuts
+from antiphon.core.transform import NO_CUTS, Cuts
 from antiphon.errors import Unsupported
 from antiphon.registry import find
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, Runtime, sizes_and_type
@@ -28,7 +28,7 @@ def load_runtime(name: str) -> Runtime:
 
 def cuts_of(name: str) -> Cuts:
     """Return how a runtime cuts messages for which the schedule does not set the pieces."""
-    return find("runtime", name).can.cuts or WHOLE
+    return find("runtime", name).can.cuts or NO_CUTS
 
 
 def has_in_place(name: str, kind: str) -> bool:
