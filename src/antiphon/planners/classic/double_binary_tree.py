@@ -32,7 +32,7 @@ from antiphon.planners.shared.rows import (
     rows_to_schedule,
 )
 
-PIECES = 16
+PIECES = 16  # default number of slices
 
 
 def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces = PIECES) -> Iterator[Schedule]:
@@ -70,16 +70,18 @@ def _plan_broadcast(collective: Collective, order: Order) -> Schedule:
     ([(1, 0, 2, 1), (0, 0, 0, 2), (1, 0, 2, 3)], [(1, 1, 3, 2), (0, 1, 0, 3), (1, 1, 3, 1)])
     """
     seats = Seats.in_order(collective, order, collective.roots[0])
-    below = len(seats) - 1
-    seat = np.arange(1, below + 1)
-    parent = _tree_parents(below)
+    last_seat = len(seats) - 1
+    seat = np.arange(1, last_seat + 1)
+    parent = _tree_parents(last_seat)
     # tree 2 is the mirror image of tree 1 (P odd) or tree 1 rotated by one (P even)
-    other = below + 1 - seat if below % 2 == 0 else seat % below + 1
-    name = np.concatenate([[0], other])  # seats of tree 2, so that inner nodes of one tree are leaves in the other
+    other = last_seat + 1 - seat if last_seat % 2 == 0 else seat % last_seat + 1
+    seat_in_tree_2 = np.concatenate(
+        [[0], other]
+    )  # seats of tree 2, so that inner nodes of one tree are leaves in the other
     depth = _tree_depths(parent)
     step = np.concatenate([depth, depth]) - 1
-    src, dst = np.concatenate([parent, name[parent]]), np.concatenate([seat, name[seat]])
-    return rows_to_schedule(collective, seats, step, np.repeat([0, 1], below), src, dst, chunks_per_block=2)
+    src, dst = np.concatenate([parent, seat_in_tree_2[parent]]), np.concatenate([seat, seat_in_tree_2[seat]])
+    return rows_to_schedule(collective, seats, step, np.repeat([0, 1], last_seat), src, dst, chunks_per_block=2)
 
 
 def _tree_parents(number: int) -> Longs:

@@ -1,9 +1,10 @@
 """Recursive halving, then recursive doubling: partners exchange halves, quarters, ..., and back again (Rabenseifner).
 
 Reducescatter by halving: in each of log2 P steps a rank exchanges half of its remaining part with a partner and keeps
-the other half. Allgather by doubling is the reverse. Allreduce on P = 2^k ranks takes 2k steps, and every rank sends
-2 (P-1)/P nbytes, which is optimal. Otherwise P - 2^k ranks fold into a neighbour before and receive the result after:
-two more steps and up to 2 nbytes more (GenTree, section 2.1, there RHD; Thakur, Rabenseifner and Gropp 2005).
+the other half. Allgather by doubling is the reverse. Allreduce on P = 2^k ranks takes 2k steps, and every rank sends 2
+(P-1)/P nbytes, which is optimal. For other P, let 2^k be the largest power below it: P - 2^k ranks give their data to a
+neighbour before (they fold) and receive the result after: two more steps and up to 2 nbytes more (GenTree, section 2.1,
+there RHD; Thakur, Rabenseifner and Gropp 2005).
 
 Example: P = 4, near first: 0-1 and 2-3 exchange halves, 0-2 and 1-3 exchange quarters; then quarters, then halves back.
 """
@@ -49,9 +50,9 @@ def halving_doubling(
 ) -> Iterator[Schedule]:
     """Yield one schedule of O(P^2) transfers.
 
-    Messages of allreduce are runs of memory with both values of `large`, those of allgather and reducescatter, where
-    every rank's part has its place, with "far" only. Broadcast is a binomial scatter and an allgather, reduce the same
-    backwards.
+    Every message of an allreduce is contiguous in memory with both values of `large`. Messages of allgather and
+    reducescatter are contiguous with "far" only, since there the position of every rank's part is prescribed. Broadcast
+    is a binomial scatter and an allgather; reduce is the same backwards.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
@@ -89,7 +90,8 @@ def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedul
     inner = seats.rank[core.seat]
     gathered = _plan_collective(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     exchange = compose(invert(gathered), gathered)
-    place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
-    place[np.argsort(np.argsort(inner))] = digit_reversal(radices) if large == "near" else np.arange(len(inner))
-    runs = replace(exchange, chunk=place[exchange.chunk])
+    # which rank owns which part in between is free: choose it such that messages are contiguous
+    part_of = np.empty(len(inner), np.int32)
+    part_of[np.argsort(np.argsort(inner))] = digit_reversal(radices) if large == "near" else np.arange(len(inner))
+    runs = replace(exchange, chunk=part_of[exchange.chunk])
     return fold_extra_ranks(collective, runs, seats.rank[core.extra], seats.rank[core.partner])

@@ -13,13 +13,16 @@ from antiphon.planners.shared.rows import Seats, rows_to_schedule
 
 
 def one_step(collective: Collective) -> Schedule:
-    """Return one row per (block, holder, receiver) that differ: O(P) per root, O(P^2) else. Any built-in kind."""
+    """Return a row per block, holder and receiver other than the holder, for any built-in collective.
+
+    O(P) rows per root, O(P^2) without roots.
+    """
     relation, members = collective.relation, len(collective.members)
     pre, post = (np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block))
     if collective.kind == "allreduce":
         src, dst = (x.ravel() for x in np.meshgrid(relation.pre_rank, relation.post_rank, indexing="ij"))
         block = np.zeros(members * members, np.int32)
-    elif collective.kind in COMBINING:  # many holders, one taker
+    elif collective.kind in COMBINING:  # many holders, one receiver
         src, block = relation.pre_rank, relation.pre_block
         dst = np.repeat(relation.post_rank, pre)
     else:  # one holder

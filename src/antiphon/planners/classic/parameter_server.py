@@ -1,8 +1,9 @@
 """Parameter servers: one rank collects, reduces and sends back all data; or every rank does so for a part.
 
-`parameter-server` is GenTree's reduce-broadcast (section 2.1): 2 steps, and the server sends and receives (P-1) times
-nbytes, so its links are the bottleneck. `colocated-ps` (sections 2.1 and 3.3): every rank serves 1/P of the data: 2
-steps, and every rank sends 2 (P-1)/P nbytes, the minimum; the price is that P - 1 ranks send to one at once (incast).
+`parameter-server` is the reduce-broadcast of the GenTree paper (docs/planners/switches.md, section 2.1): 2 steps, and
+the server sends and receives (P-1) times nbytes, so its links are the bottleneck. `colocated-ps` (sections 2.1 and
+3.3): every rank serves 1/P of the data: 2 steps, and every rank sends 2 (P-1)/P nbytes, the minimum; the price is that
+P - 1 ranks send to one at once (incast).
 
 Example: allreduce on ranks 0 to 3. By a server: 1, 2, 3 send all their data to 0, which sends the sum back to each.
 Co-located: rank i receives quarter i from all others, and sends its sum back to each.
@@ -38,8 +39,9 @@ Server = Annotated[int | None, Option("the rank that serves (default: the first 
 
 
 def parameter_server(request: Request, *, server: Server = None, pieces: Pieces = 1) -> Iterator[Schedule]:
-    """Yield one schedule of O(P) transfers (allgather, reducescatter: O(P^2)). With pieces the server spreads one while
-    it collects the next.
+    """Yield one schedule of O(P) transfers (allgather, reducescatter: O(P^2)).
+
+    With several pieces the server sends one piece back while it collects the next.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
@@ -57,8 +59,10 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
 
 
 def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
-    """Yield one schedule of O(P^2) transfers: everyone to everyone, twice. Broadcast is a scatter and such an
-    allgather, reduce such a reducescatter and a gather.
+    """Yield one schedule of O(P^2) transfers in two steps.
+
+    An allreduce is a reducescatter and an allgather, each in one step from every rank to every other. A broadcast is a
+    scatter, then that allgather; a reduce is that reducescatter, then a gather.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)

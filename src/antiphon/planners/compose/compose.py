@@ -10,10 +10,10 @@ other planner can plan: splits.py proposes the groups (a split), inside.py plans
 and verifies the plan, stages.py combines these into the whole collective, and rotate.py divides the data so that all
 levels work at once.
 
-Search, for each aim (fewest steps; least time unpipelined; greatest rate, that is bandwidth with many slices):
+For each aim (fewest steps; least time unpipelined; greatest rate, that is, bandwidth with many slices):
 
     1. `_rank_splits`   estimate every split, also with all rotations of its levels at once
-    2. `_best_of`       build the schedules of those with the best estimates, and measure them exactly
+    2. `_best_of`       build the schedules of the splits with the best estimates, and compute their exact times
     3. `_pipeline_plans` choose the number of slices for the message size
 
 Example: 4 boxes of 8 GPUs: candidates are 8x4 (boxes), 4x8 (rails) and both at once, each for half of the data.
@@ -52,7 +52,7 @@ from antiphon.planners.shared.rows import Order, PiecesOrBest, parse_order
 from antiphon.registry import find
 
 EFFORT = 24.0  # default effort: number of classes of groups that are planned
-MOST_BUILT = 2  # plans built per aim
+MOST_BUILT = 2  # plans built per aim, of those with the best estimates
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
 
@@ -110,7 +110,7 @@ def _pipeline_plans(
     """
     if nbytes is None:
         for plan in plans:
-            finer = PIECE_NUMBERS if plan.aim == "rate" and plan.piped < plan.alone else PIECE_NUMBERS[:1]
+            finer = PIECE_NUMBERS if plan.aim == "rate" and plan.pipelined < plan.unpipelined else PIECE_NUMBERS[:1]
             schedules = (plan.in_pieces(depth, ends or 0, search) for depth in (finer if pieces is None else (pieces,)))
             yield from (schedule for schedule in schedules if schedule is not None)
         return
@@ -132,8 +132,11 @@ _TOO_MANY = "option ends: {} parts at each end are more than the plans found her
 
 @dataclass(eq=False)
 class _Search:
-    """The request's options, and the state of the search: `forth` and `back` plan groups on the machine and on the
-    machine with all links reversed, `built` caches measured schedules.
+    """The request's options, and the state of the search.
+
+    `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `why`: the first
+    error of a split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules,
+    by mark. `forth`, `back`: plan groups on the machine, and on the machine with all links reversed.
     """
 
     request: Request
@@ -143,7 +146,7 @@ class _Search:
     turn: bool | None
     given_options: dict[str, Any]
     why: str = ""
-    looked: bool = False  # all splits within the effort were examined
+    all_examined: bool = False
     built: dict[Mark, list[_BuiltPlan]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,7 +165,7 @@ class _Search:
     def spent(self) -> bool:
         """Whether the effort is spent, during the first pass over the splits."""
         effort = EFFORT if self.request.effort is None else self.request.effort
-        return self.forth.tried + self.back.tried >= effort and not self.looked
+        return self.forth.tried + self.back.tried >= effort and not self.all_examined
 
     @staticmethod
     def from_options(
@@ -185,58 +188,58 @@ class _Search:
 
 @dataclass(frozen=True, eq=False)
 class _BuiltPlan:
-    """A schedule with its exact figures: seconds per byte unpipelined (`alone`) and with many slices (`piped`)."""
+    """A schedule with its exact seconds per byte: `unpipelined`, and `pipelined` in the limit of many slices."""
 
     schedule: Schedule
     aim: str
     split: Split
     shares: tuple[Fraction, ...]
     levels: tuple[str, ...]
-    alone: Fraction
-    piped: Fraction
+    unpipelined: Fraction
+    pipelined: Fraction
 
     @property
     def steps(self) -> int:
         return self.schedule.steps
 
     def fastest_for(self, nbytes: int, pieces: int | None, ends: int | None, search: _Search) -> Schedule | None:
-        """Return the schedule with the best pieces and ends for the size, where not set; None if the set ones are
-        impossible.
+        """Return the schedule for a size; `pieces` and `ends` of None are chosen. None if the requested ones
+        are impossible.
         """
-        line = self._make_pipeline(search)
-        sizes = line.choose_sizes(nbytes, pieces, ends)
-        return None if sizes is None else self._with_options(line.to_schedule(sizes), search)
+        pipeline = self._make_pipeline(search)
+        sizes = pipeline.choose_sizes(nbytes, pieces, ends)
+        return None if sizes is None else self._with_options(pipeline.to_schedule(sizes), search)
 
     def in_pieces(self, pieces: int, ends: int, search: _Search) -> Schedule | None:
-        line = self._make_pipeline(search)
-        sizes = line.sizes_with_ends(pieces, ends)
-        return None if sizes is None else self._with_options(line.to_schedule(sizes), search)
+        pipeline = self._make_pipeline(search)
+        sizes = pipeline.sizes_with_ends(pieces, ends)
+        return None if sizes is None else self._with_options(pipeline.to_schedule(sizes), search)
 
     def _make_pipeline(self, search: _Search) -> Pipeline:
         topology, profile = search.request.topology, search.request.profile
         return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
 
-    def _with_options(self, laid_out: tuple[Schedule, EndSizes], search: _Search) -> Schedule:
+    def _with_options(self, schedule_and_sizes: tuple[Schedule, EndSizes], search: _Search) -> Schedule:
         """Attach the options that reproduce the schedule."""
-        schedule, sizes = laid_out
+        schedule, sizes = schedule_and_sizes
         seating = self.split.seating.tolist()
-        plain = seating == sorted(seating)
+        is_sorted = seating == sorted(seating)
         options = {
-            "groups": str(self.split), "order": None if plain else ",".join(map(str, seating)), "best": self.aim,
+            "groups": str(self.split), "order": None if is_sorted else ",".join(map(str, seating)), "best": self.aim,
             **search.given_options, "turn": len(self.shares) > 1, "pieces": sizes.pieces,
             "ends": len(sizes.before) or None,
         }  # fmt: skip
         findings: dict[str, Any] = {"levels": list(self.levels)}
         if len(self.shares) > 1:
             findings["shares"] = [str(share) for share in self.shares]
-        stated = {key: value for key, value in options.items() if value is not None}
-        provenance = {"planner": "compose", "options": stated, "found": findings}
+        stated_options = {key: value for key, value in options.items() if value is not None}
+        provenance = {"planner": "compose", "options": stated_options, "found": findings}
         return replace(schedule, provenance=provenance)
 
 
 def _rank_splits(search: _Search, aim: str) -> list[Plan]:
     """Return the plans of all splits that look best for this aim, by estimate."""
-    looked: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
+    examined: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
     for number, split in enumerate(search.splits):
         # the first split is always examined, so that there is some plan; later passes see the same splits
         if number and search.spent:
@@ -248,17 +251,17 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
         except AntiphonError as error:
             search.why = search.why or str(error)
             continue
-        looked.append((AIMS[aim](plan), number, plan))
-        # rotations balance the loads of levels, which helps only rate and time; with a root levels are unequal anyway
+        examined.append((AIMS[aim](plan), number, plan))
+        # rotations of the levels balance their loads, which improves only rate and time; with a root they cannot
         if search.turn is not False and aim != "steps" and not search.request.collective.roots:
-            with_all = _plan_with_rotations(search, split, aim)
-            if with_all is not None:
-                looked.append((AIMS[aim](with_all), number, with_all))
+            rotated_plan = _plan_with_rotations(search, split, aim)
+            if rotated_plan is not None:
+                examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
     if search.turn:  # required: single-order plans only if there is nothing else
-        looked = [entry for entry in looked if len(entry[2].shares) > 1] or looked
-    search.looked = True
+        examined = [entry for entry in examined if len(entry[2].shares) > 1] or examined
+    search.all_examined = True
     count = 1 if aim == "steps" or search.large else MOST_BUILT
-    return [plan for _, _, plan in sorted(looked, key=lambda entry: entry[:2])[:count]]
+    return [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])[:count]]
 
 
 def _for_size(likely: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[tuple[str, Plan]]:
@@ -283,12 +286,14 @@ def _best_of(search: _Search, aim: str, likely: Sequence[Plan]) -> list[_BuiltPl
 
 
 def _plan_with_rotations(search: _Search, split: Split, aim: str) -> Plan | None:
-    """Return the plan of all cyclic orders of the levels, each with a share of the data; None if that gains nothing."""
-    turned_splits = rotate_levels(split)
-    if len(turned_splits) < 2:
+    """Return the plan in which every cyclic order of the levels carries a share of the data; None if that gains
+    nothing.
+    """
+    rotated_splits = rotate_levels(split)
+    if len(rotated_splits) < 2:
         return None
     try:
-        return share_data([search.stage_split(turned_split, aim) for turned_split in turned_splits])
+        return share_data([search.stage_split(rotated_split, aim) for rotated_split in rotated_splits])
     except AntiphonError:
         return None
 
@@ -305,25 +310,25 @@ def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
 
 
 def _measure_plan(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _BuiltPlan:
-    rate, alone = throughput(schedule, topology), timeline(schedule, topology).total
+    rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.each[0]
     return _BuiltPlan(
-        schedule, aim, first.split, plan.shares, first.descriptions, alone, 1 / rate if rate else Fraction(0)
+        schedule, aim, first.split, plan.shares, first.descriptions, unpipelined, 1 / rate if rate else Fraction(0)
     )
 
 
 def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
-    """Yield the schedule with routes chosen for all groups together: separately planned groups may share a path."""
+    """Yield the schedule with routes chosen for all groups together, as groups planned separately may share a path."""
     if schedule.route is not None and schedule.joint is None and schedule.transfers <= MOST_ROUTED:
         with suppress(AntiphonError):
             yield with_routes(replace(schedule, route=None, routes=NO_ROUTES), topology, "compose")
 
 
 def _distinct_plans(plans: Sequence[_BuiltPlan]) -> list[_BuiltPlan]:
-    """Drop plans with equal figures, keeping the later one, whose aim gets more numbers of pieces."""
+    """Drop plans with equal steps and times, keeping the last one, whose aim is tried in more numbers of pieces."""
     distinct: list[_BuiltPlan] = []
     for plan in plans[::-1]:
-        same = (plan.schedule.steps, plan.alone, plan.piped)
-        if not any((other.schedule.steps, other.alone, other.piped) == same for other in distinct):
+        same = (plan.schedule.steps, plan.unpipelined, plan.pipelined)
+        if not any((other.schedule.steps, other.unpipelined, other.pipelined) == same for other in distinct):
             distinct.append(plan)
     return distinct[::-1]

@@ -1,13 +1,14 @@
 """Plan within groups of ranks; isomorphic groups are planned once and relabelled.
 
 Input are groups of ranks of a machine and a collective within each; output are verified plans for each class of
-isomorphic groups. A group's machine has the links among its ranks and the switches between them; without the switches
-that other ranks may need, if the group stays connected, since traffic within a box should not load what leads out of
+isomorphic groups. A group's machine has the links among its ranks and the switches between them. Switches that other
+ranks may need are left out if the group stays connected, since traffic within a box should not load the links out of
 it. Groups are brought into a canonical form (by BLISS, which numbers isomorphic graphs equally), so that all boxes of a
 cluster are one class, even if their links are numbered differently.
 
-`plans_for` calls the planners of the table in order of effort and keeps the plans that no other beats in steps, time
-and rate (bandwidth with many slices) together; it stops when one meets the lower bounds. All are verified.
+`plans_for` calls the planners of the table one after the other and keeps the undominated plans: those for which no
+other is at least as good in steps, time and rate (bandwidth with many slices). It stops when a plan meets the lower
+bounds. All plans are verified.
 
 Example: 32 boxes of 8 GPUs with equal NVLinks: one machine of 8 ranks is planned, and its plan is placed 32 times.
 """
@@ -38,29 +39,30 @@ from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # plans used of one planner
-MOST_EFFORT = 4_000_000  # planners with more effort are skipped if another has a plan: `trees` above 298 ranks
-RELAYED = 16  # effort factor where some ranks only relay: trees are then grown without symmetries
+MOST_EFFORT = 4_000_000  # planners with more effort are called last, and only if no other has a plan
+RELAY_FACTOR = 16  # on the effort if some ranks only relay: trees are then grown without symmetries
 FEW_RANKS = 32  # in larger groups, use only the first plan of each planner
-_ALONE, _PIPED = attrgetter("alone", "steps", "piped"), attrgetter("piped", "alone", "steps")
+_BY_TIME, _BY_RATE = attrgetter("unpipelined", "steps", "pipelined"), attrgetter("pipelined", "unpipelined", "steps")
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A schedule for one group with its cost per byte, unpipelined (`alone`) and in the limit of many slices
-    (`piped`).
+    """A schedule for one group with its cost per byte, unpipelined (`unpipelined`) and in the limit of many slices
+    (`pipelined`).
     """
 
     schedule: Schedule
     planner: str
     steps: int
-    alone: Fraction
-    piped: Fraction
+    unpipelined: Fraction
+    pipelined: Fraction
 
 
 @dataclass(frozen=True, eq=False)
 class GroupClass:
-    """Isomorphic groups: a machine for all of them, their row numbers (`groups`), and for each group which link of the
-    whole machine corresponds to each link of that machine.
+    """Isomorphic groups. `machine`: one machine that stands for all of them. `groups`: their row numbers.
+
+    `links[i, l]`: the link of the whole machine that is link l of `machine` in the i-th group.
     """
 
     machine: Topology
@@ -70,8 +72,9 @@ class GroupClass:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """One group: its machine (whose link l is link links[l] of the whole machine), its links in canonical order, and a
-    key that isomorphic groups share.
+    """One group. `machine`: its machine, whose link l is link links[l] of the whole machine.
+
+    `order`: its links in canonical order. `key`: equal for isomorphic groups.
     """
 
     machine: Topology
@@ -87,8 +90,8 @@ class GroupPlanner:
         self.request = request
         self.planners = planners
         self._plans: dict[tuple[int, Collective], list[GroupPlan]] = {}
-        self._alike: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
-        self._known: dict[Any, _Group] = {}
+        self._classes: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
+        self._first_of_class: dict[Any, _Group] = {}
         self.tried = 0  # classes of groups planned, once per collective
 
     def classify_groups(self, groups: Longs) -> list[GroupClass]:
@@ -97,9 +100,9 @@ class GroupPlanner:
         O(groups * links), and a run of BLISS for each group with switches.
         """
         mark = groups.shape, groups.tobytes()
-        if mark not in self._alike:
-            self._alike[mark] = list(self._list_classes(groups))
-        return self._alike[mark]
+        if mark not in self._classes:
+            self._classes[mark] = list(self._list_classes(groups))
+        return self._classes[mark]
 
     def _list_classes(self, groups: Longs) -> Iterator[GroupClass]:
         """Yield the classes of isomorphic groups."""
@@ -108,10 +111,10 @@ class GroupPlanner:
         classes: dict[Any, list[int]] = {}
         for at, group in enumerate(all_groups):
             classes.setdefault(group.key, []).append(at)
-        for key, alike in classes.items():
-            first = self._known.setdefault(key, all_groups[alike[0]])
-            members = np.flatnonzero(np.isin(number.ravel(), alike))
-            images = {at: _map_links(first, all_groups[at]) for at in alike}
+        for key, class_rows in classes.items():
+            first = self._first_of_class.setdefault(key, all_groups[class_rows[0]])
+            members = np.flatnonzero(np.isin(number.ravel(), class_rows))
+            images = {at: _map_links(first, all_groups[at]) for at in class_rows}
             yield GroupClass(
                 first.machine, members, np.array([images[int(at)] for at in number.ravel()[members]], np.int32)
             )
@@ -128,17 +131,19 @@ class GroupPlanner:
         """Call the planners until one meets the bounds; return the undominated plans."""
         limit = bound(machine, target)
         candidates: list[GroupPlan] = []
-        met = False
+        is_met = False
         for name in sorted(self.planners, key=lambda name: _planner_effort(name, machine, target) > MOST_EFFORT):
             if candidates and _planner_effort(name, machine, target) > MOST_EFFORT:
                 break
             candidates += self._call_planner(name, machine, target)
-            # bounds are met: no other planner can be better
-            met = any(_is_optimal(plan, limit) for plan in candidates)
-            if met:
+            # once a plan meets the bounds no other planner can be better
+            is_met = any(_is_optimal(plan, limit) for plan in candidates)
+            if is_met:
                 break
-        dealt = list(self._scatter_and_gather(machine, target)) if target.kind == "broadcast" and not met else []
-        best = [plan for plan in _undominated_plans([*dealt, *candidates]) if not verify(plan.schedule, machine).fault]
+        scattered = list(self._scatter_and_gather(machine, target)) if target.kind == "broadcast" and not is_met else []
+        best = [
+            plan for plan in _undominated_plans([*scattered, *candidates]) if not verify(plan.schedule, machine).fault
+        ]
         if not best:
             raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
         return best
@@ -174,7 +179,7 @@ class GroupPlanner:
         except Unsupported:
             return
         line = Spans.side_by_side(np.array([len(receivers)]))
-        for first, second in {tuple(min(plans, key=by) for plans in each): None for by in (_ALONE, _PIPED)}:
+        for first, second in {tuple(min(plans, key=by) for plans in each): None for by in (_BY_TIME, _BY_RATE)}:
             early = Placement.single_copy(first.schedule, Spans.side_by_side(weights))
             late = Placement.single_copy(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
             schedule = assemble_parts([early, *delay_after([late], [early])], target, line)
@@ -183,18 +188,18 @@ class GroupPlanner:
 
 def _measure_schedule(plain: Schedule, machine: Topology, planner: str) -> GroupPlan:
     rate = throughput(plain, machine)
-    piped = 1 / rate if rate else Fraction(0)
-    return GroupPlan(plain, planner, plain.steps, timeline(plain, machine).total, piped)
+    pipelined = 1 / rate if rate else Fraction(0)
+    return GroupPlan(plain, planner, plain.steps, timeline(plain, machine).total, pipelined)
 
 
 def _planner_effort(name: str, machine: Topology, target: Collective) -> float:
     """Return a planner's declared effort on this machine, in units of a transfer."""
-    relayed = RELAYED if len(target.members) < machine.ranks else 1
+    relayed = RELAY_FACTOR if len(target.members) < machine.ranks else 1
     return relayed * effort_of_planner(name, find("planner", name)) * machine.ranks**2
 
 
 def usual_planners() -> tuple[str, ...]:
-    """Return the quick planners of the table that `tune` uses: none that searches or composes."""
+    """Return the planners of the table that `tune` uses and that are quick: none that searches or composes."""
     abilities = {name: entry.can for name, entry in table("planner").items()}
     return tuple(
         name for name, can in abilities.items() if can.tuned and not (can.process or can.costly or can.composes)
@@ -204,13 +209,13 @@ def usual_planners() -> tuple[str, ...]:
 def _is_optimal(plan: GroupPlan, limit: Bound) -> bool:
     """Return whether no plan has fewer steps or takes less time."""
     rate = limit.bytes_per_second
-    return plan.steps <= limit.latency_steps and rate is not None and plan.alone * rate <= 1
+    return plan.steps <= limit.latency_steps and rate is not None and plan.unpipelined * rate <= 1
 
 
 def _undominated_plans(candidates: Sequence[GroupPlan]) -> list[GroupPlan]:
-    """Return the plans that no other beats or equals in steps and in both times; the first of equals."""
+    """Return the plans for which no other is at least as good in steps and both times; of equal plans the first."""
     undominated: list[GroupPlan] = []
-    figures = attrgetter("steps", "alone", "piped")
+    figures = attrgetter("steps", "unpipelined", "pipelined")
     for plan in sorted(candidates, key=figures):
         if not any(all(a <= b for a, b in zip(figures(other), figures(plan), strict=True)) for other in undominated):
             undominated.append(plan)
@@ -225,15 +230,17 @@ def _extract_group(topology: Topology, ranks: Longs) -> _Group:
     number[len(ranks) :] = np.arange(len(ranks), allocation.topology.nodes)
     machine, links = relabel(allocation.topology, number), np.array(allocation.links, np.int32)
     # drop switches that other ranks may need, if the group stays connected without them
-    apart = _others_need(topology, ranks)[np.array(allocation.nodes, np.int64)]
-    if apart.any():
-        leads_out = np.flatnonzero(apart[allocation.topology.link_src] | apart[allocation.topology.link_dst])
+    needed_outside = _others_need(topology, ranks)[np.array(allocation.nodes, np.int64)]
+    if needed_outside.any():
+        leads_out = np.flatnonzero(
+            needed_outside[allocation.topology.link_src] | needed_outside[allocation.topology.link_dst]
+        )
         if len(leads_out) < machine.links:
-            own = degrade(machine, links=leads_out.tolist(), remove=True, name=machine.name)
-            if _is_connected(own):
+            own_machine = degrade(machine, links=leads_out.tolist(), remove=True, name=machine.name)
+            if _is_connected(own_machine):
                 links = links[np.setdiff1d(np.arange(machine.links), leads_out)]
-                joined_part = keep(own, range(own.ranks), name=machine.name)
-                machine, links = joined_part.topology, links[list(joined_part.links)]
+                connected = keep(own_machine, range(own_machine.ranks), name=machine.name)
+                machine, links = connected.topology, links[list(connected.links)]
     if not _is_connected(machine):
         listed = ", ".join(map(str, ranks[:8].tolist())) + (", ..." if len(ranks) > 8 else "")
         raise Unsupported(
@@ -264,9 +271,9 @@ def _canonical_name(machine: Topology) -> tuple[Longs, str]:
     if not machine.switches:
         return np.arange(machine.nodes), ""
     label, key = canonical(machine, [*range(1, machine.ranks + 1), *[0] * machine.switches])
-    named = label.astype(np.int64)
-    named[: machine.ranks] = np.arange(machine.ranks)
-    return named, key
+    numbers = label.astype(np.int64)
+    numbers[: machine.ranks] = np.arange(machine.ranks)
+    return numbers, key
 
 
 def _map_links(first: _Group, other: _Group) -> Ints:

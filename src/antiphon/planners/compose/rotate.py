@@ -5,9 +5,9 @@ level works. If levels have links of their own (the dimensions of a torus, or NV
 data begin at level i and continue cyclically: in each phase every level is busy with another part. The fractions solve
 a small linear program: minimize the largest total load of a level.
 
-Example: an allgather on an n x n torus: the dimension that works second carries n times as much as the first, since
-each rank then passes on a whole row. Half of the data in either order loads both dimensions equally, which takes about
-half the time.
+Example: an allgather on an n x n torus. The dimension that works second carries n times as much as the first, since
+each rank then sends a whole row. Half of the data in either order loads both dimensions equally, which takes about half
+the time.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ import numpy as np
 
 from antiphon.planners.compose.stages import STEP, StagedPlan
 
-Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]  # key of a plan: its groups and planners in words, its figures
-FINEST = 60  # denominator to which shares are rounded
+# key of a plan: its groups and planners in words; its shares, times and steps
+Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]
+SHARE_DENOMINATOR = 60  # shares are rounded to multiples of 1 / 60, which many small denominators divide
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A collective by one split, or by several at once with their shares, and an estimate of its time.
 
-    `alone`, `piped`: estimated seconds per byte, unpipelined and with many slices. The estimate assumes that levels
-    have links of their own; no schedule is built yet.
+    `unpipelined`, `pipelined`: estimated seconds per byte, unpipelined and with many slices. The estimate assumes that
+    levels have links of their own; no schedule is built yet.
     """
 
     each: tuple[StagedPlan, ...]
     shares: tuple[Fraction, ...]
-    alone: Fraction
-    piped: Fraction
+    unpipelined: Fraction
+    pipelined: Fraction
 
     @staticmethod
     def of_one(staged: StagedPlan) -> Plan:
         """Return the plan that uses one order of levels for all data."""
-        return Plan((staged,), (Fraction(1),), staged.cost.alone, staged.cost.piped)
+        return Plan((staged,), (Fraction(1),), staged.cost.unpipelined, staged.cost.pipelined)
 
     @property
     def steps(self) -> int:
@@ -53,20 +54,21 @@ class Plan:
         """Equal for plans with equal figures, by the same planners among the same groups."""
         splits = (str(staged.split) + staged.split.seating.tobytes().hex() for staged in self.each)
         words = tuple(word for staged in self.each for word in staged.descriptions)
-        return (*splits, *words), (*self.shares, self.alone, self.piped, Fraction(self.steps))
+        return (*splits, *words), (*self.shares, self.unpipelined, self.pipelined, Fraction(self.steps))
 
     def seconds(self, nbytes: int) -> float:
         """Estimate the seconds with the best number n of pieces.
 
-        Pipelining takes steps * latency + waiting / n + n * latency; the best n gives 2 * sqrt(waiting * latency).
+        Model: steps * latency + bytes * pipelined + fill / n + n * latency, where fill is the time by which one piece
+        is slower than many. The best n makes the last two terms 2 * sqrt(fill * latency).
         """
-        latency, alone, piped = float(STEP), float(self.alone), float(self.piped)
-        waiting = max(alone - piped, 0.0) * nbytes
-        return self.steps * latency + piped * nbytes + 2 * math.sqrt(waiting * latency)
+        latency, unpipelined, pipelined = float(STEP), float(self.unpipelined), float(self.pipelined)
+        fill = max(unpipelined - pipelined, 0.0) * nbytes
+        return self.steps * latency + pipelined * nbytes + 2 * math.sqrt(fill * latency)
 
 
 def share_data(each: Sequence[StagedPlan]) -> Plan | None:
-    """Return the plan whose shares minimize the load of the fullest level; None where a single plan is best.
+    """Return the plan whose shares minimize the load of the fullest level; None if a single order is best.
 
     The outermost level of plan i is level i of the first plan, and so on cyclically.
     """
@@ -80,11 +82,11 @@ def share_data(each: Sequence[StagedPlan]) -> Plan | None:
         return None
     used = [(staged, share) for staged, share in zip(each, shares, strict=True) if share]
     phases = zip_longest(
-        *([share * stage.alone for stage in staged.stages] for staged, share in used), fillvalue=Fraction(0)
+        *([share * stage.unpipelined for stage in staged.stages] for staged, share in used), fillvalue=Fraction(0)
     )
-    alone = sum((max(phase) for phase in phases), Fraction(0))
-    piped = max(sum((loads[i][j] * shares[i] for i in range(count)), Fraction(0)) for j in range(count))
-    return Plan(tuple(staged for staged, _ in used), tuple(share for _, share in used), alone, piped)
+    unpipelined = sum((max(phase) for phase in phases), Fraction(0))
+    pipelined = max(sum((loads[i][j] * shares[i] for i in range(count)), Fraction(0)) for j in range(count))
+    return Plan(tuple(staged for staged, _ in used), tuple(share for _, share in used), unpipelined, pipelined)
 
 
 def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
@@ -104,5 +106,5 @@ def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
     )  # fmt: skip
     if result.x is None:
         return [Fraction(1), *[Fraction(0)] * (count - 1)]
-    near = [round(max(float(x), 0.0) * FINEST) for x in result.x[:count]]
-    return [Fraction(x, sum(near)) for x in near]
+    rounded = [round(max(float(x), 0.0) * SHARE_DENOMINATOR) for x in result.x[:count]]
+    return [Fraction(x, sum(rounded)) for x in rounded]

@@ -13,7 +13,7 @@ from antiphon.planners.shared.groups import Groups
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """`seating`: the rank at each seat; `groups`: the nested groups of consecutive seats."""
+    """Members in nested groups. `seating`: the rank at each seat. `groups`: the nested groups of consecutive seats."""
 
     seating: Longs
     groups: Groups

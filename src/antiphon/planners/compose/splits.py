@@ -71,8 +71,8 @@ def rotate_levels(split: Split) -> list[Split]:
     out = []
     for first in axes:
         order = axes[first:] + axes[:first]
-        turned_fans = [grid.shape[axis] for axis in order][::-1]
-        out.append(Split(grid.transpose(order).ravel(), Groups.of_fans(turned_fans)))
+        rotated_fans = [grid.shape[axis] for axis in order][::-1]
+        out.append(Split(grid.transpose(order).ravel(), Groups.of_fans(rotated_fans)))
     return out
 
 
@@ -80,8 +80,8 @@ Partition = list[list[int]]
 
 
 def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
-    """Return the groups at every depth of the places that makes several groups, not all single ranks; the widest
-    first.
+    """Return the groups by places, at every depth that makes several groups that are not all single ranks; the largest
+    groups first.
     """
     deepest = max(topology.places[rank].count("/") for rank in members)
     partitions = [groups_at(topology, members, depth) for depth in range(1, min(deepest, MOST_LEVELS) + 1)]
@@ -119,8 +119,8 @@ def _connected_groups(topology: Topology, members: Sequence[int], links: Bools) 
 
 
 def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
-    """Return the partitions into several groups that are not all single ranks, without repetitions; finer ones
-    later.
+    """Return the partitions into several groups that are not all single ranks, each number of groups once,
+    ascending.
     """
     chosen: list[Partition] = []
     for groups in partitions:
@@ -131,7 +131,7 @@ def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Part
 
 
 def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
-    """Return groups within groups, the widest first."""
+    """Return groups within groups: the first partition gives the outermost groups."""
     number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
 
     def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:

@@ -8,11 +8,13 @@ schedule is built.
     allreduce       reducescatter within groups, allreduce among ranks that hold the same data, allgather within groups
     broadcast       the root's group scatters, each holder broadcasts its part among the groups, every group gathers
     reduce          the same backwards
-    alltoall        among groups first (to the rank of one's own number there), then within groups
+    alltoall        among groups first (to the rank with the sender's number in its group), then within groups
 
 Which data a group works on is described by spans: intervals of an imagined line on which all data of the collective
 stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a
 `Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
+Throughout, `forth` plans on the machine and `back` on the machine with all links reversed, for schedules that are then
+run backwards.
 
 Example: allgather on 2 boxes of 2 ranks. Stage 0: ranks 0 and 2 exchange, 1 and 3 exchange (each two blocks then).
 Stage 1: within boxes, 0 and 1 exchange two blocks each, 2 and 3 likewise.
@@ -48,29 +50,30 @@ from antiphon.planners.shared.groups import (
 )
 from antiphon.planners.shared.reach import suggest_planners
 
-SMALL, STEP = 2**14, Fraction(1, 10**6)  # bytes of a small message; assumed latency of a step in seconds
+SMALL = 2**14  # bytes of a small message
+STEP = Fraction(1, 10**6)  # assumed latency of a step, in seconds
 
 
-def small_message_time(steps: int, alone: Fraction) -> Fraction:
+def small_message_time(steps: int, unpipelined: Fraction) -> Fraction:
     """Estimate the time of a small message."""
-    return steps * STEP + alone * SMALL
+    return steps * STEP + unpipelined * SMALL
 
 
 class Cost(Protocol):
-    """Steps, and seconds per byte unpipelined (`alone`) and in the limit of many slices (`piped`)."""
+    """Steps, and seconds per byte unpipelined (`unpipelined`) and in the limit of many slices (`pipelined`)."""
 
     @property
     def steps(self) -> int: ...
     @property
-    def alone(self) -> Fraction: ...
+    def unpipelined(self) -> Fraction: ...
     @property
-    def piped(self) -> Fraction: ...
+    def pipelined(self) -> Fraction: ...
 
 
 AIMS: dict[str, Callable[[Cost], tuple[Fraction | int, ...]]] = {
-    "steps": lambda cost: (small_message_time(cost.steps, cost.alone), cost.piped),
-    "time": attrgetter("alone", "steps", "piped"),
-    "rate": attrgetter("piped", "alone", "steps"),
+    "steps": lambda cost: (small_message_time(cost.steps, cost.unpipelined), cost.pipelined),
+    "time": attrgetter("unpipelined", "steps", "pipelined"),
+    "rate": attrgetter("pipelined", "unpipelined", "steps"),
 }  # sort keys of plans by aim: first the figure to minimize, then tie-breaks
 MOST_TOKENS = 2**22  # maximum number of blocks of an alltoall
 MOST_SPANS = 2**24  # maximum number of intervals of data
@@ -80,25 +83,26 @@ class Sum(NamedTuple):
     """The cost of several stages together."""
 
     steps: int
-    alone: Fraction
-    piped: Fraction
+    unpipelined: Fraction
+    pipelined: Fraction
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
     """What the groups of one level do at the same time.
 
-    `level`: 0 is the outermost. `alone`, `piped`: maximum over the groups of seconds per byte of the whole collective,
-    unpipelined and with many slices. `turned`: run backwards.
+    `level`: 0 is the outermost. `placements`: the schedules of the groups. `unpipelined`, `pipelined`: maximum over the
+    groups of seconds per byte of the whole collective, in one piece and with many slices. `planners`: by placement.
+    `backwards`: whether the stage is run backwards.
     """
 
     level: int
     placements: tuple[Placement, ...]
-    alone: Fraction
-    piped: Fraction
+    unpipelined: Fraction
+    pipelined: Fraction
     planners: tuple[str, ...]
-    turned: bool = False
-    separate: bool = False  # its groups are not part of this level's other stages
+    backwards: bool = False
+    separate: bool = False  # whether its groups are others than those of the level's other stages, so loads do not add
 
     @property
     def description(self) -> str:
@@ -106,7 +110,9 @@ class Stage:
         for placement, planner in zip(self.placements, self.planners, strict=True):
             times = f"{len(placement.ranks)} times " if len(placement.ranks) > 1 else ""
             kind = placement.schedule.collective.kind
-            words.append(f"{times}{DUAL[kind] if self.turned else kind} among {placement.ranks.shape[1]} by {planner}")
+            words.append(
+                f"{times}{DUAL[kind] if self.backwards else kind} among {placement.ranks.shape[1]} by {planner}"
+            )
         return "; ".join(words)
 
     @property
@@ -140,14 +146,14 @@ class StagedPlan:
         seconds: dict[tuple[int, bool], Fraction] = {}
         for stage in self.stages:
             where = stage.level, stage.separate
-            seconds[where] = seconds.get(where, Fraction(0)) + stage.piped
+            seconds[where] = seconds.get(where, Fraction(0)) + stage.pipelined
         return {level: max(load for (at, _), load in seconds.items() if at == level) for level, _ in seconds}
 
     @property
     def cost(self) -> Sum:
         """The cost if levels have links of their own."""
-        alone = sum((stage.alone for stage in self.stages), Fraction(0))
-        return Sum(self.steps, alone, max(self.loads().values()))
+        unpipelined = sum((stage.unpipelined for stage in self.stages), Fraction(0))
+        return Sum(self.steps, unpipelined, max(self.loads().values()))
 
     def schedule(self, collective: Collective) -> Schedule:
         """Build the schedule. Blocks of any weight have equal length here: chunks are fractions of blocks."""
@@ -187,24 +193,30 @@ class StagePlanner:
     def plan_stage(self, level: int, seats: Longs, where: Spans, target: Collective, line: int) -> Stage:
         """Plan the collective `target` within groups, as a stage.
 
-        `seats`: a row per group; `where`: the spans of each group's blocks, one group after the other.
+        `seats`: a row per group. `where`: the spans of each group's blocks, one group after the other. `line`: the
+        length of all data together.
         """
-        placements, alone, piped, planners = [], Fraction(0), Fraction(0), []
+        placements, unpipelined, pipelined, planners = [], Fraction(0), Fraction(0), []
         groups = self.split.seating[seats]
         own, total = (
             _buffer_bytes(target, int(where.lengths[: target.blocks].sum())),
             _buffer_bytes(self.collective, line),
         )
-        for alike in self.inside.classify_groups(groups):
-            plan = min(self.inside.plans_for(alike.machine, target), key=AIMS[self.aim])
+        for group_class in self.inside.classify_groups(groups):
+            plan = min(self.inside.plans_for(group_class.machine, target), key=AIMS[self.aim])
             # the spans of these groups: group g's block b is owned by number g * blocks + b
-            owners = (alike.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
-            placements.append(Placement(plan.schedule, groups[alike.groups], where.take(owners), alike.links))
-            # groups run side by side, so the slowest counts; its buffer is a share own / total of the whole
-            # collective's
-            alone, piped = max(alone, plan.alone * own / total), max(piped, plan.piped * own / total)
+            owners = (group_class.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
+            placements.append(
+                Placement(plan.schedule, groups[group_class.groups], where.take(owners), group_class.links)
+            )
+            # groups run at the same time, so the slowest counts; its buffer is the fraction own / total of that of the
+            # whole collective
+            unpipelined, pipelined = (
+                max(unpipelined, plan.unpipelined * own / total),
+                max(pipelined, plan.pipelined * own / total),
+            )
             planners.append(plan.planner)
-        return Stage(level, tuple(placements), alone, piped, tuple(planners))
+        return Stage(level, tuple(placements), unpipelined, pipelined, tuple(planners))
 
     def plan_exchange(self, exchange: Exchange, line: int) -> Stage:
         """Plan one exchange of an allgather (shared/groups) as a stage."""
@@ -235,21 +247,21 @@ def _stage_exchanges(
 
 def _reverse_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Return the stages run backwards, in reverse order."""
-    return tuple(replace(stage, turned=True) for stage in stages[::-1])
+    return tuple(replace(stage, backwards=True) for stage in stages[::-1])
 
 
-def _blocks_in_seat_order(split: Split, fine: int) -> Spans:
+def _blocks_in_seat_order(split: Split, units: int) -> Spans:
     """Return where each member's block is, if data are in the order of seats."""
-    return Spans.side_by_side(np.full(len(split.seating), fine)).take(np.argsort(split.seating))
+    return Spans.side_by_side(np.full(len(split.seating), units)).take(np.argsort(split.seating))
 
 
 def _stage_allgather(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    fine = units_per_seat(split.groups)
-    line = len(split.seating) * fine
+    units = units_per_seat(split.groups)
+    line = len(split.seating) * units
     stages, placements = _stage_exchanges(
         forth, list_exchanges(split.groups, Spans.side_by_side(np.array([line]))), line
     )
-    return StagedPlan(split, tuple(placements), tuple(stages), _blocks_in_seat_order(split, fine))
+    return StagedPlan(split, tuple(placements), tuple(stages), _blocks_in_seat_order(split, units))
 
 
 def _stage_reducescatter(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
@@ -269,7 +281,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     among = forth.plan_stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
     first, second = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
-    halves = Sum(first.steps + second.steps, first.alone + second.alone, first.piped + second.piped)
+    halves = Sum(first.steps + second.steps, first.unpipelined + second.unpipelined, first.pipelined + second.pipelined)
     down, up = _stage_exchanges(back, inner, line), _stage_exchanges(forth, inner, line)
     # order in time: reducescatter within groups (lowest), then among the outermost groups, then allgathers within
     # groups
@@ -301,8 +313,8 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         raise Unsupported("planner compose: several roots are not planned together; use planner trees")
     flat = Groups.of_parts([Groups.ring(placement.size) for placement in split.groups.subgroups])
     root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
-    fine = _dealing_factor(flat, root)
-    line = len(split.seating) * units_per_seat(flat) * fine
+    dealing_factor = _dealing_factor(flat, root)
+    line = len(split.seating) * units_per_seat(flat) * dealing_factor
     all_spans = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.part_starts()), np.array([placement.size for placement in flat.subgroups])
     home = int(np.searchsorted(starts, root, side="right")) - 1
@@ -335,12 +347,12 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
     # three ways to begin in the root's group: (before, after) the exchange among groups
     stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
     if sizes[home] > 1:
-        alone, own = every[home : home + 1], (root - int(starts[home]),)
-        stage_pairs = [([among(alone, "scatter", own)], gathers(every))]
-        stage_pairs.append(([among(alone, "broadcast", own)], gathers(every[every != home])))
+        home_group, own = every[home : home + 1], (root - int(starts[home]),)
+        stage_pairs = [([among(home_group, "scatter", own)], gathers(every))]
+        stage_pairs.append(([among(home_group, "broadcast", own)], gathers(every[every != home])))
         # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
-            if fine > 1:
+            if dealing_factor > 1:
                 dealt, second = _deal_from_root(forth, np.arange(sizes[home]) + starts[home], own[0], all_spans)
                 stage_pairs.append(([dealt], [*gathers(every[every != home]), second]))
     for ahead, last in stage_pairs:
@@ -362,9 +374,9 @@ def _dealing_factor(groups: Groups, root: int) -> int:
 
 
 def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:
-    """Let a group's root send all data to the others (each its own part and a share of the root's), who then gather.
+    """Let a group's root send all data to the others, which then gather. So each byte leaves the root once.
 
-    So each byte leaves the root once.
+    Each of the others receives its own part and a share of the root's part.
     """
     size = len(seats)
     line = int(all_spans.lengths.sum())
@@ -384,12 +396,12 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
     second = plans.plan_stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
     placements = tuple(_as_broadcast(stage_part) for stage_part in ahead.placements)
     planners = tuple(f"{by}, a part each" for by in ahead.planners)
-    # both stages together: others receive as much as the root sends, which the first one already counts
-    return replace(ahead, placements=placements, planners=planners), replace(second, piped=Fraction(0))
+    # in both stages together the others receive as much as the root sends, which the first stage already counts
+    return replace(ahead, placements=placements, planners=planners), replace(second, pipelined=Fraction(0))
 
 
 def _as_broadcast(placement: Placement) -> Placement:
-    """Turn a scatter into the first part of a broadcast, so that run backwards its root reduces what arrives."""
+    """Return a scatter as the first part of a broadcast, so that its root reduces what arrives when run backwards."""
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     line = Spans.side_by_side(np.array([collective.weights.sum()]))
@@ -401,16 +413,17 @@ def _as_broadcast(placement: Placement) -> Placement:
 
 
 def _stage_reduce(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    turned = Collective("broadcast", collective.ranks, collective.members, collective.roots)
-    broadcast = _stage_broadcast(turned, split, replace(back, collective=turned), forth)
+    broadcast_collective = Collective("broadcast", collective.ranks, collective.members, collective.roots)
+    broadcast = _stage_broadcast(broadcast_collective, split, replace(back, collective=broadcast_collective), forth)
     return replace(
         broadcast, placements=tuple(reverse_parts(broadcast.placements)), stages=_reverse_stages(broadcast.stages)
     )
 
 
 def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    """Stage an alltoall level by level, the outermost first: data for another group go to the rank of one's own
-    number there.
+    """Stage an alltoall level by level, the outermost first.
+
+    Data for another group go to the rank there that has the sender's number in its group.
     """
     if not split.groups.is_even():
         raise Unsupported("planner compose: an alltoall is split into groups of equal size only; use planner flows")

@@ -8,10 +8,11 @@ same chunk.
 
     spread.py   collectives that copy (broadcast, allgather): any rank that has a chunk may forward it
     moves.py    each chunk has one source and one destination (scatter, alltoall): fixed routes, farthest first
-    search.py   several runs as long as the effort lasts, with other numbers of chunks per block (parts), lengths of
+    search.py   several runs as long as the effort lasts, with different numbers of chunks per block (parts), lengths of
                 steps (pace) and random seeds; the fastest is used
 
-Reducing collectives run the dual on the reversed machine backwards; allreduce is a reducescatter and an allgather.
+A collective that reduces is planned as its dual (allgather for reducescatter) on the reversed machine, and that plan is
+run backwards; allreduce is a reducescatter and an allgather.
 
 Example: broadcast of 3 chunks from rank 0 along 0 - 1 - 2: step 1 brings chunk a to 1; step 2 brings b to 1 and a to 2;
 step 3 brings c to 1 and b to 2; step 4 brings c to 2: a pipeline, found without planning it.
@@ -74,21 +75,21 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
             "paces": [run.pace for run in runs],
         }
         options = {"parts": runs[0].part_count, "pace": runs[0].pace}
-        stated = {} if limits is None else {"bound": limits.plan_json()}
-        made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated}
+        stated_bound = {} if limits is None else {"bound": limits.plan_json()}
+        made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated_bound}
         yield replace(schedule, provenance=made_by)
 
 
 def _plan_collective(
     request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
-    """Plan a collective, one that combines as its dual on the reversed machine run backwards."""
+    """Plan a collective; one that reduces is planned as its dual on the reversed machine, run backwards."""
     topology, collective = request.topology, request.collective
     if collective.kind not in COMBINING:
         yield from _plan_spreading(topology, collective, request, part_count, pace)
         return
-    turned = dual(collective)[0]
-    for schedule, runs in _plan_spreading(reverse(topology), turned, request, part_count, pace):
+    dual_collective = dual(collective)[0]
+    for schedule, runs in _plan_spreading(reverse(topology), dual_collective, request, part_count, pace):
         yield replace(invert(schedule), collective=collective), runs
 
 
@@ -128,12 +129,12 @@ def _choose_runs(search: Search, request: Request, part_count: int | None, pace:
 def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: PricedRun) -> Schedule:
     """Return the schedule of a run; hops become routes where ends do not determine them."""
     run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
-    direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
+    is_direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
     hop = narrow(run.hop)
     return Schedule(
         collective, result.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
         np.full(len(hop), COPY, np.uint8),
-        route=None if direct else hop, routes=NO_ROUTES if direct else hops.routes,
+        route=None if is_direct else hop, routes=NO_ROUTES if is_direct else hops.routes,
     )  # fmt: skip
 
 

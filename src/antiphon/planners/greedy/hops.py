@@ -21,8 +21,8 @@ from antiphon.core.columns import Bools, Floats, Longs, pointers, ranges
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
-MANY = 256  # above this many ranks not all pairs of ranks behind switches are hops
-SHIFTS = 48  # number of distances in rank numbers that are then kept per kind
+MANY_RANKS = 256  # on more ranks not all pairs of ranks behind switches are hops
+MOST_SHIFTS = 48  # number of distances in rank numbers (shifts) that are then kept per kind
 FAR = 2**20  # distance of switches that cannot be reached
 
 
@@ -30,9 +30,9 @@ FAR = 2**20  # distance of switches that cannot be reached
 class Batch:
     """A batch of hops: numbers, ends, and the resources (links, shared limits) that they load.
 
-    `every`: 0, 1, ..., one per hop. `loaded`: resources of hop i from ptr[i] on; `order` sorts its entries by resource.
-    `shared`: several hops load the same resource. `plain`: each hop is a single link that no other loads; then
-    loaded[i] belongs to hop i.
+    `every`: 0, 1, ..., one per hop. `loaded`: the resources that hop i loads are its entries from ptr[i] on. `order`:
+    the order of these entries by resource. `shared`: whether several hops load the same resource. `plain`: whether each
+    hop is a single link that no other hop loads, so that loaded[i] belongs to hop i.
     """
 
     every: Longs
@@ -159,11 +159,11 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
     runs: list[Longs] = []
-    for alike in np.split(rows, cuts):  # parallel hops go to different sets
-        run = alike[np.lexsort((alike, src[alike]))]
+    for parallel_run in np.split(rows, cuts):  # parallel hops go to different sets
+        run = parallel_run[np.lexsort((parallel_run, src[parallel_run]))]
         new = np.append(True, src[run][1:] != src[run][:-1])
-        place = np.arange(len(run)) - np.maximum.accumulate(np.where(new, np.arange(len(run)), 0))
-        runs += [run[place == number] for number in range(int(place.max(initial=-1)) + 1)]
+        occurrence = np.arange(len(run)) - np.maximum.accumulate(np.where(new, np.arange(len(run)), 0))
+        runs += [run[occurrence == number] for number in range(int(occurrence.max(initial=-1)) + 1)]
     runs.sort(key=len, reverse=True)
     sets: list[list[Longs]] = []
     sends: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
@@ -183,12 +183,12 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
 
 
 def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Longs, Routes]:
-    """Return for every pair of ranks behind switches the best paths: widest ends first, then shortest."""
+    """Return for every pair of ranks behind switches the best paths: of those with the widest ends, the shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     out = _ports_of(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
     into = _ports_of(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
-    far, switch_links = _switch_distances(topology, wide)
+    distance, switch_links = _switch_distances(topology, wide)
     chosen: list[tuple[Longs, Longs, Longs]] = []
     tally: dict[tuple[float, int], list[int]] = {}
     by_shift: list[tuple[tuple[float, int], Longs, Longs]] = []
@@ -199,27 +199,27 @@ def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> t
         usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
         a, b = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
         first, last = np.where(usable, dst[a] - ranks, 0), np.where(usable, src[b] - ranks, 0)
-        long = np.where(usable, far[first, last] + 2, FAR)
-        usable &= long < FAR
-        broad = np.where(usable, np.minimum(narrow[a], narrow[b]), 0.0)
+        length = np.where(usable, distance[first, last] + 2, FAR)
+        usable &= length < FAR
+        path_width = np.where(usable, np.minimum(narrow[a], narrow[b]), 0.0)
         # per hop keep only its broadest ports, and of these the shortest ways
-        best = broad.max(axis=(1, 2), initial=0.0, keepdims=True)
-        usable &= broad >= best
-        long = np.where(usable, long, FAR)
-        usable &= long == long.min(axis=(1, 2), initial=FAR, keepdims=True)
+        best = path_width.max(axis=(1, 2), initial=0.0, keepdims=True)
+        usable &= path_width >= best
+        length = np.where(usable, length, FAR)
+        usable &= length == length.min(axis=(1, 2), initial=FAR, keepdims=True)
         where = np.nonzero(usable)
-        for breadth, length in set(zip(broad[where].tolist(), long[where].tolist(), strict=True)):
-            matching = (broad[where] == breadth) & (long[where] == length)
-            key = (breadth, int(length))
+        for breadth, best_length in set(zip(path_width[where].tolist(), length[where].tolist(), strict=True)):
+            matching = (path_width[where] == breadth) & (length[where] == best_length)
+            key = (breadth, int(best_length))
             by_shift.append((key, a[where][matching], b[where][matching]))
             tally.setdefault(key, []).append(len(by_shift) - 1)
     for of_key in tally.values():
         numbers = of_key
         # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
-        if ranks > MANY and len(of_key) > SHIFTS:
+        if ranks > MANY_RANKS and len(of_key) > MOST_SHIFTS:
             full = max(len(by_shift[number][1]) for number in of_key)
             broadest = [number for number in of_key if 2 * len(by_shift[number][1]) >= full]
-            picked = np.unique(np.rint(np.geomspace(1, max(len(broadest) // 2, 1), SHIFTS // 2)).astype(int) - 1)
+            picked = np.unique(np.rint(np.geomspace(1, max(len(broadest) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
             numbers = sorted({*(broadest[at] for at in picked), *(broadest[-1 - at] for at in picked)})
         chosen += [(src[by_shift[n][1]], dst[by_shift[n][2]], np.stack(by_shift[n][1:])) for n in numbers]
     if not chosen:
@@ -227,7 +227,7 @@ def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> t
         return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
     first, last = np.concatenate([k[0] for k in chosen]), np.concatenate([k[1] for k in chosen])
     ends = np.concatenate([k[2] for k in chosen], axis=1)
-    return first, last, _switch_paths(topology, ends[0], ends[1], far, switch_links)
+    return first, last, _switch_paths(topology, ends[0], ends[1], distance, switch_links)
 
 
 def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
@@ -259,21 +259,21 @@ def _switch_distances(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
     return far, switch_links
 
 
-def _switch_paths(topology: Topology, first: Longs, last: Longs, far: Longs, switch_links: Longs) -> Routes:
+def _switch_paths(topology: Topology, first: Longs, last: Longs, distance: Longs, switch_links: Longs) -> Routes:
     """Return the paths of hops with these first and last links; equally short paths are used alternately."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     at, goal = dst[first] - ranks, src[last] - ranks
     columns, owners = [first], [np.arange(len(first))]
-    turn = src[first] + dst[last]
+    alternation = src[first] + dst[last]
     moving = np.flatnonzero(at != goal)
     while len(moving):
         offered = switch_links[at[moving]]
         # each offered link's remaining distance; those that come nearer to the goal are on a shortest path
-        ahead = far[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
-        good = (offered >= 0) & (ahead == far[at[moving], goal[moving]][:, None] - 1)
-        place = turn[moving] % good.sum(axis=1)
-        next_link = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > place[:, None]).argmax(axis=1)]
+        ahead = distance[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
+        good = (offered >= 0) & (ahead == distance[at[moving], goal[moving]][:, None] - 1)
+        choice = alternation[moving] % good.sum(axis=1)
+        next_link = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > choice[:, None]).argmax(axis=1)]
         columns.append(next_link)
         owners.append(moving)
         at[moving] = dst[next_link] - ranks

@@ -24,8 +24,8 @@ from antiphon.planners.greedy.hops import Hops
 class Level:
     """The islands for one kind of hops: `label` has the island of each rank.
 
-    `strict`: the links into islands are the bottleneck, so no chunk may enter twice. `gate`: the links that enter
-    island i from outside are the entries from ptr[i] on.
+    `strict`: whether the links into islands are the bottleneck, so that no chunk should enter twice. `gate`: the links
+    that enter island i from outside are the entries from ptr[i] on.
     """
 
     label: Longs

@@ -4,7 +4,7 @@ first.
 Input are the routes of all chunks (hops from rank to rank); output are the transfers of each step. In every step the
 chunks under way are served by number of remaining hops, the most first (ties at random); a chunk advances one hop if
 the links of that hop have room for it in this step. Serving the farthest first is the classic rule for
-store-and-forward routing: near chunks can catch up, far ones cannot.
+store-and-forward routing: chunks with few remaining hops can wait, those with many would arrive last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Moving:
         steps: list[Longs] = []
         hops: list[Longs] = []
         chunks: list[Longs] = []
-        over, min_length, number, work = 0.0, 1.0, 0, 0
+        elapsed, min_length, number, work = 0.0, 1.0, 0, 0
         while True:
             active = np.flatnonzero(begin < end)
             if not len(active):
@@ -40,7 +40,7 @@ class Moving:
             work += len(active)
             # least time for the remaining load: steps shorten again towards the end
             time_left = float((load[load > 0] / self.rate[load > 0]).max(initial=0.0))
-            length = max(min_length, float(int(min(1 + over * pace.first, time_left * pace.last))))
+            length = max(min_length, float(int(min(1 + elapsed * pace.first, time_left * pace.last))))
             order = active[np.lexsort((self.rng.random(len(active)), begin[active] - end[active]))]
             hop = self.routes.hop[begin[order]]
             has_room = self._has_room(hop, np.floor(self.rate * length + 1e-9))
@@ -53,13 +53,13 @@ class Moving:
             steps.append(np.full(len(chunk), number))
             hops.append(hop)
             chunks.append(chunk)
-            over, min_length, number = over + length, 1.0, number + 1
-        nothing = np.zeros(0, np.int64)
-        step, by, chunk_numbers = (np.concatenate([nothing, *columns]) for columns in (steps, hops, chunks))
-        return Run(step, by, chunk_numbers, work=work)
+            elapsed, min_length, number = elapsed + length, 1.0, number + 1
+        empty = np.zeros(0, np.int64)
+        step, hop_numbers, chunk_numbers = (np.concatenate([empty, *columns]) for columns in (steps, hops, chunks))
+        return Run(step, hop_numbers, chunk_numbers, work=work)
 
     def _loads_of(self, hop: Longs) -> tuple[Longs, Longs]:
-        """Return what these hops load, and for each entry the place of its hop."""
+        """Return the resources that these hops load, and for each entry the index of its hop."""
         load_counts = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
         return self.hops.loaded[ranges(self.hops.ptr[hop], load_counts)], np.repeat(np.arange(len(hop)), load_counts)
 
@@ -67,7 +67,7 @@ class Moving:
         """Return which of these hops have room, served in this order."""
         loaded, owner = self._loads_of(hop)
         order = np.argsort(loaded, kind="stable")
-        late = places(loaded[order]) >= room[loaded[order]]
+        without_room = places(loaded[order]) >= room[loaded[order]]
         has_room = np.ones(len(hop), np.bool_)
-        has_room[owner[order[late]]] = False
+        has_room[owner[order[without_room]]] = False
         return has_room

@@ -12,8 +12,8 @@ brings (`_pick_chunks`): one that only a single island (islands.py: ranks joined
 destination's island, else any; of two random candidates the one with fewer copies ("power of two choices", an
 inexpensive form of rarest first).
 
-State: `had` (chunks of each rank before the step), `lack` (now), `absent` per kind (what islands lack), `spread`
-(copies of each chunk).
+State: `had`, the chunks of each rank before the step; `lack`, those that it lacks now; `absent`, per kind, those that
+each island lacks; `spread`, per kind, the number of copies of each chunk (of islands, where these are no single ranks).
 
 Example: three chunks a, b, c from rank 0 along 0 - 1 - 2. Step 0 brings a to 1, step 1 b to 1 and a to 2, step 2 c to 1
 and b to 2, step 3 c to 2.
@@ -32,8 +32,11 @@ from antiphon.planners.greedy.islands import Level
 from antiphon.planners.greedy.ways import ChunkRoutes
 
 SHARE = 2  # a hop takes 1 / SHARE of its remaining room at once
-CELLS = 4096  # chunks that a batch takes at once, unless it has more hops
-BATCH, WORDS, PICK = 80, 400, 40  # effort: units per batch; words of sets per unit; words per chunk that a hop takes
+MOST_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has more hops
+# effort, see `work_of`:
+BATCH = 80  # units per batch
+WORDS = 400  # words of sets per unit
+PICK = 40  # as many words as choosing a chunk costs
 PASSES = 24  # passes over the batches of a kind per chunk that a hop may bring in a step
 NOTHING = np.zeros(0, np.int64)
 
@@ -42,8 +45,10 @@ NOTHING = np.zeros(0, np.int64)
 class Pace:
     """Limits of the length of a step, in whole slots, at least one.
 
-    At most `first` times the time elapsed, `last` times the least time remaining, and 1 + `rise` times the number of
-    the step.
+    A step lasts at most
+        `first` times the time elapsed,
+        `last` times the least time remaining,
+        1 + `rise` times the number of the step.
     """
 
     rise: float
@@ -55,7 +60,8 @@ class Pace:
 class Task:
     """Which rank has and which needs each chunk (as sets of bits); all chunks count as equal in size.
 
-    `allowed`: the chunks that each rank may be given (None: all). `routes`: of the chunks, if these are fixed.
+    `allowed`: the chunks that each rank may be given (None: all). `routes`: fixed routes of the chunks, if they have
+    any.
     """
 
     ranks: int
@@ -74,7 +80,9 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The transfers: step, hop, chunk. `stuck`: ranks that lack something that no hop can bring them.
+    """The transfers of a simulation, as columns: step, hop, chunk.
+
+    `stuck`: ranks that lack something that no hop can bring them.
 
     `work`: effort in units of about a microsecond: a constant per batch, plus the words of its sets.
     """
@@ -95,7 +103,7 @@ class Spreading:
     """One run of the simulation."""
 
     def __init__(self, hops: Hops, task: Task, levels: tuple[Level, ...], slot: float, seed: int) -> None:
-        """`slot`: the capacity that brings one chunk per slot."""
+        """`slot`: the capacity of a link that carries one chunk per slot."""
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
@@ -105,8 +113,8 @@ class Spreading:
         )  # now, among the chunks that it may be given
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
         # per kind: the chunks that only a single island has; these are the most urgent
-        self.alone = [_in_one(sets) for sets in island_sets]
-        self.lonely = [bool(alone.any()) for alone in self.alone]
+        self.unique = [_in_one(sets) for sets in island_sets]
+        self.has_unique = [bool(alone.any()) for alone in self.unique]
         self.absent = [
             ~sets for sets in island_sets
         ]  # by kind: what its islands lack; unused where they are single ranks
@@ -118,16 +126,16 @@ class Spreading:
         self.sets = np.empty((2, widest, task.have.shape[1]), np.uint64)  # buffers, reused
 
     def run(self, pace: Pace) -> Run:
-        """Run until nobody lacks anything, or nothing more can be brought.
+        """Run until no rank lacks anything, or nothing more can be brought.
 
         O(chunks brought * chunks / 64), and some columns for every batch and step.
         """
         step: list[Longs] = []
-        over, strict, number, min_length = 0.0, True, 0, 1.0
+        elapsed, strict, number, min_length = 0.0, True, 0, 1.0
         while self.missing.any():
             # the step length: limited by the time elapsed (a long step early would leave most ranks without anything to
             # give) and by the time remaining (a long last step would leave most links idle)
-            longest = min(1 + pace.rise * number, over * pace.first)
+            longest = min(1 + pace.rise * number, elapsed * pace.first)
             if longest >= 2:
                 longest = min(longest, self._slots_left() * pace.last)
             length = max(min_length, float(int(longest)))
@@ -137,11 +145,12 @@ class Spreading:
             if moved:
                 step.append(np.full(sum(moved), number))
                 number += 1
-                over += length
+                elapsed += length
                 min_length = 1.0
                 self._end_step(before)
             elif strict:
-                strict = False  # an island's chunk may not reach all its ranks from within: allow it to come again
+                # some ranks of an island may not be reachable from within it: allow chunks to enter it again
+                strict = False
             # nothing moved because no hop has room for a whole chunk in so short a step: double it
             elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
                 min_length = 2 * length
@@ -171,27 +180,28 @@ class Spreading:
         self.missing -= np.bincount(to, minlength=self.task.ranks)
 
     def _run_step(self, length: float, strict: bool) -> None:
-        """Simulate one step of this many slots. `strict`: no chunk may enter an island twice where that is the
-        bottleneck.
+        """Simulate one step of this many slots.
+
+        `strict`: no chunk may enter an island twice if the links into it are the bottleneck.
         """
         room = np.floor(self.rate * length + 1e-9)
-        # widest level last: narrow hops between islands choose first, what they bring can still be spread inside in
+        # the widest kind last: narrow hops between islands choose first, since what they bring is then spread inside in
         # later steps
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
             max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
-            alike = self.levels[kind].trivial and all(batch.plain for batch in batches)
+            is_uniform = self.levels[kind].trivial and all(batch.plain for batch in batches)
             # the common simple case: every hop has links of its own and brings at most one chunk at a time; no room to
             # account for
-            singly = alike and max_room < 2 * SHARE
-            if singly and room[batches[0].loaded[0]] < 1:
+            one_at_a_time = is_uniform and max_room < 2 * SHARE
+            if one_at_a_time and room[batches[0].loaded[0]] < 1:
                 continue
             open_ = [batch.every for batch in batches]  # hops that may bring more in this step
             open_batches = np.arange(len(batches))
-            for _ in range(max_room if singly else max_room * max(1, -(-PASSES // len(batches)))):
+            for _ in range(max_room if one_at_a_time else max_room * max(1, -(-PASSES // len(batches)))):
                 before = len(self.rows)
                 for at in self.rng.permutation(open_batches)[:PASSES].tolist():
-                    if singly:
+                    if one_at_a_time:
                         open_[at] = self._send_single(kind, batches[at], open_[at])
                     else:
                         open_[at] = self._send_batch(kind, batches[at], open_[at], room, strict)
@@ -213,13 +223,13 @@ class Spreading:
             at, dst, chunk, every_hop = at[successful], dst[successful], chunk[successful], False
             if not len(at):
                 return at
-        place, bit = locate_bits(self.lack, dst, chunk)
-        self.lack.reshape(-1)[place] ^= bit
+        word_index, bit = locate_bits(self.lack, dst, chunk)
+        self.lack.reshape(-1)[word_index] ^= bit
         self._note_arrivals(batch.hop if every_hop else batch.hop[at], dst, chunk)
         return at
 
     def _offered_chunks(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
-        """Return what these ranks had that those lack, and a second buffer."""
+        """Return, per hop, what src[i] had that dst[i] lacks, and a second buffer of this shape."""
         offered, other = self.sets[0, : len(src)], self.sets[1, : len(src)]
         self.had.take(src, axis=0, out=offered, mode="clip")  # mode clip writes straight into the buffer
         offered &= self.lack.take(dst, axis=0, out=other, mode="clip")
@@ -235,7 +245,7 @@ class Spreading:
             return at
         src, dst, space = batch.src[at], batch.dst[at], space[at]
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing
-        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
+        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, MOST_AT_ONCE // len(at)))
         offered, other = self._offered_chunks(src, dst)
         self.work += BATCH // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
         level = self.levels[kind]
@@ -257,14 +267,15 @@ class Spreading:
         return at
 
     def _pick_chunks(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
-        """Pick chunks of each set (possibly repeated): best one that no other island has, then one new to this
-        island, then any.
+        """Pick chunks of each set (possibly repeated).
+
+        A chunk that only one island has comes first, then one that is new to the destination's island, then any.
         """
-        if not self.lonely[kind]:
+        if not self.has_unique[kind]:
             chunk = self._pick_rarer(kind, fresh, per_hop)
         else:
-            chunk = any_of(fresh & self.alone[kind], self.rng, per_hop)
-            # two hops must not both fetch the only island's same chunk: the second draws again among all chunks
+            chunk = any_of(fresh & self.unique[kind], self.rng, per_hop)
+            # two hops must not both bring the same such chunk: the second draws again among all chunks
             flat = chunk.reshape(-1)
             flat[~_first_occurrences(flat)] = -1
             rest = np.flatnonzero((chunk < 0).any(axis=0))
@@ -285,7 +296,7 @@ class Spreading:
         return np.where(spread[second] < spread[first], second, first)
 
     def _bring_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
-        """Let each hop bring of its picked chunks what it has room for, nothing twice."""
+        """Let each hop bring those of its picked chunks that it has room for, no chunk twice to a rank."""
         brought = self._accept_chunks(kind, batch, at, chunk, space, room)
         row, column = np.nonzero(brought)
         used = brought.sum(axis=0)
@@ -299,19 +310,19 @@ class Spreading:
         self._note_arrivals(batch.hop[hop], batch.dst[hop], chunk[row, column])
 
     def _note_arrivals(self, hop: Longs, to: Longs, chunk: Longs) -> None:
-        """Record that these hops brought these chunks to those ranks."""
+        """Record that hop[i] brought chunk[i] to rank to[i]."""
         self.rows.append((hop, chunk))
         for number, level in enumerate(self.levels):
             new = chunk
             if not level.trivial:
                 into = level.label[to]
-                fresh = contains_chunks(self.absent[number], into, chunk)
-                into, new = into[fresh], chunk[fresh]
+                is_new = contains_chunks(self.absent[number], into, chunk)
+                into, new = into[is_new], chunk[is_new]
                 remove_chunks(self.absent[number], into, new)
             np.add.at(self.spread[number], new, 1)
-            if self.lonely[number]:  # no longer in a single island
-                remove_chunks(self.alone[number], np.zeros_like(new), new)
-                self.lonely[number] = bool(self.alone[number].any())
+            if self.has_unique[number]:  # no longer in a single island
+                remove_chunks(self.unique[number], np.zeros_like(new), new)
+                self.has_unique[number] = bool(self.unique[number].any())
 
     def _accept_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
         """Return which of these chunks (a row per draw, a column per hop) are brought."""
@@ -322,14 +333,14 @@ class Spreading:
         if not level.trivial:  # each chunk enters an island once
             row, column = np.nonzero(brought)
             # one number for each pair (island, chunk)
-            named = level.label[dst[column]] * self.task.chunks + chunk[row, column]
-            brought[row, column] = _first_occurrences(named)
+            island_and_chunk = level.label[dst[column]] * self.task.chunks + chunk[row, column]
+            brought[row, column] = _first_occurrences(island_and_chunk)
         lack = self.lack.reshape(-1)
         # draw by draw, since a later draw may repeat a chunk of an earlier one: after the first it is no longer lacking
-        for good, place, bit in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
-            word = lack[place]
+        for good, word_index, bit in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
+            word = lack[word_index]
             np.logical_and(good, word & bit != 0, out=good)
-            lack[place] = word ^ bit * good
+            lack[word_index] = word ^ bit * good
         return brought
 
 
@@ -358,7 +369,7 @@ def _in_one(rows: Words) -> Words:
 
 
 def _hops_with_room(batch: Batch, at: Longs, room: Floats) -> Bools:
-    """Return which of these hops have room, served in order, where several load the same."""
+    """Return which of these hops have room if they are served in order and several may load the same resource."""
     picked = np.zeros(len(batch.hop), np.int64)
     picked[at] = 1
     entry = np.repeat(picked, np.diff(batch.ptr))[batch.order]

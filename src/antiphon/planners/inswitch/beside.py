@@ -1,13 +1,13 @@
-"""Plan an allreduce by joints and a ring at the same time, for switches that serve few joints at once.
+"""Plan an allreduce by joints and, at the same time, a ring, for switches that serve few joints at once.
 
 Input: the members, trees of switches, and the number r of joints that these serve at once. Output of `plan_mixture`: a
 schedule in which a fixed share of the data is reduced and multicast by the switches (a joint is one reduction or one
 multicast by a switch), and the rest goes around a ring of plain transfers over the links that joints leave idle.
 
 With r joints at once, k = r // 2 chunks are reduced in a step while the k chunks of the step before are multicast. Let
-all chunks have size q, and let a rank's own data cross the switch (`own`). Then every link out of a rank carries k q
-for the reductions, and q more if a multicast begins at the rank; every link in carries k q for the multicasts, and q
-more if a reduction ends there. All other ranks can send and receive one more chunk.
+all chunks have size q, and let a rank's own data cross the switch, too (`own` of a switch's abilities). Then every link
+out of a rank carries k q for the reductions, and q more if a multicast begins at the rank; every link in carries k q
+for the multicasts, and q more if a reduction ends there. All other ranks can send and receive one more chunk.
 
 The ranks where reductions end move on by one in each step, and those that multicast come right before them on the ring.
 So only k edges of the ring are blocked in each step, other ones each time, and over all other edges a chunk advances.
@@ -49,9 +49,9 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
             src, dst = (other, np.repeat(end, count - 1))[:: 1 - 2 * later]
             sheet.add_rows(tree, reduce_step.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
         chunks += len(end)
-        alone = np.full(len(step), -1, np.int64)
+        no_joint = np.full(len(step), -1, np.int64)
         to = ring[(seat + 1) % count]
-        sheet.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), alone)
+        sheet.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), no_joint)
         chunks += count * laps
     return replace(sheet.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
 

@@ -37,10 +37,11 @@ from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_tre
 from antiphon.planners.shared.rows import refuse_too_many_transfers
 
 DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
-LAPS = (1, 8, 32)  # chunks per rank on the ring beside the joints, by default
-MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # rows of a mixture by default: with the first of LAPS, and with the others
-# collectives that reduce, and those that multicast
-REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")
+LAPS = (1, 8, 32)  # default numbers of chunks per rank on the ring that works beside the joints
+MOST_ROWS = 2**21  # rows of a mixture by default, with the first of LAPS
+MOST_ROWS_AGAIN = 2**17  # the same with the others
+REDUCES = ("allreduce", "reducescatter", "reduce")  # collectives that reduce
+SPREADS = ("allreduce", "allgather", "broadcast")  # collectives that multicast
 
 
 PiecesOrSeveral = Annotated[int | None, Option("pipelining depth (default: several where that pays)", minimum=1)]
@@ -78,7 +79,7 @@ def _yield_mixtures(
     """
     trees, joints_at_once = among
     count = len(collective.members)
-    # With fewer than 2 joints at once no reduction runs beside a multicast; 2 P leave nothing idle.
+    # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= joints_at_once < 2 * count
     if not (
         eligible
@@ -127,7 +128,7 @@ def trees_for(planner: str, topology: Topology, collective: Collective, through:
 
 
 def ends_of(collective: Collective) -> Longs:
-    """Return where the shares are reduced to or multicast from, as positions among the members: the roots, or all."""
+    """Return the ranks where shares are reduced to or multicast from, as positions among the members: roots, or all."""
     members = np.array(collective.members)
     return np.searchsorted(members, collective.roots) if collective.roots else np.arange(len(members))
 

@@ -49,7 +49,7 @@ from antiphon.planners.shared.rows import (
     refuse_too_many_transfers,
 )
 
-CHAIN_PIECES = 32
+CHAIN_PIECES = 32  # default number of slices of a broadcast or reduce
 
 
 GroupSize = Annotated[int | None, Option("ranks of a group; the last may have fewer (default: see groups)", minimum=1)]
@@ -74,7 +74,7 @@ def kring(
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_too_many_transfers("kring", topology, collective, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
-    # Only chains gain from pipelining by default: rounds already keep links busy.
+    # only chains are pipelined by default: in the other collectives rounds already keep links busy
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
     schedule = _plan_collective(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)

@@ -49,9 +49,10 @@ def format_sizes(sizes: Iterable[int]) -> str:
 
 
 def groups_by_place(topology: Topology, collective: Collective, order: Order) -> tuple[list[int], list[int]]:
-    """Return the ranks with hosts contiguous (or in the requested order), and the sizes of these groups.
+    """Return the ranks ordered by hosts (or in the requested order), and the sizes of the groups: the ranks per host.
 
-    Within a single host: the groups that its places show, else the divisor of P nearest its square root.
+    Within a single host the places inside it give the groups; otherwise their size is the divisor of P nearest its
+    square root.
 
     >>> from antiphon.core.topology import build
     >>> hosts = build("hosts", 5, [], places=["a/gpu0", "b/gpu0", "a/gpu1", "b/gpu1", "b/gpu2"])
@@ -76,7 +77,7 @@ def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
 
 
 def divisor_near_root(ranks: int) -> int:
-    """Return the divisor nearest the square root by ratio, the larger of two; a prime is one group."""
+    """Return the divisor whose ratio to the square root is nearest 1, the larger of two; a prime is its own divisor."""
     divisors = [d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0]
     return ranks // divisors[-1]
 
@@ -84,9 +85,9 @@ def divisor_near_root(ranks: int) -> int:
 def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], overlap: bool) -> Schedule:
     """Plan an allgather: rings between groups, then rings within them; P(P-1) rows, a block each.
 
-    Within a group the blocks of one group after the other go around, its own first, then in order of arrival. With
-    `overlap` a round between groups shares its step with the first round within groups of the blocks that arrived
-    before.
+    Within a group, the blocks of one group after the other go around: its own blocks first, then in order of arrival.
+    With `overlap` a round between groups shares its step with the first round, within groups, of the blocks that
+    arrived before.
 
     Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
 
@@ -102,24 +103,24 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     block, rank = narrow(seats.member), seats.rank
     rows = ranks * (ranks - 1)
     step, chunk, src, dst = (np.empty(rows, np.int32) for _ in range(4))
-    turns = longest - 1  # rounds within a group
-    gap = max(turns, 1) if overlap else 1  # steps between two rounds between groups
+    inner_rounds = longest - 1  # rounds within a group
+    round_steps = max(inner_rounds, 1) if overlap else 1  # steps between two rounds between groups
     # rounds between groups: a block stays in its lane and moves on by one group per round
     hop = np.arange(groups - 1)[:, None]
     seat = [start[g] + lane % size[g] for g in ((owner + hop) % groups, (owner + hop + 1) % groups)]
     low = hop.size * ranks
-    for column, values in ((step, hop * gap), (chunk, block), (src, rank[seat[0]]), (dst, rank[seat[1]])):
+    for column, values in ((step, hop * round_steps), (chunk, block), (src, rank[seat[0]]), (dst, rank[seat[1]])):
         column[:low].reshape(-1, ranks)[...] = values
-    begin = (0 if overlap else groups - 1) + turns * ((np.arange(groups)[:, None] - owner) % groups)
+    begin = (0 if overlap else groups - 1) + inner_rounds * ((np.arange(groups)[:, None] - owner) % groups)
     # rounds within each group: blocks of a lane start at the lane's representative
     for group in range(groups):
         first, length = int(start[group]), int(size[group])
-        turn = np.arange(length - 1)[:, None]
-        high = low + turn.size * ranks
+        round_number = np.arange(length - 1)[:, None]
+        high = low + round_number.size * ranks
         ring: Ints = rank[first : first + length]
         for column, values in (
-            (step, begin[group] + turn), (chunk, block), (src, ring[(lane + turn) % length]),
-            (dst, ring[(lane + turn + 1) % length]),
+            (step, begin[group] + round_number), (chunk, block), (src, ring[(lane + round_number) % length]),
+            (dst, ring[(lane + round_number + 1) % length]),
         ):  # fmt: skip
             column[low:high].reshape(-1, ranks)[...] = values
         low = high
@@ -127,7 +128,7 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
 
 
 def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> Schedule:
-    """Broadcast from a single root: a chain over the groups along the root's lane, then one within each group. O(P).
+    """Plan a broadcast from one root: a chain over the groups along the root's lane, then one within each group. O(P).
 
     >>> collective = Collective("broadcast", 4, roots=(1,))
     >>> chains = lane_chains(collective, Seats.in_order(collective), [2, 2])
@@ -138,15 +139,15 @@ def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> S
     groups = len(size)
     root = int(np.flatnonzero(seats.rank == collective.roots[0])[0])
     home = int(np.searchsorted(start, root, side="right")) - 1
-    turn = (home + np.arange(groups)) % groups
-    member = (root - start[home]) % size[turn]
-    leader = start[turn] + member
+    group_order = (home + np.arange(groups)) % groups
+    member = (root - start[home]) % size[group_order]
+    leader = start[group_order] + member
     columns: list[tuple[Longs, Longs, Longs]] = [(np.arange(groups - 1), leader[:-1], leader[1:])]
-    for place, group in enumerate(turn.tolist()):
+    for position, group in enumerate(group_order.tolist()):
         hop = np.arange(int(size[group]) - 1)
         # the last leader sends to no further group, so its own group continues in the next step
-        begin = min(place + 1, groups - 1)
-        along = start[group] + (member[place] + np.arange(int(size[group]))) % size[group]
-        columns.append((begin + hop, along[:-1], along[1:]))
+        begin = min(position + 1, groups - 1)
+        chain = start[group] + (member[position] + np.arange(int(size[group]))) % size[group]
+        columns.append((begin + hop, chain[:-1], chain[1:]))
     step, src, dst = (np.concatenate(column) for column in zip(*columns, strict=True))
     return rows_to_schedule(collective, seats, step, np.zeros_like(step), src, dst)

@@ -5,7 +5,8 @@ The number of ranks is written as a product of radices r_0 * r_1 * ...; so each 
 i all ranks that differ only in digit i exchange. `distances` lists the distances between these partners: near first (1,
 r_0, r_0 r_1, ...) or far first. If there are more ranks than the product, some fold: the ranks that take part in the
 rounds are the cores, and every other rank gives its data to a neighbouring core before and gets the result after
-(`core_of`). A seat is a position in the option `order`, by default the rank's number.
+(`core_of`). A seat is a position in the option `order`, by default the rank's number. In this file an item is the data
+that one core has at the start.
 
 `gather_rounds` builds the rows of all rounds as NumPy broadcasts; `allgather_rounds`, `allreduce_whole` and
 `allreduce_in_parts` make schedules of them.
@@ -31,7 +32,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.options import Option
 from antiphon.planners.shared.rows import Order, Seats, fold_extra_ranks, rows_to_schedule
 
-DEFAULT_K = 4
+DEFAULT_K = 4  # ranks that exchange in a round
 
 Radix = str | int | Sequence[int]
 RoundSize = Annotated[int | None, Option("maximum number of ranks that exchange in a round (default: 4)", minimum=2)]
@@ -42,7 +43,7 @@ LargeAllreduce = Annotated[bool, Option("allreduce as a reducescatter and an all
 
 @dataclass(frozen=True)
 class Radices:
-    """The radix of every round, in order. If `ranks` exceeds their product, the other ranks fold."""
+    """The radix of every round, in order. If `ranks` exceeds their product (`size`), the other ranks fold."""
 
     rounds: tuple[int, ...]
     ranks: int
@@ -66,8 +67,10 @@ def given_k(k: int | None, ranks: int) -> int:
 
 
 def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radices:
-    """Return the option `radices`, else radices by `k`: the fewest factors of the number of ranks that are at most k;
-    if there are none, or with `fold`, the greatest power of k that is at most the number of ranks.
+    """Return the option `radices`, else radices by `k`.
+
+    These are the fewest factors of the number of ranks that are at most k. If there are none, or with `fold`, they are
+    k, as often as its power is at most the number of ranks.
     """
     if radices is not None:
         if k is not None:
@@ -163,10 +166,10 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
     best: dict[int, tuple[int, ...]] = {1: ()}
 
     def search(rest: int) -> tuple[int, ...] | None:
-        # (0,) marks numbers with no such factorization, so that they are not searched again
+        # (0,) marks numbers without such a factorization, so that they are searched once
         if rest not in best:
-            tried = [(d, search(rest // d)) for d in divisors if rest % d == 0]
-            products = [tuple(sorted((d, *tail), reverse=True)) for d, tail in tried if tail is not None]
+            factorings = [(d, search(rest // d)) for d in divisors if rest % d == 0]
+            products = [tuple(sorted((d, *tail), reverse=True)) for d, tail in factorings if tail is not None]
             best[rest] = min(products, key=lambda f: (len(f), f), default=(0,))
         return best[rest] if best[rest] != (0,) else None
 
@@ -206,7 +209,7 @@ def core_of(ranks: int, size: int) -> Core:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Transfers: in `step`, `item` goes from `src` to `dst`."""
+    """Transfers as columns: in step[i], item[i] goes from src[i] to dst[i]."""
 
     step: Ints
     item: Ints
@@ -217,7 +220,7 @@ class Rows:
 def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     """Return the transfers by which all cores exchange all their data, a digit per round.
 
-    `node`, `item`: per core its name and that of its initial data in the result.
+    `node`, `item`: per core, the numbers that the result uses for it and for its initial data.
 
     One row per core and foreign item, the rows of a message adjacent; every column is written once, as a broadcast of
     small tables. O(cores^2).
@@ -254,7 +257,7 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
 
 
 def allgather_rounds(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """Plan an allgather, a round per radix. Folded ranks send their data first and receive the rest last. O(P^2).
+    """Plan an allgather, a round per radix. Folded ranks send their data first and receive all other data last. O(P^2).
 
     Among three, two cores (ranks 1 and 2); rank 0 folds into 1:
 
@@ -266,24 +269,24 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     core = core_of(len(seats), radices.size)
     if not len(core.extra):
         rows = gather_rounds(radices, far, seats.rank, narrow(seats.member))
-        nothing = np.zeros(len(rows.step), np.uint8)
-        return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, nothing + COPY)
+        zeros = np.zeros(len(rows.step), np.uint8)
+        return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, zeros + COPY)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
     # a core's item stands for all seats that it represents
     times = core.count[moves.item]
-    rest_to, rest = other_seats(core, len(seats))
-    after = np.full(len(rest), len(radices.rounds) + 1, np.int64)
+    receiver, missing = other_seats(core, len(seats))
+    after = np.full(len(missing), len(radices.rounds) + 1, np.int64)
     step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, times) + 1).astype(np.int64), after]
-    item = [core.extra, ranges(core.first[moves.item], times), rest]
+    item = [core.extra, ranges(core.first[moves.item], times), missing]
     src = [core.extra, core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, len(seats) - 1)]
-    dst = [core.partner, core.seat[np.repeat(moves.dst, times)], rest_to]
+    dst = [core.partner, core.seat[np.repeat(moves.dst, times)], receiver]
     block = seats.member[np.concatenate(item)]
     return rows_to_schedule(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
 
 
 def other_seats(core: Core, ranks: int) -> tuple[Longs, Longs]:
-    """Return every pair of an extra seat and another seat: what it receives in the end. O(extra * ranks).
+    """Return all pairs of an extra seat and another seat, whose data it receives in the end. O(extra * ranks).
 
     >>> other_seats(core_of(3, 2), 3)
     (array([0, 0]), array([1, 2]))
@@ -294,7 +297,7 @@ def other_seats(core: Core, ranks: int) -> tuple[Longs, Longs]:
 
 
 def allreduce_whole(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
-    """Plan an allreduce where all partners of a round send each other the whole vector and add up k. O(P k) per round.
+    """Plan an allreduce of whole vectors: the k partners of a round exchange and add up theirs. O(P k) per round.
 
     >>> schedule = allreduce_whole(Collective("allreduce", 4), None, Radices((2, 2), 4), False)
     >>> list(zip(*(c.tolist() for c in (schedule.step, schedule.src, schedule.dst))))
@@ -310,31 +313,30 @@ def allreduce_whole(collective: Collective, order: Order, radices: Radices, far:
         src.append(np.broadcast_to(cores, to.shape).ravel())
         dst.append(to.ravel())
         step.append(np.full(to.size, number))
-    when = np.concatenate(step)
+    steps = np.concatenate(step)
     ends = core.seat[np.concatenate(src)], core.seat[np.concatenate(dst)]
-    core_rows = rows_to_schedule(collective, seats, when, np.zeros_like(when), *ends, REDUCE)
+    core_rows = rows_to_schedule(collective, seats, steps, np.zeros_like(steps), *ends, REDUCE)
     return fold_extra_ranks(collective, core_rows, seats.rank[core.extra], seats.rank[core.partner])
 
 
 def digit_reversal(radices: Radices) -> Longs:
-    """Return each core's place when all buffers are filled in one order: the first round's digit counts least.
-    O(cores).
+    """Return by core the number that has its digits in reverse order: the first round's digit counts least. O(cores).
 
     >>> digit_reversal(Radices((2, 2), 4))
     array([0, 2, 1, 3])
     """
-    cores, place, done = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
+    cores, reversed_digits, weight = np.arange(radices.size), np.zeros(radices.size, np.int64), 1
     for radix, distance in zip(radices.rounds, radices.distances(far=True), strict=True):
-        place += cores // distance % radix * done
-        done *= radix
-    return place
+        reversed_digits += cores // distance % radix * weight
+        weight *= radix
+    return reversed_digits
 
 
 def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
     """Plan an allreduce of large vectors: a reducescatter among the cores, then their allgather. O(cores^2).
 
-    Folded ranks take part with the whole vector, before and after. Who owns which part in between is free: parts are
-    assigned such that every message is contiguous in the vector, and nothing is permuted.
+    Folded ranks give their whole vector before, and receive the whole result after. Which core owns which part in
+    between is free: parts are assigned such that every message is contiguous in the vector, and nothing is permuted.
 
     Two ranks: each adds up a half, then they exchange.
 
@@ -344,23 +346,23 @@ def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, f
     """
     seats = Seats.in_order(collective, order)
     core = core_of(len(seats), radices.size)
-    inner = seats.rank[core.seat].tolist()
-    among = Collective("allgather", collective.ranks, tuple(inner))
-    gathered = allgather_rounds(among, inner, Radices(radices.rounds, radices.size), far)
+    core_ranks = seats.rank[core.seat].tolist()
+    core_collective = Collective("allgather", collective.ranks, tuple(core_ranks))
+    gathered = allgather_rounds(core_collective, core_ranks, Radices(radices.rounds, radices.size), far)
     exchange = _deal_parts(
-        compose(invert(gathered), gathered), inner, digit_reversal(radices) if far else np.arange(radices.size)
+        compose(invert(gathered), gathered), core_ranks, digit_reversal(radices) if far else np.arange(radices.size)
     )
     return fold_extra_ranks(collective, exchange, seats.rank[core.extra], seats.rank[core.partner])
 
 
-def _deal_parts(schedule: Schedule, inner: Sequence[int], place: Longs) -> Schedule:
+def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Longs) -> Schedule:
     """Reassign the parts of the vector: core c owns part place[c] after the reducescatter. O(chunks)."""
-    count = len(inner)
-    goal = np.empty(count, np.int64)
-    goal[np.argsort(np.argsort(inner))] = place
+    count = len(core_ranks)
+    part = np.empty(count, np.int64)
+    part[np.argsort(np.argsort(core_ranks))] = part_of_core
     chunks = schedule.chunks
     number = chunks.offset * count // chunks.denominator
-    offset = chunks.offset + (goal[number] - number) * (chunks.denominator // count)
+    offset = chunks.offset + (part[number] - number) * (chunks.denominator // count)
     return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 

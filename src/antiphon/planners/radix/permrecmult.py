@@ -3,9 +3,9 @@ docs/planners/radix.md).
 
 In recursive multiplying (recmult.py) k ranks exchange all data that they have in every round, so the messages grow from
 round to round. With near partners first, the largest messages go the farthest, over the slowest links. Here the
-farthest partners exchange first, while messages are small. The price: blocks arrive out of order. The buffer is filled
-as they arrive, so that every message is contiguous on both sides (Figure 3b), and a permutation at the end puts it in
-order; `layout` maps positions to blocks.
+farthest partners exchange first, while messages are small. But then blocks arrive out of order. The buffer is filled in
+order of arrival, so that every message is contiguous on both sides (Figure 3b), and a permutation at the end puts the
+blocks in order; `layout` maps positions to blocks.
 
 Example: P = 4, k = 2. Rank 0 exchanges with 2 first, then with 1: its buffer holds blocks 0, 2, 1, 3.
 
@@ -56,7 +56,7 @@ from antiphon.planners.shared.rows import (
     rows_to_schedule,
 )
 
-BY = ("permute", "exchange", "exchange-minimal", "separate")
+BY = ("permute", "exchange", "exchange-minimal", "separate")  # values of the option `by`, see above
 
 
 By = Annotated[

@@ -26,15 +26,16 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.groups import ranks_by_host
 
-WOULD = "use trees, relay, ring or hierarchical-ring"  # hint at the end of errors
+HINT = "use trees, relay, ring or hierarchical-ring"  # end of error messages
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A tree without a root. Nodes 0..servers-1 are the members, the others switches (merged ones and boxes, too).
 
-    `near`: by node, its neighbours. `links`: the machine's links from a node to a neighbour. `plain`: nothing was
-    merged and each pair has one link, so that a path in the tree is one of the machine. `boxes`: some nodes are boxes.
+    `near`: by node, its neighbours. `links`: the machine's links from a node to a neighbour. `plain`: whether nothing
+    was merged and each pair has one link, so that a path in the tree is a path of the machine. `boxes`: whether some
+    nodes are boxes.
     """
 
     servers: int
@@ -53,7 +54,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     for first, second, link_number in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
         links.setdefault((first, second), []).append(link_number)
     near: dict[int, set[int]] = {rank: set() for rank in members}
-    # only neighbours that are linked both ways: a collective's reducescatter and allgather run in opposite directions
+    # only neighbours that are linked both ways: the two halves of an allreduce run in opposite directions
     for first, second in links:
         if (second, first) in links:
             near.setdefault(first, set()).add(second)
@@ -99,7 +100,8 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
 def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the ends and numbers of the links, as the tree sees them: a rank's links within a box lead to the box.
 
-    `box`: by node, its box (-1: none). A link between two ranks of a box counts twice, at either of them.
+    `box`: by node, its box (-1: none). A link between two ranks of a box counts twice: from the one to the box, and
+    from the box to the other.
     """
     src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
     inside = np.zeros(topology.nodes, np.bool_)
@@ -132,11 +134,11 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     if not topology.switches or not len(neighbour_counts) or neighbour_counts.max() < 2:
         return none, []
     groups = ranks_by_host(topology, range(topology.ranks))
-    named = _host_names(topology, groups)
-    if named is None:
+    host_names = _host_names(topology, groups)
+    if host_names is None:
         return none, []
     box = none.copy()
-    number = {name: topology.nodes + i for i, name in enumerate(named)}
+    number = {name: topology.nodes + i for i, name in enumerate(host_names)}
     for node, place in enumerate(topology.places):
         levels = place.split("/")
         box[node] = next((number[p] for i in range(len(levels)) if (p := "/".join(levels[: i + 1])) in number), -1)
@@ -144,7 +146,7 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     is_member[list(members)] = True
     for group in groups:
         _check_joined_inside(topology, [rank for rank in group if is_member[rank]], box)
-    return box, named
+    return box, host_names
 
 
 def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str] | None:
@@ -153,10 +155,10 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
     for group in groups:
         paths = [topology.places[rank].split("/")[:-1] for rank in group]
         # the longest common prefix of all the host's places, level by level
-        same = 0
-        while all(len(p) > same and p[same] == paths[0][same] for p in paths):
-            same += 1
-        names.append("/".join(paths[0][:same]))
+        prefix_length = 0
+        while all(len(p) > prefix_length and p[prefix_length] == paths[0][prefix_length] for p in paths):
+            prefix_length += 1
+        names.append("/".join(paths[0][:prefix_length]))
     return names if len(names) > 1 and all(names) and len(set(names)) == len(names) else None
 
 
@@ -175,11 +177,11 @@ def _check_joined_inside(topology: Topology, group: Sequence[int], box: Ints) ->
             new_nodes = [node for node in out.get(ahead.pop(), ()) if node not in reached]
             reached.update(new_nodes)
             ahead += [node for node in new_nodes if node >= topology.ranks]
-        lost = [rank for rank in group if rank not in reached]
-        if lost:
+        unreachable = [rank for rank in group if rank not in reached]
+        if unreachable:
             raise Unsupported(
-                f"planner gentree: rank {source} and rank {lost[0]} of {topology.name} are in one box, but not linked "
-                f"or joined by switches in it; {WOULD}"
+                f"planner gentree: rank {source} and rank {unreachable[0]} of {topology.name} are in one box, but not "
+                f"linked or joined by switches in it; {HINT}"
             )
 
 
@@ -201,7 +203,7 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
             else f"rank {rank} is linked with {_list_nodes(topology, neighbours, boxes)}, and ranks do not forward"
         )
         raise Unsupported(
-            f"planner gentree: {topology.name} is no tree of switches with ranks as leaves: {why}; {WOULD}"
+            f"planner gentree: {topology.name} is no tree of switches with ranks as leaves: {why}; {HINT}"
         )
 
 
@@ -231,13 +233,15 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
         groups = _side_by_side(remaining, low)
         if not groups:
             cycle = _find_cycle(remaining)
-            named = _list_nodes(topology, cycle, boxes)
-            raise Unsupported(f"planner gentree: {topology.name} is no tree: a cycle leads through {named}; {WOULD}")
+            cycle_names = _list_nodes(topology, cycle, boxes)
+            raise Unsupported(
+                f"planner gentree: {topology.name} is no tree: a cycle leads through {cycle_names}; {HINT}"
+            )
         for group in groups:
             first = min(group)
             for node in group:
                 merged[node] = first
-            # what was merged into a switch of this group before now follows it
+            # nodes merged earlier into a switch of this group are now merged into `first`, too
             merged |= {node: first for node, to in merged.items() if to in group}
             neighbours = set().union(*(remaining.pop(node) for node in group))
             for other in neighbours:
@@ -247,7 +251,10 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
 
 
 def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
-    """Return groups of switches to merge: the switches above a low node, if all low nodes at them have the same."""
+    """Return groups of switches to merge.
+
+    They are the switches above a low node, if all low nodes below these switches are linked with the same switches.
+    """
     groups: list[set[int]] = []
     grouped: set[int] = set()
     for node in sorted(remaining):
@@ -274,7 +281,7 @@ def _find_cycle(near: dict[int, set[int]]) -> list[int]:
                 leaves.append(other)
     if not remaining:
         return []
-    # without leaves every node has two neighbours or more: a walk that never turns back must meet itself
+    # without leaves every node has two neighbours or more: a walk that never turns back must return to one of its nodes
     path = [min(remaining)]
     while True:
         before = path[-2] if len(path) > 1 else -1
@@ -307,11 +314,13 @@ def _is_connected(tree: dict[int, set[int]]) -> bool:
 
 
 def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
-    """Return a node's name: a switch's place, those of the first and last of merged switches, or that of a box."""
+    """Return a node's name: the place of a switch, the places of the first and last of merged switches, or a
+    box's name.
+    """
     if nodes[0] >= topology.nodes:
         return boxes[nodes[0] - topology.nodes]
-    named = [topology.places[node] for node in nodes]
-    return named[0] if len(named) == 1 else f"{named[0]}..{named[-1].rpartition('/')[2]}"
+    places = [topology.places[node] for node in nodes]
+    return places[0] if len(places) == 1 else f"{places[0]}..{places[-1].rpartition('/')[2]}"
 
 
 def _list_nodes(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:

@@ -3,8 +3,9 @@
 Input: the tree without a root (`Graph`), the machine and GenModel's parameters. `candidate_roots` yields where the root
 may be; `root_tree` returns the `Tree` for one of them.
 
-Where the root is matters: plans are chosen from the leaves to the root, and the root's step is the last. Candidates are
-the middle of the tree, the most balanced switch, and the narrowest link, in whose middle an extra switch may stand.
+The position of the root matters: plans are chosen from the leaves to the root, and the root's step is the last.
+Candidates are the middle of the tree, the most balanced switch, and the narrowest link, in whose middle an extra switch
+may stand.
 
 Nodes are numbered in preorder, a node before those below it, and servers (the members) in the same order. So subtrees
 are contiguous: the nodes below v are v+1 .. end[v]-1 and its servers low[v] .. high[v]-1. Sums over subtrees are
@@ -38,8 +39,9 @@ Root = int | tuple[int, int]  # a switch, or two: the middle of the link between
 class Direction:
     """By node, the figures of the link to its parent, in one direction.
 
-    `latency` in seconds, `beta` in seconds per byte; incast: `epsilon`, extra seconds per byte and sender beyond `w_t`.
-    `link`: its number, of a bundle the first; -1 for half of a link, below a root in its middle.
+    `latency`: in seconds. `beta`: in seconds per byte. `epsilon`, `w_t`: incast adds `epsilon` seconds per byte for
+    every sender beyond `w_t` of them. `link`: the number of the link, of parallel links the first; -1 for half of a
+    link, below a root in its middle.
     """
 
     latency: Floats
@@ -81,7 +83,8 @@ class Tree:
     @cached_property
     def alpha(self) -> Floats:
         """By switch, the latency of the longest path through it, from a server below one child to one below another."""
-        far = [np.zeros(len(self.parent)) for _ in range(2)]  # to the farthest server below, upwards and downwards
+        # latency to the farthest server below, upwards and downwards
+        far = [np.zeros(len(self.parent)) for _ in range(2)]
         out = np.zeros(len(self.parent))
         # nodes are in preorder, so descending numbers visit children before their parents
         for node in range(len(out) - 1, -1, -1):
@@ -100,9 +103,9 @@ class Tree:
 
 
 def _largest_pair(up: Floats, down: Floats) -> float:
-    """Return the largest sum of one element of each, at different places."""
+    """Return the largest sum of an element of `up` and one of `down` with different indices."""
     i, j = int(up.argmax()), int(down.argmax())
-    # if the maxima are at one place, one of the two must take its second best
+    # if both maxima have the same index, one of the two must take its second largest
     if i != j:
         return float(up[i] + down[j])
     return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
@@ -138,7 +141,7 @@ def _middle_roots(graph: Graph) -> list[Root]:
 
 
 def _balanced_roots(graph: Graph) -> list[Root]:
-    """Return the switch whose largest branch has fewest servers, and the link to the next best."""
+    """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour."""
     order, parent = _preorder(graph, graph.servers)
     below = [int(node < graph.servers) for node in range(len(order))]
     worst = [0] * len(order)
@@ -188,14 +191,14 @@ def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
 def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
     """Return the tree from this root. `topology`: with the profile's figures. O(nodes log nodes + links)."""
     order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
-    place = {node: i for i, node in enumerate(order)}
-    above = np.array([-1, *(place[parent[node]] for node in order[1:])], np.int64)
+    position = {node: i for i, node in enumerate(order)}
+    parents = np.array([-1, *(position[parent[node]] for node in order[1:])], np.int64)
     # subtree sizes give the end of every subtree; counts of servers in preorder give low and high
     server = np.array([0 <= node < graph.servers for node in order])
     high = np.cumsum(server)
     size = np.ones(len(order), np.int64)
     for node in range(len(order) - 1, 0, -1):
-        size[above[node]] += size[node]
+        size[parents[node]] += size[node]
     end = np.arange(len(order)) + size
     low = high - server
     last = high[end - 1]
@@ -213,9 +216,9 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
-        (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),
+        (name, *(graph.names[node] for node in order[1:])), parents, end, low, last, np.flatnonzero(server),
         np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down,
-        _label_subtrees(above, rows),
+        _label_subtrees(parents, rows),
     )  # fmt: skip
 
 
