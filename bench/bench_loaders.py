@@ -311,7 +311,7 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost.fit.loggp_tables import read_round_trips
     from antiphon.cost.fit.tables import read_added, read_measured
     from antiphon.formats.chakra.nodes import read_in_order, read_nodes
-    from antiphon.formats.chrome import Read
+    from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.jobs import read_recording
     from antiphon.formats.piccl import readers as piccl
     from antiphon.formats.piccl.figures import read_figures
@@ -325,7 +325,7 @@ def loader(kind: str) -> Callable[[Path], object]:
         "json": lambda path: loads(read_bytes(path)), "plan": load_plans, "profile": load_profile, "table": read_table,
         "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
-        "trace": lambda path: Read("a", read_bytes(path)),
+        "trace": lambda path: ChromeTrace("a", read_bytes(path)),
         "job": lambda path: read_recording([path]),
         "chakra": lambda path: list(read_in_order(read_nodes(read_bytes(path))[1])),
     }[kind]  # fmt: skip

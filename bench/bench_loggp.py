@@ -108,7 +108,7 @@ def child(number: int) -> None:
     count = len(ready.work)
     if "packet" in row.model:
         node, sent = ready.work.node, ready.work.sent
-        size = ready.work.share[ready.work.klass] * row.nbytes
+        size = ready.work.share[ready.work.cost_class] * row.nbytes
         count = int(np.ceil(size / ready.options.limits.packet)[node[sent.src] != node[sent.dst]].sum())
     print(json.dumps(
         {"messages": len(ready.work), "counted": count, "rows": made.transfers, "plan": before - begin,

@@ -271,8 +271,8 @@ def test_a_plain_simulation_says_the_same(random: Case) -> None:
         want = float(Plain(random.schedule, random.topology, nbytes, profile).seconds())
         with pytest.MonkeyPatch.context() as patch:
             if wide:
-                patch.setattr("antiphon.cost.flows.rates.WIDE", 0)
-                patch.setattr("antiphon.cost.flows.rates.FEW", 0)
+                patch.setattr("antiphon.cost.flows.rates.MAX_DENSE_RESOURCES", 0)
+                patch.setattr("antiphon.cost.flows.rates.MIN_SEARCHED_FLOWS", 0)
             found = prepare("flows", random.schedule, random.topology, profile=profile)(nbytes)
         assert found.seconds == pytest.approx(want, rel=1e-9, abs=1e-15)
 
@@ -353,7 +353,7 @@ def test_too_many_pieces_are_simulated_with_fewer(monkeypatch: pytest.MonkeyPatc
     machine = build("line", 3, [(0, 1, UNIT), (1, 2, UNIT)])
     chain = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=16)
     assert flows(chain, machine)(160).seconds == pytest.approx(170)
-    monkeypatch.setattr("antiphon.cost.pieces.MOST_PIECED", 16)
+    monkeypatch.setattr("antiphon.cost.pieces.MAX_EXPANDED_ROWS", 16)
     fewer = flows(chain, machine)(160)
     assert fewer.seconds == pytest.approx(180)
     assert "8 pieces" in fewer.note

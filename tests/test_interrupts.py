@@ -194,7 +194,7 @@ def test_handlers_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(signal.SIGTERM, mine)
     try:
         signals = Signals()
-        signals.hear()
+        signals.install()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0)
         signals.restore()
@@ -210,7 +210,7 @@ def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
         "import antiphon.cli.signals as ours\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "signals, plain = ours.Signals(), ours.say\n"
-        "signals.hear()\n"
+        "signals.install()\n"
         "def say(message):\n"
         "    plain(message)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -391,7 +391,9 @@ def test_what_nobody_waits_for() -> None:
             known = getattr(log, name)
             told = known / engine.GRAINS if known.dtype == np.float64 else known
             assert np.array_equal(getattr(found.log, name), told), f"seed {seed}: {name}"
-        for what, some, left in zip(("ports", "NICs"), (ready.ports, ready.nics), ready.waited_for(cost), strict=True):
+        for what, some, left in zip(
+            ("ports", "NICs"), (ready.ports, ready.nics), ready.active_limits(cost), strict=True
+        ):
             if some:
                 seen[f"{what} {'kept' if left else 'left out'}"] += 1
     assert len(seen) == 4
@@ -405,4 +407,4 @@ def test_a_ring_has_nothing_to_wait_for(kind: str) -> None:
         made = only("ring", delta(4), kind, directions=directions)
         ready = loggp(made, delta(4), profile=DELTA)
         assert isinstance(ready, Simulation)
-        assert ready.waited_for(ready.cost(2**20)[0]) == (0, nics)
+        assert ready.active_limits(ready.cost(2**20)[0]) == (0, nics)

@@ -15,7 +15,7 @@ from antiphon.cli import run
 from antiphon.cost import Profile
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Item, Job, ProcessGroup
-from antiphon.cost.replay.steps import follow
+from antiphon.cost.replay.steps import replay_job
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
 from antiphon.formats.chakra.wire import octets
@@ -42,25 +42,25 @@ def two_ranks(more: float = 2 * MS) -> Job:
 
 
 def test_the_example_of_the_description() -> None:
-    found = follow(two_ranks(), [6 * MS])
+    found = replay_job(two_ranks(), [6 * MS])
     assert found.steps == [pytest.approx(19 * MS)]
     assert found.waited == [pytest.approx((4 + 2) / 2 * MS)]
-    assert follow(two_ranks(), [0.0]).steps == [pytest.approx(17 * MS)]  # what rank 1 computes
-    assert follow(two_ranks(), [1 * MS]).waited == [0.0]  # it is over before anybody waits
+    assert replay_job(two_ranks(), [0.0]).steps == [pytest.approx(17 * MS)]  # what rank 1 computes
+    assert replay_job(two_ranks(), [1 * MS]).waited == [0.0]  # it is over before anybody waits
 
 
 def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
     items = [Item(WORK, 1 * MS), Item(CALL, call=0), Item(CALL, call=1), Item(WAIT, call=1), Item(STEP)]
     calls = [Collective("allreduce", 8, 0, 3 * MS), Collective("allreduce", 8, 0, 5 * MS)]
     job = Job([ProcessGroup("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
-    assert follow(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
-    assert follow(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
+    assert replay_job(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
+    assert replay_job(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
 
 
 def test_who_waits_for_what_is_never_called_is_named() -> None:
     job = two_ranks()
     broken = Job(job.groups, job.calls, {0: [item for item in job.ranks[0] if item.what != CALL]}, {0: []}, job.steps)
-    for way in (lambda: follow(broken, [0.0]), lambda: cores.follow(broken, [0.0], 2)):
+    for way in (lambda: replay_job(broken, [0.0]), lambda: cores.replay_job(broken, [0.0], 2)):
         with pytest.raises(Invalid, match="rank 0: waits for a collective that another rank"):
             way()
 
@@ -68,11 +68,11 @@ def test_who_waits_for_what_is_never_called_is_named() -> None:
 def test_shared_cores_slow_down_what_runs_at_the_same_time() -> None:
     """With a core for everything nothing changes; with one, two ranks that compute take twice as long."""
     job = two_ranks(more=0.0)
-    assert cores.follow(job, [6 * MS], 8).step == pytest.approx(follow(job, [6 * MS]).step)
+    assert cores.replay_job(job, [6 * MS], 8).step == pytest.approx(replay_job(job, [6 * MS]).step)
     # 10 ms at half speed; then 6 ms of two ranks' collective beside 4 ms of computation at a quarter, ...
-    alone = cores.follow(job, [0.0], 1).step
+    alone = cores.replay_job(job, [0.0], 1).step
     assert alone == pytest.approx(2 * 15 * MS)
-    assert cores.follow(job, [6 * MS], 1).step == pytest.approx(2 * (15 + 6) * MS)  # nothing is hidden on one core
+    assert cores.replay_job(job, [6 * MS], 1).step == pytest.approx(2 * (15 + 6) * MS)  # nothing is hidden on one core
 
 
 def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
@@ -82,10 +82,10 @@ def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
     ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
     job = Job([ProcessGroup("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
               {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
-    alone = cores.alone(job, 2)
+    alone = cores.remove_slowdown(job, 2)
     assert [item.seconds for item in alone.ranks[3] if item.what == WORK] == pytest.approx([4 * MS, 1 * MS])
     assert alone.calls[0].seconds == pytest.approx(1 * MS)
-    assert cores.follow(alone, [alone.calls[0].seconds], 2).step == pytest.approx(12 * MS)
+    assert cores.replay_job(alone, [alone.calls[0].seconds], 2).step == pytest.approx(12 * MS)
 
 
 # ---- PyTorch's profiler ----
@@ -102,7 +102,7 @@ def test_ddp_by_gloo_on_processors(tmp_path: Path) -> None:
     assert within == pytest.approx(4 * [0.05 * MS])
     # called after 10 and 14 ms, over after 15 and 19: the second begins when the first is done, by one thread
     assert [call.seconds for call in job.calls[:2]] == pytest.approx([5 * MS, 4 * MS])
-    now = follow(job, [call.seconds for call in job.calls])
+    now = replay_job(job, [call.seconds for call in job.calls])
     assert now.steps == pytest.approx([20 * MS, 20 * MS])
     assert now.waited[:2] == pytest.approx([0.9 * MS, 3.8 * MS], rel=0.01)
     assert [one.nbytes for one in job.gradients] == [10**6] * 2
@@ -113,7 +113,7 @@ def test_a_rank_that_comes_late_makes_no_collective_longer(tmp_path: Path) -> No
     """What the others wait for it is no time of the collective; without communication the late rank is what is left."""
     job = read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1, late=2.0)]))
     assert job.calls[0].seconds == pytest.approx(3 * MS)
-    assert follow(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
+    assert replay_job(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
     one = read_job(made.write(tmp_path, [made.ddp(0)]))
     assert one.calls[0].seconds == pytest.approx(5 * MS)
     assert any("traces of 1 of 2 ranks" in note for note in one.notes)
@@ -129,7 +129,7 @@ def test_a_thread_that_says_late_that_it_is_done(tmp_path: Path) -> None:
     job = read_job(made.write(tmp_path, traces))
     assert [item.what for item in job.ranks[0]].count(WAIT) == 4
     assert job.calls[0].seconds == pytest.approx(5.1 * MS)
-    assert follow(job, [0.0] * 4).step == pytest.approx((20 - 0.9 - 3.8) * MS, rel=0.02)
+    assert replay_job(job, [0.0] * 4).step == pytest.approx((20 - 0.9 - 3.8) * MS, rel=0.02)
 
 
 def test_sharded_parameters_wait_at_once(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_sharded_parameters_wait_at_once(tmp_path: Path) -> None:
     job = read_job(made.write(tmp_path, [made.of_rank(rank, events) for rank in (0, 1)]))
     assert [(call.kind, call.nbytes) for call in job.calls] == [("allgather", 8000)]
     assert job.calls[0].seconds == pytest.approx(3 * MS)  # from the call on
-    assert follow(job, [3 * MS]).step == pytest.approx(10 * MS)
-    assert follow(job, [0.0]).step == pytest.approx((10 - 3) * MS)  # what gloo did within its call goes with it
-    assert cores.follow(cores.alone(job, 8), [0.0], 8).step == pytest.approx((10 - 3) * MS)
+    assert replay_job(job, [3 * MS]).step == pytest.approx(10 * MS)
+    assert replay_job(job, [0.0]).step == pytest.approx((10 - 3) * MS)  # what gloo did within its call goes with it
+    assert cores.replay_job(cores.remove_slowdown(job, 8), [0.0], 8).step == pytest.approx((10 - 3) * MS)
 
 
 def test_calls_of_ours_tell_when_they_ran_and_who_waited(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_calls_of_ours_tell_when_they_ran_and_who_waited(tmp_path: Path) -> None
     job = read_job(made.write(tmp_path, [made.of_rank(rank, events) for rank in (0, 1)]))
     assert [(call.kind, call.nbytes) for call in job.calls] == [("reducescatter", 2000)]
     assert job.calls[0].seconds == pytest.approx(3.9 * MS)
-    found = follow(job, [3.9 * MS])
+    found = replay_job(job, [3.9 * MS])
     assert (found.step, found.waited[0]) == (pytest.approx(10 * MS), pytest.approx(1.7 * MS))
     events[5]["args"]["call"] = 8  # the end of another call: nothing is known of this one
     with pytest.raises(Invalid, match="no collectives in its steps"):
@@ -173,10 +173,10 @@ def test_kernels_of_nccl_beside_those_that_compute(tmp_path: Path) -> None:
     job = read_job(made.write(tmp_path, [made.gpu(0), made.gpu(1)]))
     assert [(call.kind, call.nbytes) for call in job.calls] == [("allreduce", 10**6)]
     assert job.calls[0].seconds == pytest.approx(5.01 * MS)  # from when the first kernel was done
-    found = follow(job, [call.seconds for call in job.calls])
+    found = replay_job(job, [call.seconds for call in job.calls])
     assert found.step == pytest.approx(10.062 * MS, rel=0.01)
     assert found.waited[0] == pytest.approx(3.01 * MS)
-    assert follow(job, [1 * MS]).step == pytest.approx(7.06 * MS, rel=0.01)  # hidden behind the second kernel
+    assert replay_job(job, [1 * MS]).step == pytest.approx(7.06 * MS, rel=0.01)  # hidden behind the second kernel
 
 
 def test_clocks_of_hosts_are_told_by_the_ends_of_collectives(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_clocks_of_hosts_are_told_by_the_ends_of_collectives(tmp_path: Path) -> 
         event["ts"] -= 123_456.0  # behind, so that it would seem to have come first
     job = read_job(made.write(tmp_path, [made.ddp(0), other]))
     assert [call.seconds for call in job.calls[:2]] == pytest.approx([3 * MS, 4 * MS])
-    assert follow(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
+    assert replay_job(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
 
 
 # ---- others ----
@@ -204,9 +204,9 @@ def test_chakra_traces_by_their_dependencies(tmp_path: Path) -> None:
     for rank in (0, 1):
         (tmp_path / f"job.{rank}.et").write_bytes(file)
     job = read_job([tmp_path])
-    assert follow(job, [5 * MS]).step == pytest.approx(10 * MS)
-    assert follow(job, [5 * MS]).waited == [pytest.approx(3 * MS)]
-    assert follow(job, [1 * MS]).step == pytest.approx(7 * MS)
+    assert replay_job(job, [5 * MS]).step == pytest.approx(10 * MS)
+    assert replay_job(job, [5 * MS]).waited == [pytest.approx(3 * MS)]
+    assert replay_job(job, [1 * MS]).step == pytest.approx(7 * MS)
 
 
 def test_profiles_of_nccl(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_inspector_of_nccl(tmp_path: Path) -> None:
         (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
     job = read_job([tmp_path])
     assert [call.nbytes for call in job.calls] == [4096] * 3
-    assert follow(job, [2 * MS] * 3).step == pytest.approx(6 * MS)
+    assert replay_job(job, [2 * MS] * 3).step == pytest.approx(6 * MS)
 
 
 # ---- hostile files ----
@@ -241,7 +241,7 @@ HUGE = [made.op("aten::mm", 0, 9), made.allreduce(0.0, 1.0, 2**59), made.carried
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        ({"traceEvents": []}, "neither of PyTorch's profiler nor of a profiler of NCCL"),
+        ({"traceEvents": []}, "neither a trace of PyTorch's profiler nor of a profiler of NCCL"),
         (made.of_rank(0, [made.op("aten::mm", 0.0, 5.0)]), "record_shapes=True"),
         (changed(made.gpu(0), **{"Group size": 2**49}), "has 562949953421312 ranks"),
         (changed(made.gpu(0), **{"In msg nelems": 2**49, "Collective name": "gather", "Group size": 2**11}), "bytes"),
@@ -315,17 +315,17 @@ def test_between_measured_sizes(nbytes: int, seconds: float) -> None:
 
 def test_buckets_cut_anew(tmp_path: Path) -> None:
     step = buckets.last_step(read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1)])))
-    gradients, told = buckets.gradients_of(step, [])
+    gradients, told = buckets.ready_gradients(step, [])
     assert not told
     assert sum(one.nbytes for one in gradients) == 2 * 10**6
     for least, many in ((1, 32), (500_000, 4), (10**6, 2), (2 * 10**6, 1), (10**9, 1)):
-        made_anew = buckets.cut(step, gradients, least)
+        made_anew = buckets.rebucket(step, gradients, least)
         assert len(made_anew.calls) == many
         assert sum(call.nbytes for call in made_anew.calls) == 2 * 10**6
-        whole = follow(made_anew, [0.0] * many, serial=True).step
-        assert whole == pytest.approx(follow(step, [0.0, 0.0]).step)  # the same computation
-    one = follow(buckets.cut(step, gradients, 10**9), [8 * MS], serial=True).step
-    two = follow(buckets.cut(step, gradients, 10**6), [4 * MS] * 2, serial=True).step
+        whole = replay_job(made_anew, [0.0] * many, serial=True).step
+        assert whole == pytest.approx(replay_job(step, [0.0, 0.0]).step)  # the same computation
+    one = replay_job(buckets.rebucket(step, gradients, 10**9), [8 * MS], serial=True).step
+    two = replay_job(buckets.rebucket(step, gradients, 10**6), [4 * MS] * 2, serial=True).step
     assert two < one  # the first begins earlier
 
 
@@ -400,7 +400,7 @@ def test_a_job_of_processors_on_a_machine_of_gpus_is_told(tmp_path: Path) -> Non
     for traces, told in (([made.ddp(0), made.ddp(1)], 1), ([made.gpu(0), made.gpu(1)], 0)):
         files = made.write(tmp_path, traces)
         notes = found(files, topology=antiphon.topology("hgx-h100", only=[0, 1]), planners="ring")["notes"]
-        assert sum("computed on processors" in note for note in notes) == told
+        assert sum("computed on CPUs" in note for note in notes) == told
 
 
 def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:

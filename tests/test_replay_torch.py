@@ -12,7 +12,7 @@ from replay_traces import read_job
 
 import antiphon
 from antiphon.cost.replay.job import CALL, WAIT, Job
-from antiphon.cost.replay.steps import follow
+from antiphon.cost.replay.steps import replay_job
 
 RECORD = Path(__file__).parents[1] / "bench" / "record_job.py"
 pytestmark = [
@@ -72,8 +72,8 @@ def test_gloo_and_ours_tell_the_same_job(kind: str, wanted: list[tuple[str, int]
             waits = {item.call for item in job.ranks[rank] if item.what == WAIT}
             assert waits == {item.call for item in job.ranks[rank] if item.what == CALL}
         assert all(call.seconds > 0 for call in job.calls)
-        as_it_was = follow(job, [call.seconds for call in job.calls])
-        assert all(follow(job, [0.0] * len(job.calls)).step <= step for step in [as_it_was.step])
+        as_it_was = replay_job(job, [call.seconds for call in job.calls])
+        assert all(replay_job(job, [0.0] * len(job.calls)).step <= step for step in [as_it_was.step])
     assert sorted(called(gloo, 0, 0)) == sorted(called(ours, 0, 0))
     if kind == "ddp":
         assert len(gloo.gradients) == 2 * LAYERS

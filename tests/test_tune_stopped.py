@@ -174,7 +174,7 @@ def test_a_report_of_what_was_not_stopped_is_not_bold() -> None:
 
 def test_who_is_still_at_work_is_named(added: Add, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not what was done last, which is no news of what takes long."""
-    monkeypatch.setattr(pool, "WATCH", 0.0)
+    monkeypatch.setattr(pool, "WATCH_INTERVAL", 0.0)
     heard: list[str] = []
     asked(added, "hangs", budget=0.3, progress=lambda done, total, what: heard.append(progress_line(done, total, what)))
     assert any(

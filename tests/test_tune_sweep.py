@@ -26,7 +26,7 @@ from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities
 from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
 from antiphon.select.family import replace_option
-from antiphon.select.sweep import MOST, list_combinations, resolve_sweep, values_of
+from antiphon.select.sweep import MAX_VALUES, list_combinations, resolve_sweep, values_of
 from antiphon.show.pages.report import heatmap_svg
 from antiphon.show.pictures import heatmap
 
@@ -95,7 +95,7 @@ def test_a_sweep_that_nobody_can_do_is_told_before_any_work() -> None:
         quick({"k": 2}, planners=["direct", "ring"])
     with pytest.raises(Invalid, match=r"planner direct has no option 'pieces'; there is none to sweep"):
         quick({"pieces": 2}, planners="direct")
-    with pytest.raises(Invalid, match=rf"6400 combinations of values for planner ring \(at most {MOST}\)"):
+    with pytest.raises(Invalid, match=rf"6400 combinations of values for planner ring \(at most {MAX_VALUES}\)"):
         quick({"pieces": "1:3200", "directions": [1, 2]})
     with pytest.raises(Invalid, match="sweep: expected options and their values"):
         quick(["k=2"])

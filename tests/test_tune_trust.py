@@ -40,7 +40,7 @@ from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, find_baseline
 from antiphon.select.limits import compare_links
 from antiphon.select.schedule_cache import ScheduleCache, fingerprint
-from antiphon.select.task import WARMING, Context, Done, Message, Task, run_task
+from antiphon.select.task import WARM_UP_PLANNERS, Context, Done, Message, Task, run_task
 from antiphon.topologies import topology
 
 
@@ -199,7 +199,7 @@ def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> N
         assert 1 < len(asked) <= sum(c.status == "ok" for c in found.candidates)
         asked.clear()
         by_calls = quick("allgather", spec="dgx-a100", planners=["ring"], model="calls")
-        assert 1 < len(asked) <= sum(c.status == "ok" for c in by_calls.candidates) + len(WARMING)
+        assert 1 < len(asked) <= sum(c.status == "ok" for c in by_calls.candidates) + len(WARM_UP_PLANNERS)
 
 
 def test_the_last_timeline_is_that_of_the_very_schedule_and_machine() -> None:

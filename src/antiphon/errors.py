@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-NEAR = 0.7  # difflib's ratio from which a name is suggested: nccl and msccl, xml and piccl-xml have less
+# difflib's ratio from which a name is suggested: high enough that msccl is not suggested for nccl, nor piccl-xml for
+# xml
+NEAR = 0.7
 
 
 class AntiphonError(Exception):
@@ -41,7 +43,9 @@ class TimedOut(AntiphonError):
 
 
 class EffortSpent(TimedOut):
-    """The effort is spent, which is counted: the same request ends so on every machine."""
+    """The limit on effort is reached. Effort counts work, not time: the same request stops at the same point on every
+    computer.
+    """
 
 
 class NotFound(AntiphonError):
@@ -68,33 +72,36 @@ def warn_unlikely(message: str) -> None:
 
 
 def quote(name: object, limit: int = 60) -> str:
-    """A name as it may stand in a one-line message, however odd or long it is."""
+    """Return a name as it may stand in a one-line message, however odd or long it is."""
     try:
         text = " ".join(repr(name).splitlines())
-    except Exception:  # an object of others may not even be able to say what it is
+    except Exception:  # the __repr__ of a user's object may raise anything
         text = f"an object of {type(name).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
-    """The error for a name not in a table: it suggests a similar name, if there is one, and lists the known names."""
+    """Return the error for an unknown name: it suggests a similar name, if there is one, and lists the known names."""
     names = sorted(known_names)
-    near = _near_miss(name, names) if isinstance(name, str) else None
-    hint = f"; did you mean {near!r}?" if near else ""
+    suggestion = _near_miss(name, names) if isinstance(name, str) else None
+    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
     return Invalid(f"unknown {label} {quote(name)}{hint} (known: {listed})")
 
 
 def _near_miss(name: str, names: Sequence[str]) -> str | None:
-    """The name that was most likely meant: much alike, or as short ones go, with one other letter.
+    """Return the name that was most likely meant, or None.
+
+    That is a close match by difflib, else a name of the same length that differs in one letter, as difflib rates short
+    names too low.
 
     >>> [_near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
     ['allreduce', 'src', None]
     """
     spelled = {spelling.lower(): spelling for spelling in names}
     word = name.lower()
-    alike = difflib.get_close_matches(word, spelled, n=1, cutoff=NEAR)
-    alike += [
+    matches = difflib.get_close_matches(word, spelled, n=1, cutoff=NEAR)
+    matches += [
         spelling for spelling in spelled if len(spelling) == len(word) and sum(map(str.__ne__, spelling, word)) == 1
     ]
-    return spelled[alike[0]] if alike else None
+    return spelled[matches[0]] if matches else None

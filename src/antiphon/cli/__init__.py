@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code; nothing a user does ends in a traceback."""
     signals = Signals()
-    signals.hear()  # to the very end
+    signals.install()  # to the very end
     sys.exit(_run(arguments, signals))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. For programs: signal handlers are restored afterwards."""
     signals = Signals()
-    signals.hear()
+    signals.install()
     try:
         return _run(arguments, signals)
     finally:

@@ -1,38 +1,43 @@
-"""Ctrl-C and SIGTERM while the command is still being loaded: one line and the exit code, no traceback.
+"""End the command on Ctrl-C or SIGTERM while it is still being loaded: one line and the exit code, no traceback.
 
-Imported before all else of the command line, and only that installs a handler: `import antiphon` does not. The modules
-below are in memory when Python starts, so that nothing is looked for on the disk until Ctrl-C is heard.
+The command line imports this file before all others. It installs handlers only in a process that is the command line:
+`import antiphon` installs none. The modules that it imports are in memory when Python starts, so that no file has to be
+searched for before the handlers are installed.
 """
 
-import _signal  # type: ignore[import-not-found]  # what `signal` is made of
+import _signal  # type: ignore[import-not-found]  # the C module under `signal`, which is slower to load
 import sys
 from os import _exit, getpid
 from os import write as _write
 
 
 def _is_the_command() -> bool:
-    """Whether this process is the command line, by its script or by `python -m antiphon`: not one that imports us."""
+    """Return whether this process is the command line, started by its script or by `python -m antiphon`."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     if name == "-m":  # Python looks for the module, whose name stands before the arguments
         name = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
     return name.rpartition("/")[2] == "antiphon"
 
 
-def _leave(number: int, frame: object) -> None:
-    """While nothing is being done yet, nothing is lost by leaving. A child that has just been forked says nothing, and
-    a second signal nothing more."""
-    global _LEAVING  # noqa: PLW0603
-    if _LEAVING:
+def _end_process(number: int, frame: object) -> None:
+    """Print one line and end the process: no work has begun, so none is lost.
+
+    A forked child prints nothing, as its parent prints the line. A second signal during this function has no effect.
+    """
+    global _IS_ENDING  # noqa: PLW0603
+    if _IS_ENDING:
         return
-    _LEAVING = True
+    _IS_ENDING = True
     if getpid() == _PROCESS:
         _write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
     _exit(128 + number)
 
 
-_LEAVING = False
+_IS_ENDING = False
 _PROCESS = getpid()
-if _is_the_command():  # antiphon.cli takes over; where Ctrl-C is ignored (in a background job of a shell) it stays so
+if (
+    _is_the_command()
+):  # until `cli.signals` installs its handlers; a signal that is ignored (background jobs) remains ignored
     for _number, _usual in ((_signal.SIGINT, _signal.default_int_handler), (_signal.SIGTERM, _signal.SIG_DFL)):
         if _signal.getsignal(_number) == _usual:
-            _signal.signal(_number, _leave)
+            _signal.signal(_number, _end_process)

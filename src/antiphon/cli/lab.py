@@ -1,4 +1,4 @@
-"""antiphon lab: the emulated cluster."""
+"""The commands `lab up`, `down`, `status` and `run`: a machine emulated by network namespaces (api/labs.py)."""
 
 from __future__ import annotations
 
@@ -42,15 +42,20 @@ def down_command(
 
 
 def status_command(json: arg.Json = False) -> None:
-    """The labs that are up, however they came to be."""
+    """List the labs that are up, also those of other commands and programs."""
     rows = labs.status()
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
 
 
 def run_command(
     context: typer.Context,
-    what: Annotated[
-        str, typer.Argument(metavar="[TOPO]", help="a machine, or the name of a lab", show_default=False)
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TOPO]",
+            help="a machine (a lab is made for it), or the name of a lab that is up",
+            show_default=False,
+        ),
     ] = "",
     scale: arg.Scale = "",
     name: arg.LabName = "",
@@ -60,8 +65,9 @@ def run_command(
 ) -> None:
     """Run a program in the lab that is up, or in one made for it; `antiphon run PLAN --on lab` runs a plan there.
 
-    The program behind -- is started once for each rank, with the environment that PyTorch wants and {rank} replaced;
-    mpiexec (of MPICH) is started once, and its processes enter the ranks' namespaces.
+    The program behind -- is started once per rank, with the environment variables that PyTorch needs; {rank} in its
+    arguments becomes the number of the rank. mpiexec (of MPICH) is started once, and its processes enter the ranks'
+    namespaces.
     """
     from antiphon.runtimes.lab.lab import lab_names
 
@@ -71,9 +77,9 @@ def run_command(
         raise Invalid("lab run: expected -- and a command; for a plan: antiphon run PLAN --on lab --nbytes SIZE")
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")
-    where: Topology | str = what
-    if what and (what not in lab_names() or only):
-        where = arg.machine_and_group(what, only)[0]
+    where: Topology | str = target
+    if target and (target not in lab_names() or only):
+        where = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
     row = labs.command(where, command, scale=scale, name=name, timeout=limit, quiet=json)
     if json:
         emit(row, "", json)
@@ -83,21 +89,22 @@ def run_command(
 
 
 def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of the labs that are up."""
+    """Return a table of the labs that are up. A lab's keeper is the process whose namespaces form it."""
     listed = [
         [
-            row["name"], str(row["ranks"]), str(row["links"]), _bits(row["slowest"]), _bits(row["fastest"]),
-            str(row["keeper"]), "stays" if row["owner"] is None else f"with process {row['owner']}",
+            row["name"], str(row["ranks"]), str(row["links"]), _rate_text(row["slowest"]), _rate_text(row["fastest"]),
+            str(row["keeper"]), "lab down" if row["owner"] is None else f"process {row['owner']} ends",
         ]
         for row in rows
     ]  # fmt: skip
-    lines = table(["lab", "ranks", "cables", "slowest", "fastest", "keeper", "how long"], listed)
-    cut = [row["name"] for row in rows if not row["reachable"]]
-    notes = paragraph(f"not all ranks of {', '.join(cut)} can reach each other", "  ") if cut else []
+    lines = table(["lab", "ranks", "links", "slowest", "fastest", "keeper (pid)", "until"], listed)
+    unreachable = [row["name"] for row in rows if not row["reachable"]]
+    notes = paragraph(f"not all ranks of {', '.join(unreachable)} can reach each other", "  ") if unreachable else []
     return "\n".join([*lines, *notes])
 
 
-def _bits(rate: int) -> str:
+def _rate_text(rate: int) -> str:
+    """Return a rate in bits per second as text."""
     for scale, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s")):
         if rate >= scale:
             return f"{rate / scale:.4g} {unit}"

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM end a command with one line, the exit code, and no traceback, at any time.
+"""End a command on Ctrl-C or SIGTERM with one line, the exit code, and no traceback, at any time.
 
-While a command works (`breaks` is true) they raise KeyboardInterrupt, so that it can print its result so far and end
-the processes that it has started. Before and after that they end the process at once. A KeyboardInterrupt can get lost
-where nobody can catch it, in `__del__` or a callback of C; then the signal is sent again a moment later.
+While a command works (`breaks` is true), a signal raises KeyboardInterrupt: the command can print its result so far and
+end the processes that it has started. Before and after that, a signal ends the process at once. A KeyboardInterrupt is
+lost where nobody can catch it, in `__del__` or in a callback of a C library; then the signal is sent again a moment
+later.
 """
 
 from __future__ import annotations
@@ -19,90 +20,108 @@ from typing import Any
 
 from antiphon.cli.streams import say
 
-_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-_TEXT = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_MAX_SIGNALS = 3  # until then the last line is written to its end, even if its reader is stuck
-_RETRY = 0.01  # seconds after which a signal that could not be raised is sent again
+_DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_ENDED_BY = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+# Up to this many signals since the start do not cut off the last line; the next one ends the process even if stderr is
+# a pipe that nobody reads.
+_MAX_SIGNALS = 3
+_RETRY_SECONDS = 0.01  # seconds after which a signal that could not be raised is sent again
 
 
 class Signals:
-    """The handlers of both signals. `breaks`: whether they raise, or end the process at once."""
+    """The handlers of both signals.
+
+    `breaks`: whether a signal raises KeyboardInterrupt; otherwise it ends the process at once. The command line sets
+    it.
+    """
 
     def __init__(self) -> None:
         self.breaks = False
         self.first = 0  # the signal that came first
-        self._times = 0
-        self._telling = self._told = False
-        self._again = False
+        self._count = 0  # signals so far, without those that this class sent again
+        self._is_printing = self._is_printed = False  # the last line
+        self._is_resent = False  # the next signal is one that this class sent again: do not count it
         self._process, self._thread = os.getpid(), threading.get_ident()
-        self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
+        self._previous: dict[int, Any] = {}
+        self._previous_hook = sys.unraisablehook
 
-    def hear(self) -> None:
-        """Install the handlers. Another handler than Python's stays: a shell's background job ignores Ctrl-C."""
+    def install(self) -> None:
+        """Install the handlers.
+
+        They replace only Python's default handlers and those of `early_signals`. A signal that is ignored, as Ctrl-C is
+        in a background job of a shell, remains ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
-        for number, usual in _USUAL.items():
+        for number, default in _DEFAULT_HANDLERS.items():
             current = signal.getsignal(number)
-            is_early = getattr(current, "__module__", "") == "antiphon.cli.early_signals"  # set while modules load
-            if current == usual or is_early:
-                self._before[number] = signal.signal(number, self._come)
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
+            is_early = getattr(current, "__module__", "") == "antiphon.cli.early_signals"
+            if current == default or is_early:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
 
     def restore(self) -> None:
-        for number, before in self._before.items():
+        for number, before in self._previous.items():
             signal.signal(number, before)
-        if self._before:
-            sys.unraisablehook = self._hook
+        if self._previous:
+            sys.unraisablehook = self._previous_hook
 
     def exit_code(self) -> int:
         return 128 + (self.first or signal.SIGINT)
 
     def text(self) -> str:
-        return _TEXT[signal.Signals(self.first or signal.SIGINT)]
+        return _ENDED_BY[signal.Signals(self.first or signal.SIGINT)]
 
     def tell(self, message: str) -> None:
-        """Print the last line of a command; a later signal adds no other line."""
-        self._telling = True  # a signal mask would not do: another thread might get the signal
+        """Print the last line of a command; a later signal adds no other line. Call it with `breaks` false."""
+        self._is_printing = True  # a signal mask would not do: another thread might get the signal
         say(message)
-        self._told = True
-        self._telling = False
+        self._is_printed = True
+        self._is_printing = False
 
-    def _come(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a fork that has not set its own handler: its parent prints the line
             os._exit(128 + number)
-        if not self._again:
-            self._times += 1
+        if not self._is_resent:
+            self._count += 1
             self.first = self.first or number
-        self._again = False
-        if self._telling and self._times <= _MAX_SIGNALS:  # the line that is being written counts for this signal, too
-            return
-        importing = _importing(frame)
-        if not self.breaks or (importing and self._times > 1):
-            if not self._told:
-                self._telling = True
-                with contextlib.suppress(OSError):  # print may have been in the middle of a line
+        self._is_resent = False
+        if self._is_printing and self._count <= _MAX_SIGNALS:
+            return  # the line being printed is the answer to this signal, too
+        is_importing = _is_importing(frame)
+        # During an import nothing can be raised; a user who repeats the signal does not want to wait for its end.
+        if not self.breaks or (is_importing and self._count > 1):
+            if not self._is_printed:
+                self._is_printing = True
+                with contextlib.suppress(OSError):
+                    # not print: the signal may have interrupted one, whose lock this thread holds
                     os.write(2, f"antiphon: {self.text()}\n".encode())
             os._exit(self.exit_code())
-        if importing:  # a half-loaded library may turn it into any error, or crash
-            start_new_thread(self._later, (number,))
+        if is_importing:  # a half-loaded library may turn KeyboardInterrupt into any other error, or crash
+            start_new_thread(self._resend, (number,))
             return
         raise KeyboardInterrupt
 
-    def _later(self, number: int) -> None:
-        time.sleep(_RETRY)
-        self._again = True
+    def _resend(self, number: int) -> None:
+        """Send the signal to the main thread again after a moment. Runs in a thread of its own."""
+        time.sleep(_RETRY_SECONDS)
+        self._is_resent = True
         signal.pthread_kill(self._thread, number)  # a real signal: it interrupts a waiting system call
 
-    def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Handle an exception that nobody could catch (raised in __del__, or in a callback of a C library)."""
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Handle an exception that nobody could catch, raised in `__del__` or in a callback of a C library.
+
+        `sys.unraisablehook` calls this. After a second signal there is nothing to send again: the first one is being
+        handled already, or is itself about to be sent again.
+        """
         if not self.first:
-            self._hook(unraisable)
-        elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._times == 1:
-            start_new_thread(self._later, (self.first,))
+            self._previous_hook(unraisable)
+        elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._count == 1:
+            start_new_thread(self._resend, (self.first,))
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether an import is on the stack."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -1,4 +1,7 @@
-"""antiphon verify: is a plan right, and will a runtime really run it?"""
+"""The command `verify`: is a plan right, and will a runtime really run it? `check` is its older spelling.
+
+The work is done elsewhere: `select.judged` verifies, `api.checking.check` compares with the rules of a runtime.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ from antiphon.units import parse_size
 
 
 def _data(op: str, dtype: str) -> dict[str, str]:
-    """Operator and type by their canonical names; only those that are not empty."""
+    """Return the operator and the type by their canonical names, as keyword arguments; without empty ones."""
     if op:
         combine_of(op)
     return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
 
 
-Placed = Annotated[
-    bool | None, typer.Option("--in-place/--out-of-place", help="with --for: how it is called (default: both)")
+InPlace = Annotated[
+    bool | None,
+    typer.Option("--in-place/--out-of-place", help="with --for: check only calls of this kind (default: both)"),
 ]
-Every = Annotated[bool, typer.Option("--all", help="with --for: also report why other files do not serve the call")]
+Every = Annotated[bool, typer.Option("--all", help="with --for: also report why other files do not apply to the call")]
 
 
 def verify_command(
@@ -60,17 +64,17 @@ def verify_command(
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="with --for: size of the call, e.g. 64MiB")
     ] = "",
-    in_place: Placed = None,
+    in_place: InPlace = None,
     collective: arg.WhichPlan = "",
     every: Every = False,
     json: arg.Json = False,
 ) -> None:
     """Verify a plan and print the first error; exit code 1 if there is one.
 
-    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
-    --topology their distance from the best possible there is printed. With --for RUNTIME: will that runtime run the
-    plan for a call of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is written as the
-    runtime's files first; shown are the files that serve the call, or all if none does.
+    A file of MSCCL or MSCCL++ is simulated first, thread block by thread block, without any change; with --topology,
+    its gap to the lower bound of that machine is printed. With --for RUNTIME: will that runtime run the plan for a call
+    of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is first exported to the runtime's
+    files; those that apply to the call are shown, or all if none does.
     """
     from antiphon.formats.foreign import written_for_others
     from antiphon.formats.written import Wrong
@@ -81,12 +85,12 @@ def verify_command(
     if not runtime and (in_place is not None or collective or every):
         raise Invalid("--in-place, --all and PLAN:COLL: are for --for RUNTIME; give it, too, or leave them out")
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
-    wrong: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}
+    not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
     machine = arg.machine_given(topo, only)
     try:
         plans = load_plans(plan_file, machine)
     except Wrong as error:
-        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **wrong}, f"WRONG: {error}", json)
+        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
     if machine is not None and written_for_others(plan_file):
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
@@ -95,12 +99,13 @@ def verify_command(
         verdict = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
-        emit({"ok": False, "fault": verdict.fault.as_dict(), **wrong}, f"WRONG: {kind}{verdict.fault.message}", json)
+        emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {kind}{verdict.fault.message}", json)
         raise typer.Exit(1)
+    # the figures in a plan hold for its own machine only
     claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
-    if verdict.trusted:
+    if verdict.trusted:  # a solver reported something that nothing in the plan proves
         claims += ", its proofs in part"
-    if verdict.stated:
+    if verdict.stated:  # notes, which nothing can check
         claims += ", except those listed as stated"
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
@@ -109,7 +114,7 @@ def verify_command(
         lines.append(plan_text(figures))
     lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     value: dict[str, Any] = {"ok": True, "fault": None} | ({"figures": figures} if figures else {})
-    value |= lists if proof else {}
+    value |= lists if proof else {}  # without --proof the lists are empty
     lines += proofs_text(**lists)
     if runtime:
         with working(f"checking for {runtime}"):
@@ -130,7 +135,7 @@ def verify_command(
 
 
 def _figures(plan: Plan) -> dict[str, Any]:
-    """Return the figures of `antiphon plan` for a plan of another program."""
+    """Return the figures that `antiphon plan` prints, for a plan read from a file of another program."""
     entry = plan.entries[0]
     claims = {**entry.claims, **measure(entry.schedule, plan.topology)}
     return figures_of(Plan.of(plan.topology, entry.schedule, claims))
@@ -144,16 +149,16 @@ def check_command(
     op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
     ranks: Annotated[int, typer.Option("--ranks", min=0, metavar="N", help="of the communicator (0: the plan's)")] = 0,
     root: Annotated[int, typer.Option("--root", min=-1, metavar="RANK", help="of the call, where it has one")] = -1,
-    in_place: Placed = None,
+    in_place: InPlace = None,
     collective: arg.WhichPlan = "",
     every: Every = False,
     json: arg.Json = False,
 ) -> None:
     """The old spelling of `verify --for`: will a runtime of GPUs really run this plan?
 
-    A plan is written as the runtime's files first; its own files are taken as they are. All are executed block by
-    block, then held to the runtime's rules. Shown are the files that serve the call; if none does, all of them, and
-    the exit code is 1.
+    A plan is first exported to the runtime's files; the runtime's own files are taken as they are. Each file is
+    simulated thread block by thread block, then compared with the runtime's rules. The files that apply to the call are
+    shown; if none does, all of them, and the exit code is 1.
     """
     size = parse_size(nbytes, "--nbytes")
     plan_file, collective = arg.split_plan(file, collective)
@@ -169,17 +174,18 @@ def check_command(
 
 
 def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list[str]:
-    """Files that serve the call come first; without `every` the others are only counted, unless none serves it."""
-    serving = [row for row in rows if row["runs"]]
-    useless = [row for row in rows if not row["runs"]]
-    lines = [f"{'will run' if serving else 'will NOT run'} by {runtime}"]
-    for row in [*serving, *(useless if every or not serving else ())]:
+    """Return the report on all files: those that will run the call first; the others are only counted unless `every` is
+    true or no file will run it."""
+    running = [row for row in rows if row["runs"]]
+    other_files = [row for row in rows if not row["runs"]]
+    lines = [f"{'will run' if running else 'will NOT run'} by {runtime}"]
+    for row in [*running, *(other_files if every or not running else ())]:
         lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
         for finding in row["findings"]:
             lines += paragraph(f"{finding['outcome']}: {finding['why']}", "    ", " " * 6)
             if finding["instead"]:
                 lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
-    if serving and useless and not every:
-        note = f"{plural(len(useless), 'file')} for other calls (--all shows why they cannot serve it)"
+    if running and other_files and not every:
+        note = f"{plural(len(other_files), 'file')} for other calls (--all shows why they do not apply)"
         lines += ["", *paragraph(note)]
     return lines

@@ -1,4 +1,4 @@
-"""Cost models: predict how long a schedule takes on a machine, and why. One file per model, one line each in table.py.
+"""Cost models: predict how long a schedule takes on a machine, and why. Each has a file, and an entry in table.py.
 
 A model is prepared once per schedule and then called for many sizes:
 
@@ -42,8 +42,8 @@ __all__ = [
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
-LONGEST_PATH = 1000  # messages of a critical path that `simulate` returns
-FOLLOWS = "critical-path"  # the model that prices single messages instead of steps
+MAX_PATH_MESSAGES = 1000  # of a critical path that `simulate` returns
+MESSAGE_MODEL = "critical-path"  # a model that prices single messages instead of steps
 
 
 def prepare(
@@ -122,20 +122,21 @@ def predict(
 def simulate(
     plan: Plan, nbytes: int | str, *, model: str = "", profile: ProfileLike = None, trace: bool = False
 ) -> tuple[dict[str, Any], bytes | None]:
-    """Predict one size, with its critical path (the first LONGEST_PATH messages) and, if requested, a Chrome trace.
+    """Predict one size, with its critical path (the first MAX_PATH_MESSAGES messages) and, if requested, a Chrome
+    trace.
 
     `model`: by default one that prices single messages, with launch and protocols if those are known for the plan's
-    topology; if that model gives no trace, only the trace comes from FOLLOWS, as the row's note states. Keys besides
+    topology. If that model gives no trace, the trace comes from MESSAGE_MODEL, as the row's note states. Keys besides
     those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
     size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)
     loaded_profile, requested_model = as_profile(profile), model
-    model = model or usual_model(plan.topology, loaded_profile, FOLLOWS, wanted=(plan.collective,))
+    model = model or usual_model(plan.topology, loaded_profile, MESSAGE_MODEL, wanted=(plan.collective,))
     ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
     traced, by = ready, model
-    if trace and not requested_model and not hasattr(ready, "events"):  # switches that reduce, as they were measured
-        traced, by = prepare(FOLLOWS, entry.schedule, plan.topology, profile=loaded_profile), FOLLOWS
+    if trace and not requested_model and not hasattr(ready, "events"):  # model `calls` with switches that reduce
+        traced, by = prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile), MESSAGE_MODEL
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.trace]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
@@ -145,7 +146,7 @@ def simulate(
         **row_of(entry.schedule, size, prediction),
         "model": model,
         "rests_on": basis_of(prediction, loaded_profile),
-        "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
+        "critical_path": [list(hop) for hop in path[:MAX_PATH_MESSAGES]],
         "critical_path_length": len(path),
     }
     if not trace:

@@ -1,4 +1,8 @@
-"""Models of schedules whose messages a runtime splits: the model is prepared again for each way of splitting."""
+"""Predict schedules whose messages a runtime splits: the model is prepared again for each way of splitting.
+
+A runtime sends a message of a schedule without pieces in parts of its own choice, which depends on the size of the call
+(`Cuts`). `Cutting` gives the schedule as it is then sent.
+"""
 
 from __future__ import annotations
 

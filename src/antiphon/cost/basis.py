@@ -1,7 +1,7 @@
-"""The basis of a predicted figure in a few words: published measurements, a profile, or none.
+"""State what a predicted figure rests on, in a few words: published measurements, a profile, or nothing.
 
-Also the default model: `calls`, which has figures for launch and protocols, if they are known for the machine's GPUs,
-else alpha-beta, which needs none.
+Also choose the default model: `calls`, which has figures for launch and protocols, if they are known for the machine's
+GPUs; else alpha-beta, which needs none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from antiphon.cost.prediction import Prediction
 from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported
 
-CALLS, PLAIN = "calls", "alpha-beta"  # the model with published figures; the model that needs none
+CALLS = "calls"  # the model with figures from published measurements
+PLAIN = "alpha-beta"  # the model that needs no figures
 CALIBRATED = "calibrated by"  # predictions rest on published measurements
-NOT_CALIBRATED = "not calibrated"  # launch, protocols and the bandwidth really reached are not accounted for
-BORROWED = "by the figures of"  # figures of another collective, as no table has this one
-TAKEN = "taken for"  # figures of other hardware, as the machine does not say what it is
+NOT_CALIBRATED = "not calibrated"  # predictions ignore launch, protocols and the bandwidth that is really reached
+BORROWED = "by the figures of"  # figures of another collective, as there are none of this one
+TAKEN = "taken for"  # figures of assumed hardware, as the topology does not name its GPUs
 
 
 def usual_model(
@@ -26,8 +27,8 @@ def usual_model(
 ) -> str:
     """Return the default model for these collectives: `calls` if its figures are known for the topology, else `plain`.
 
-    A profile overrides the known figures, so it selects `plain`, and so do collectives that NCCL lacks and groups
-    without figures, for which there is nothing comparable.
+    With a profile it is `plain`, as the profile overrides the known figures. It is `plain`, too, for collectives that
+    NCCL lacks, and for process groups without figures: there is nothing to compare with.
     """
     from antiphon.cost.nccl.library import library_among
 
@@ -58,7 +59,7 @@ def join_bases(bases: Sequence[str]) -> str:
 
 
 def in_short(rests_on: str) -> str:
-    """Summarise whether all figures of a line are calibrated, for narrow tables."""
+    """Return in a word whether the figures are calibrated, for narrow tables: yes, partly, no, or profile."""
     uncalibrated = [NOT_CALIBRATED in basis for basis in rests_on.split("; ")]
     if all(uncalibrated):
         return "no"

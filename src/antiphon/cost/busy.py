@@ -1,8 +1,8 @@
 """How busy every link and shared limit is over time.
 
-A simulator reports each change of a link's load to a `Log`, which turns them into runs of constant load
-(`Utilisation`). Example: a 1 GB/s link carries 0.5 GB/s from 0 to 1 s and 1 GB/s from 1 to 3 s: two runs, with shares
-0.5 and 1.0; its mean is 0.83.
+A simulator reports each change of a link's load to a `Log`, which turns the changes into intervals of constant load
+(`Utilisation`). Example: a 1 GB/s link carries 0.5 GB/s from 0 to 1 s and 1 GB/s from 1 to 3 s. These are two
+intervals, with shares 0.5 and 1.0 of its capacity; the mean share is 0.83.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Utilisation:
-    """Runs of constant load, in the order of (resource, begin); idle links and limits have no run.
+    """Intervals of constant load, in the order of (resource, begin); idle links and limits have none.
 
-    `resource`: a link, or from topology.links on a shared limit. `load`: bytes per second over it. `share`: that load
-    divided by its nominal capacity; under incast it stays below 1 although the link is full.
+    All columns have one element per interval.
     """
 
     topology: Topology
-    resource: Longs
-    begin: Floats
+    resource: Longs  # a link; from topology.links on, a shared limit
+    begin: Floats  # seconds
     end: Floats
-    load: Floats
-    share: Floats
+    load: Floats  # bytes per second
+    share: Floats  # load / nominal capacity; under incast it stays below 1 although the link is full
 
     def __len__(self) -> int:
         return len(self.resource)
@@ -49,7 +48,7 @@ class Utilisation:
 
 
 class Log:
-    """Collects changes of load, by being called with (time, resources, new loads), and turns them into runs."""
+    """Collects changes of load, by being called with (time, resources, new loads), and turns them into intervals."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -61,33 +60,33 @@ class Log:
         self.resources.append(resources)
         self.loads.append(loads)
 
-    def runs(self, topology: Topology) -> Utilisation:
-        """Turn changes (time, link or limit, new load) into runs of constant load. O(changes), and one sort.
+    def utilisation(self, topology: Topology) -> Utilisation:
+        """Turn changes (time, link or limit, new load) into intervals of constant load. O(changes), and one sort.
 
-        Link 0 is half busy at first, then wholly; link 2 all the time:
+        Link 0 is half busy at first, then fully; link 2 all the time:
 
         >>> from antiphon.core.example import machine
         >>> log = Log()
         >>> log(0.0, np.array([0, 2]), np.array([5e8, 1e9]))
         >>> log(1.0, np.array([0]), np.array([1e9]))
         >>> log(3.0, np.array([0, 2]), np.array([0.0, 0.0]))
-        >>> runs = log.runs(machine())
-        >>> [column.tolist() for column in (runs.resource, runs.begin, runs.end, runs.share)]
+        >>> busy = log.utilisation(machine())
+        >>> [column.tolist() for column in (busy.resource, busy.begin, busy.end, busy.share)]
         [[0, 0, 2], [0.0, 1.0, 0.0], [1.0, 3.0, 3.0], [0.5, 1.0, 1.0]]
-        >>> runs.mean().tolist()
+        >>> busy.mean().tolist()
         [0.8333333333333334, 0.0, 1.0, 0.0]
         """
         count = topology.links + len(topology.limits)
         resource = np.concatenate([np.zeros(0, np.int64), *self.resources])
         load = np.concatenate([np.zeros(0), *self.loads])
         time = np.repeat(np.array(self.times), [len(changed) for changed in self.resources])
-        order = order_of(resource, max(count, 1))  # stable: in the order of time within each
+        order = order_of(resource, max(count, 1))  # a stable sort: in the order of time within each resource
         resource, load, time = resource[order], load[order], time[order]
-        fresh = starts(resource)
-        fresh[1:] |= load[1:] != load[:-1]
-        resource, load, time = resource[fresh], load[fresh], time[fresh]
-        end = np.append(time[1:], 0.0)  # the last load of each is 0
-        lasts = (load > 0) & (end > time)
-        resource, load = resource[lasts], load[lasts]
+        is_change = starts(resource)
+        is_change[1:] |= load[1:] != load[:-1]
+        resource, load, time = resource[is_change], load[is_change], time[is_change]
+        end = np.append(time[1:], 0.0)  # of a resource's last change: its load is 0, so it forms no interval
+        is_interval = (load > 0) & (end > time)
+        resource, load = resource[is_interval], load[is_interval]
         share = load * seconds_per_byte(topology)[resource]
-        return Utilisation(topology, resource, time[lasts], end[lasts], load, share)
+        return Utilisation(topology, resource, time[is_interval], end[is_interval], load, share)

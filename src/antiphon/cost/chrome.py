@@ -1,10 +1,11 @@
-"""Write Chrome's trace format, which Perfetto and browsers open: processes, lines, slices, arrows and counters.
+"""Write Chrome's trace format, which Perfetto and browsers open: processes, lines, intervals, arrows and counters.
 
-A trace is a list of events. `Page` collects them: `process` and `line` name where things are drawn, `slice` draws an
-interval, `arrow` connects two slices, `counter` draws a value over time. `write_ranks` draws the messages of all ranks;
-slices of one rank that overlap are put on separate lines.
+A trace is a list of events. `Page` collects them: `process` and `line` name where events are drawn, `slice` draws an
+interval of time (viewers call it a slice), `arrow` connects two intervals, `counter` draws a value over time.
+`write_ranks` draws the messages of all ranks; intervals of one rank that overlap are put on separate lines.
 
-Example: a message from 0 to 1 from 2 to 5 us is a slice on "rank 0 sends" and one on "rank 1 receives", with an arrow.
+Example: a message from 0 to 1, from 2 to 5 us, is an interval on line "rank 0 sends" and one on line "rank 1 receives",
+with an arrow.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from typing import Any
 
 import msgspec
 
-RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4  # processes of a trace; 0 is the idle one to those who read traces
+RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4  # processes of a trace; viewers take process 0 for the idle one
 MARK = {"cname": "terrible"}  # red, in viewers that know colour names
 # Kind of event -> its word in the names of lines
 SIDES = {"call": "calls", "send": "sends", "receive": "receives", "within": "copies", "fold": "folds"}
-Slice = tuple[float, float]  # microseconds at which it begins and ends
+Slice = tuple[float, float]  # begin and end of an interval, in microseconds
 
 
 @dataclass
 class Page:
-    """A trace under construction, titled `title`."""
+    """A trace under construction."""
 
     title: str
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # metadata of the trace
     events: list[dict[str, Any]] = field(default_factory=list)
     lines: dict[int, int] = field(default_factory=dict)  # per process, the number of its lines
 
     def process(self, pid: int, name: str) -> None:
+        """Name a process; processes are shown in the order of their pids."""
         self._add_name("process_name", pid, 0, name)
         self._add_order("process_sort_index", pid, 0, pid)
 
@@ -47,8 +49,8 @@ class Page:
     def slice(
         self, kind: str, name: str, place: tuple[int, int], when: Slice, args: Mapping[str, Any], marked: bool = False
     ) -> None:
-        """Add an interval (microseconds) to a line, `place` being (process, line); `marked` slices are red."""
-        # Whole nanoseconds, so that slices that meet still meet after rounding by the viewer.
+        """Add an interval to a line; `place`: (process, line). Marked intervals are red."""
+        # whole nanoseconds, so that intervals that touch still touch after the viewer has rounded
         begin, end = (round(moment * 1000) for moment in when)
         mark = MARK if marked else {}
         self.events.append(
@@ -57,8 +59,7 @@ class Page:
         )  # fmt: skip
 
     def arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
-        """Add an arrow between the slices that are open on two lines at the two moments. Call it after adding both
-        slices."""
+        """Add an arrow between two intervals that were added before. An end is (process, line, time)."""
         same = {"name": "message", "cat": "message", "id": number}
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
             bound = {"bp": "e"} if phase == "f" else {}
@@ -86,13 +87,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Passage:
-    """A message in transit. `sent`: its slice at the sender; `received`: its slice at the receiver, from the earliest
-    possible arrival until it has arrived. `facts`: step, src, dst and bytes. Within a rank only `sent` is used."""
+    """A message in transit."""
 
-    sent: Slice
-    received: Slice
-    facts: Mapping[str, Any]
-    marked: bool = False
+    sent: Slice  # at the sender
+    received: Slice  # at the receiver, from the earliest possible arrival on; not used within a rank
+    facts: Mapping[str, Any]  # step, src, dst and bytes
+    marked: bool = False  # drawn in red
 
     @property
     def title(self) -> str:
@@ -101,18 +101,17 @@ class Passage:
 
 @dataclass(frozen=True)
 class RankWork:
-    """Local work of a rank. `kind`: fold, or call."""
+    """Local work of a rank."""
 
     rank: int
-    kind: str
+    kind: str  # fold (combining values), or call
     title: str
     when: Slice
     facts: Mapping[str, Any]
 
 
 def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
-    """Write the process `ranks`: each message as a slice at its sender and one at its receiver, with an arrow between
-    them."""
+    """Write the process `ranks`: each message as an interval at its sender and one at its receiver, with an arrow."""
     slices_of: dict[tuple[int, str], list[tuple[Slice, int]]] = {}
     for number, passage in enumerate(passages):
         src, dst = passage.facts["src"], passage.facts["dst"]
@@ -145,8 +144,8 @@ def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWor
 
 
 def _assign_lanes(slices: Sequence[Slice]) -> list[int]:
-    """Assign slices to lines so that slices on one line do not overlap, with as few lines as slices overlap at a
-    moment.
+    """Assign intervals to lines so that none overlap on a line; the number of lines is the greatest number of intervals
+    that overlap at a time.
 
     >>> _assign_lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]

@@ -1,9 +1,16 @@
-"""LogGP figures of a profile: latency, overheads, gaps and time per byte, by level and by message size.
+"""Hold the LogGP parameters of a profile, by level and by message size.
 
-LogGP's parameters: L latency, o_s and o_r the time that sender and receiver spend per message, g the least gap between
-two messages, G seconds per byte; gamma seconds per byte that a rank combines. A *level* holds the figures between ranks
-that share a place, such as a host. Example: levels "host" and "" (everything else): ranks in one host use the first,
-all other pairs the second. Figures are linear between the sizes given.
+The parameters are
+
+    L          latency in seconds
+    o_s, o_r   seconds that the sender and the receiver spend per message
+    g          least seconds between two messages of a rank (LogGP calls it the gap)
+    G          seconds per byte
+    gamma      seconds per byte that a rank combines
+
+A *level* holds the parameters between ranks that share a place, such as a host. Example: with levels "host" and ""
+(everything else) ranks in one host use the first, all other pairs the second. Between the sizes given, parameters are
+interpolated linearly.
 """
 
 from __future__ import annotations
@@ -31,14 +38,13 @@ MOST_SECONDS = 3600.0  # greatest figure in a profile
 
 @dataclass(frozen=True)
 class Level:
-    """The figures between ranks that share a place: linear between `sizes` (bytes), constant outside of them.
+    """The parameters between ranks that share a place: linear between `sizes`, constant outside of them.
 
-    `within`: the name of that place ("host" stands for host0, host1, ...); "" matches all other pairs. L, o_s, o_r and
-    g in seconds, G and gamma (combining) in seconds per byte: one number each, or one for every size.
+    Each parameter (see the module) is one number, or one for every size.
     """
 
-    within: str = ""
-    sizes: tuple[float, ...] = (1,)
+    within: str = ""  # name of the place without number ("host": host0, host1, ...); "": all other pairs
+    sizes: tuple[float, ...] = (1,)  # bytes, ascending
     L: tuple[float, ...] = (0.0,)
     o_s: tuple[float, ...] = (0.0,)
     o_r: tuple[float, ...] = (0.0,)
@@ -63,7 +69,7 @@ class Level:
             object.__setattr__(self, name, values)
 
     def at(self, nbytes: ArrayLike) -> dict[str, Floats]:
-        """Return every figure at these sizes."""
+        """Return every parameter at these sizes."""
         where = np.asarray(nbytes, np.float64)
         return {name: np.interp(where, self.sizes, getattr(self, name)) for name in FIGURES}
 
@@ -80,23 +86,18 @@ class Level:
 
 @dataclass(frozen=True)
 class LogGP:
-    """Levels from the innermost to the outermost, and the limits on simultaneous messages.
-
-    `device_radix`: messages that a rank sends at once, and as many that it receives; `node_radix`: packets that a node
-    sends to others at once, and as many that it receives; None: no limit. `node`: the name of the place that has one
-    network card; `packet`: bytes.
-    """
+    """Levels from the innermost to the outermost, and the limits on simultaneous messages (None: no limit)."""
 
     levels: tuple[Level, ...]
-    device_radix: int | None = 1
-    node_radix: int | None = 1
-    node: str = "host"
-    packet: int = PACKET
+    device_radix: int | None = 1  # messages that a rank sends at once; as many that it receives at once
+    node_radix: int | None = 1  # packets that a host's network card sends at once; as many that it receives
+    node: str = "host"  # name of the place whose ranks share a network card
+    packet: int = PACKET  # bytes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
         if not self.levels or not all(isinstance(level, Level) for level in self.levels):
-            raise Invalid("levels: expected one Level or more, the inmost first")
+            raise Invalid("levels: expected one Level or more, the innermost first")
         names = [level.within for level in self.levels]
         if len(set(names)) < len(names) or "" in names[:-1]:
             raise Invalid('levels: every "within" once, and only the last level may be without one')
@@ -125,7 +126,10 @@ class LogGP:
 
 
 def places_named(topology: Topology, name: str) -> Longs:
-    """Return the number of each rank's place of this name ("": one that all share), -1 for none. O(ranks)."""
+    """Return per rank the number of the place of this name that it is in, -1 if none; "": a place that all share.
+
+    A rank's place is written such as "host3/gpu1". O(ranks).
+    """
     number_of: dict[str, int] = {}
     place_numbers = []
     for place in topology.places[: topology.ranks]:
@@ -150,7 +154,7 @@ class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """ "loggp" in a profile's file."""
+    """The value of "loggp" in a profile's file."""
 
     levels: list[LevelRow]
     device_radix: int | None = 1

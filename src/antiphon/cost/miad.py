@@ -1,9 +1,9 @@
-"""Find a good chunk size by measuring: multiplicative increase, additive decrease (Blink, section 4.2.1).
+"""Find a good chunk size by measuring: MIAD, multiplicative increase, additive decrease (Blink, section 4.2.1).
 
 The caller runs its work with the size that the controller proposes and reports the speed; after some rounds the
-controller settles on one size. Example with `factor` 2: 1 MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9 and 8 MB at 7, far
-below the best; now it goes down from 8 MB in steps of 512 KB, an eighth of 4 MB, until throughput falls again below 4
-MB, and runs the three best sizes again.
+controller settles on one size. Example with `factor` 2: 1 MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9, and 8 MB at 7, which
+is far below the best. Now the size decreases from 8 MB in steps of 512 KB (an eighth of the best size), until
+throughput falls again at sizes below 4 MB. Then the three best sizes are run again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from antiphon.errors import Invalid
 
 @dataclass
 class Miad:
-    """Controller that proposes the next chunk size from the speed of the last one, and settles on one. No clock, no
-    randomness.
+    """A controller that proposes the next chunk size from the speed of the last one, and settles on one.
+
+    It uses no clock and no randomness.
 
         controller = Miad(smallest=1 << 20)
         while True:
             size = controller.next()
             controller.measured(bytes_per_second=run(size))     # or seconds=..., always for the same data
 
-    The size grows by `factor` as long as throughput rises. The rise ends after `patience` sizes in a row without a new
-    best, or one far below it. Then the size falls by `step` (default: an eighth of the best size so far) until
-    throughput falls again, or the best size is passed. At the end the three sizes with the best medians are run again,
-    twice as often, and the best of them stays. A size within `tolerance` of the best is no better than it, so that
-    noise does not drive the search. Each size is run `repeats` times and represented by its median. Sizes are whole
-    multiples of `align` above `smallest`, at most `largest`.
+    The size increases by `factor` as long as throughput rises. That ends after `patience` sizes in a row without a new
+    best, or with one size whose throughput is far below the best. Then the size decreases by `step` (default: an eighth
+    of the best size so far), down to the best size divided by `factor`, or until `patience` sizes below the best were
+    no better. At the end the three sizes with the best medians are run again, twice as often, and the best of them is
+    used. A size counts as better only if it is so by more than `tolerance`, so that noise does not drive the search.
+    Each size is run `repeats` times and represented by its median. Sizes are multiples of `align` above `smallest`, at
+    most `largest`.
     """
 
     smallest: int = 1 << 20
@@ -59,8 +61,10 @@ class Miad:
         """Forget everything and begin with the smallest size: for other data or another machine."""
         self.settled, self.medians = False, {}
         self._size, self._runs, self._unit = self.smallest, dict[int, list[float]](), ""
-        self._finals: list[int] | None = None
-        self._rising, self._worse, self._down, self._floor = True, 0, 0, self.smallest
+        self._finals: list[int] | None = None  # the best sizes, once they are run again
+        self._rising = True  # whether sizes still increase
+        self._worse = 0  # sizes in a row without a new best
+        self._down, self._floor = 0, self.smallest  # once sizes decrease: step, and the least size to try
 
     def next(self) -> int:
         """Return the chunk size, in bytes, to use now."""
@@ -68,7 +72,7 @@ class Miad:
 
     @property
     def best(self) -> int:
-        """The size with the best median so far; the first of equal ones."""
+        """Return the size with the best median so far; the first of equal ones."""
         best = self.smallest
         for size, speed in self.medians.items():
             if speed > self.medians[best] * (1 + self.tolerance):
@@ -76,8 +80,7 @@ class Miad:
         return best
 
     def measured(self, bytes_per_second: float | None = None, *, seconds: float | None = None) -> None:
-        """Report the speed of a run with the size of `next`: its throughput, or its time; use one of the two
-        throughout."""
+        """Report the speed of a run with the size of `next`: its throughput or its time, always the same of the two."""
         measurement = seconds if bytes_per_second is None else bytes_per_second
         unit = "seconds" if bytes_per_second is None else "bytes_per_second"
         if measurement is None or (seconds is not None and bytes_per_second is not None) or not measurement > 0:
@@ -108,7 +111,7 @@ class Miad:
             if not far and self._worse < self.patience and at < self.largest:
                 self._size = min(self._round_up(at * self.factor, at), self.largest)
                 return
-            best = self.best  # now go down, from above the best to below it
+            best = self.best  # from now on decrease, from one size above the best
             self._rising, self._worse = False, 0
             self._down = self.step or max(best // 8, self.align)
             self._floor = max(self.smallest, int(best / self.factor))
@@ -124,7 +127,7 @@ class Miad:
         self._run_final()
 
     def _round_up(self, size: float, above: int) -> int:
-        """Round up to a multiple of align."""
+        """Return a size as a multiple of `align`, rounded down, but greater than `above`."""
         return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
 
     def _run_final(self) -> None:

@@ -36,8 +36,9 @@ def _critical_path(proofs: ProvedLimits, profile: Profile, options: Mapping[str,
 
 
 def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize | None:
-    """Return the launch plus the least over the protocols, each of which has its own latency per hop and fraction of
-    bandwidth."""
+    """Return the launch plus the least bound over the protocols, each with its own latency per hop and share of the
+    bandwidth.
+    """
     from antiphon.cost.nccl.model import protocol_figures
 
     try:

@@ -1,4 +1,4 @@
-"""The result of a model."""
+"""The result of a cost model, and the type of the functions that predict."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ Hop = tuple[int, int, int]  # (step, src, dst)
 class Prediction:
     """The result of a model: seconds, the terms that sum to them, and the bottleneck.
 
-    `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
-    `note` marks figures that are only bounds, or states their basis; `rests_on`: the measurements that the model's own
-    figures are calibrated by, briefly.
+    Plans, reports and JSON output are made from it.
     """
 
     seconds: float
-    terms: Mapping[str, float]
-    bottleneck: str
-    critical_path: Sequence[Hop] = field(default=())
-    note: str = ""
-    rests_on: str = ""
+    terms: Mapping[str, float]  # name -> seconds; they sum to `seconds`
+    bottleneck: str  # a link, limit or rank, as users call it
+    critical_path: Sequence[Hop] = field(default=())  # in the order of time
+    note: str = ""  # what users must know about the figures, for instance that they are only bounds
+    rests_on: str = ""  # the measurements that the model's own figures are calibrated by, briefly
 
 
 Predictor = Callable[[int], Prediction]  # nbytes -> prediction

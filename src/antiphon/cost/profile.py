@@ -1,4 +1,4 @@
-"""A profile: measured or assumed figures of a kind of machine, kept in a file of its own, never inside the topology.
+"""Read and write profiles: measured or assumed figures of a kind of machine, in a file beside the topology's.
 
 `Profile.on(topology)` returns the topology with the profile's latencies and bandwidths; models read the other figures.
 The file (all fields except the first two are optional):
@@ -39,18 +39,17 @@ FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # bytes per second that a rank copies or combines locally; an assumption
 MOST_FACTOR = 1000  # greatest bandwidth_factor, and the inverse of the least
 MOST_FIELDS = 2**14  # fields in a file
-MOST_PER_BYTE = 1.0  # seconds per byte: nothing real is slower
+MOST_PER_BYTE = 1.0  # seconds per byte; no real machine is slower
 MOST_SENDERS = 2**31  # greatest w_t
 SHIPPED = Path(__file__).parent / "profiles"  # profiles that come with the package
 
 
 @dataclass(frozen=True)
 class Incast:
-    """Each sender beyond `w_t` that sends to one receiver at the same time adds `epsilon` seconds per byte over a
-    link."""
+    """The slowdown of a link over which many ranks send to one receiver at the same time."""
 
-    epsilon: float = 0.0
-    w_t: int = 0
+    epsilon: float = 0.0  # seconds per byte that each sender beyond `w_t` adds
+    w_t: int = 0  # senders that cost nothing
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", _per_byte(self.epsilon, "epsilon"))
@@ -68,23 +67,17 @@ def _per_byte(value: object, label: str) -> float:
 
 @dataclass(frozen=True)
 class Profile:
-    """Figures by kind of link that override the topology's, and figures of ranks.
-
-    `alpha`: seconds of latency instead of the topology's. `bandwidth_factor`: the fraction of the nominal bandwidth
-    that is reached; a shared limit takes that of its links (the greatest, if it joins several kinds).
-    `memory_bandwidth`: bytes of local work per second. `incast`: the cost of many senders to one receiver (model
-    genmodel). `gamma`: seconds per byte that a rank adds; `delta`: seconds per byte that it reads from or writes to
-    memory while it combines. `loggp`: figures of model loggp. Everything left out costs nothing.
-    """
+    """Figures by kind of link that override those of a topology, and figures of ranks. Defaults cost nothing."""
 
     name: str = ""
-    alpha: Mapping[str, float] = field(default_factory=dict)
+    alpha: Mapping[str, float] = field(default_factory=dict)  # kind of link -> latency in seconds
+    # kind of link -> share of the nominal bandwidth that is reached; a shared limit takes the greatest of its links
     bandwidth_factor: Mapping[str, Fraction] = field(default_factory=dict)
-    memory_bandwidth: Fraction = MEMORY_BANDWIDTH
-    incast: Mapping[str, Incast] = field(default_factory=dict)
-    gamma: float = 0.0
-    delta: float = 0.0
-    loggp: LogGP | None = None
+    memory_bandwidth: Fraction = MEMORY_BANDWIDTH  # bytes per second of copies within a rank
+    incast: Mapping[str, Incast] = field(default_factory=dict)  # by kind of link; for models genmodel and flows
+    gamma: float = 0.0  # seconds per byte that a rank adds
+    delta: float = 0.0  # seconds per byte that a rank reads from or writes to memory while it combines
+    loggp: LogGP | None = None  # figures of model loggp
 
     def __post_init__(self) -> None:
         figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
@@ -112,16 +105,15 @@ class Profile:
             raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
 
     def on(self, topology: Topology) -> Topology:
-        """Return the topology with this profile's figures; raise Invalid if it lacks every kind of link that the
-        profile names.
+        """Return the topology with this profile's latencies and bandwidths. O(links).
 
-        O(links).
+        Raises Invalid if the topology has none of the kinds of links that the profile names.
         """
         kinds = {t.kind for t in topology.types}
-        spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
-        if spoken and not spoken & kinds:
+        named_kinds = {*self.alpha, *self.bandwidth_factor, *self.incast}
+        if named_kinds and not named_kinds & kinds:
             raise Invalid(
-                f"profile {quote(self.name)}: is for links of kind {', '.join(sorted(spoken)[:5])}, but topology "
+                f"profile {quote(self.name)}: is for links of kind {', '.join(sorted(named_kinds)[:5])}, but topology "
                 f"{topology.name} has only {', '.join(sorted(kinds)[:5])}; name these (fit genmodel --kind KIND)"
             )
         if not {*self.alpha, *self.bandwidth_factor} & kinds:

@@ -1,8 +1,11 @@
-"""The proved bounds of a collective on a machine, evaluated with the latencies and bandwidths of a model.
+"""Evaluate the proved lower bound of a collective with the latencies and bandwidths of a cost model.
 
-A proof (a cut, a path) holds for any figures; only its seconds depend on them. `ProvedLimits` keeps the proofs, and its
-methods turn them into a function from nbytes to the least seconds under a profile. Example: a ring of 4 ranks, a path
-of 3 us and a cut of 1.5 s per GB: without barriers max(3 us, 1 us + 1.5e-9 * nbytes).
+A witness (a cut, a path) holds for any latencies and bandwidths; only its seconds depend on them. `ProvedLimits` keeps
+the witnesses. Its methods return the bound as a function from nbytes to least seconds under a profile, for models with
+barriers between steps (no message of a step starts before the previous step has ended everywhere) and without.
+
+Example: a ring of 4 ranks, with a path of 3 us and a cut of 1.5 s per GB. Without barriers the bound is
+max(3 us, 1 us + 1.5e-9 * nbytes), where 1 us is the latency of the last message over the cut.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ SecondsBySize = Callable[[int], float]  # nbytes -> least seconds
 
 @dataclass(frozen=True, eq=False)
 class ProvedLimits:
-    """The proved bounds of a collective on a machine, to be evaluated with the figures of a model."""
+    """The proved lower bound of a collective on a machine, to be evaluated with the figures of a model."""
 
     topology: Topology
     collective: Collective
@@ -34,21 +37,23 @@ class ProvedLimits:
 
     @cached_property
     def needs(self) -> Needs:
+        """Return which blocks each rank needs from which ranks."""
         return needs_of(self.collective)
 
     @cached_property
     def evidence(self) -> SizeEvidence:
+        """Return the witnesses of the bound by size."""
         return find_evidence(self.topology, self.collective)
 
     @cached_property
     def unaided_evidence(self) -> SizeEvidence:
-        """The evidence if switches only forward."""
+        """Return the witnesses of the bound by size if switches only forward (neither multicast nor reduce)."""
         if self.bound.unaided is None:
             return self.evidence
         return find_evidence(strip_abilities(self.topology), self.collective)
 
     def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
-        """Return the bound for schedules with barriers between steps (alpha-beta). `unaided`: switches only forward."""
+        """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
         rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
@@ -57,11 +62,11 @@ class ProvedLimits:
         return bound_by_size(machine, self.collective, quickest, rate, evidence).seconds
 
     def without_barriers(self, profile: Profile, *, unaided: bool = False, add_latency: bool = False) -> SecondsBySize:
-        """Return the bound for messages that only wait for their data and their links.
+        """Return the bound under models in which messages wait only for their data and their links.
 
         Some link is busy for the time of the bandwidth bound, and the last message on it also has its latency.
-        `unaided`: switches only forward.
-        `add_latency`: the model counts latencies apart from transfers, so both times add up and do not overlap.
+        `unaided`: switches only forward. `add_latency`: in the model latencies and transmissions do not overlap, so
+        that both bounds add up.
         """
         machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
         witness = (self.bound.without_help if unaided else self.bound).witness
@@ -72,5 +77,6 @@ class ProvedLimits:
         return lambda nbytes: max(latency, message + rate * nbytes)
 
     def _latency(self, machine: Topology) -> float:
+        """Return the least seconds by latencies only: of the rank that takes longest to get what it needs."""
         longest = quickest_need(machine, self.needs, self.bound.latency_witness)
         return longest.seconds if longest is not None else 0.0

@@ -1,9 +1,11 @@
 """Price steps as barriers: a step lasts its slowest message's latency plus the time of its most loaded link.
 
-Input: a schedule and a topology with the profile applied. Output: a `Barriers` object: its time as a straight line in
-nbytes, when each step begins, and the most loaded link. Pipelined chunks are not expanded: loads come from
-core.loads.timeline, and the latencies of pipelined steps likewise, as the upper envelope of the windows in which each
-row's pieces are sent.
+A barrier means that no message of a step starts before all messages of the previous step have arrived. Input: a
+schedule and a topology with the profile applied. Output: a `Barriers` object, which has the schedule's time as a linear
+function of nbytes, when each step begins, and the most loaded link.
+
+Pieces are not expanded. A transfer (row) that is sent in pieces takes part in a window of consecutive steps. The load
+of each step comes from core.loads.timeline; its latency is the greatest of the rows whose window contains it.
 
 Example: two steps, each with a latency of 1 us and 1000 bytes over a 1 GB/s link (1 us): steps begin at 0 and 2 us, and
 the schedule ends at 4 us.
@@ -30,15 +32,16 @@ from antiphon.units import format_seconds
 
 @dataclass(frozen=True, eq=False)
 class Latencies:
-    """Runs of consecutive steps with the same greatest latency of a message."""
+    """Runs of consecutive steps with the same latency, the greatest of any message in the step."""
 
-    begin: Longs
-    length: Longs
-    seconds: Floats
+    begin: Longs  # first step of the run
+    length: Longs  # number of its steps
+    seconds: Floats  # latency of each of its steps
 
     @property
     def total(self) -> float:
-        """The sum over all steps, in seconds."""
+        """Return the sum over all steps, in seconds."""
+        # steps with equal latency are multiplied, not added, so that the sum is exact whatever the order
         values, index = np.unique(self.seconds, return_inverse=True)
         steps = np.zeros(len(values), np.int64)
         np.add.at(steps, index, self.length)
@@ -52,25 +55,26 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.core.transform import pipeline
-    >>> late = latencies_of(pipeline(star(), 2), machine())
-    >>> [column.tolist() for column in (late.begin, late.length, late.seconds)]
+    >>> latencies = latencies_of(pipeline(star(), 2), machine())
+    >>> [column.tolist() for column in (latencies.begin, latencies.length, latencies.seconds)]
     [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
     """
     return _greatest_per_step(*route_latencies(schedule, topology))
 
 
 def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
-    """Return the greatest latency of each step, for latencies that each last a number of steps."""
+    """Return the greatest latency of each step; row i has `seconds[i]` in `size[i]` steps from `begin[i]` on."""
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
-    marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
-    top, winner = upper_envelope(place[: len(begin)], place[len(begin) :], seconds, len(marks))
-    alive = np.flatnonzero(winner[:-1] >= 0)
-    return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
+    marks, mark_number = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
+    top, winning_row = upper_envelope(mark_number[: len(begin)], mark_number[len(begin) :], seconds, len(marks))
+    has_message = np.flatnonzero(winning_row[:-1] >= 0)
+    return Latencies(marks[has_message], np.diff(marks)[has_message], top[has_message].astype(np.float64))
 
 
-def latency_name(steps: int, greatest: float) -> str:
-    return f"latency of {steps} {'step' if steps == 1 else 'steps'}, up to {format_seconds(greatest)} each"
+def latency_name(count: int, greatest: float, noun: str = "step") -> str:
+    """Return the bottleneck "latency" in words: of how many steps or messages, and the greatest one in seconds."""
+    return f"latency of {count} {noun}{'' if count == 1 else 's'}, up to {format_seconds(greatest)} each"
 
 
 def price_linear(
@@ -90,31 +94,35 @@ def price_linear(
 
 @dataclass(frozen=True, eq=False)
 class Barriers:
-    """A schedule with its steps as barriers, on the machine as a profile sees it."""
+    """A schedule whose steps are barriers, on a machine with the profile applied."""
 
     schedule: Schedule
     topology: Topology
 
     @cached_property
     def paths(self) -> Paths:
+        """Return the messages with the links and limits that they use."""
         return paths(messages(self.schedule), self.topology)
 
     @cached_property
     def line(self) -> Timeline:
+        """Return the runs of steps with equal load of the busiest link."""
         return timeline(self.schedule, self.topology)
 
     @cached_property
     def latencies(self) -> Latencies:
+        """Return the latency of every step."""
         return latencies_of(self.schedule, self.topology)
 
     @cached_property
     def busiest(self) -> str:
-        """The link or limit that is the most loaded one for the longest total time."""
+        """Return the name of the link or limit that is the most loaded one for the longest total time."""
         line = self.line
         at = np.flatnonzero(line.resource >= 0)
         if not len(at):
             return "no link"
-        value = {id(s): float(s) for s in {id(s): s for s in line.seconds}.values()}  # few: equal ones are one object
+        # few conversions, as equal fractions are mostly one object
+        value = {id(s): float(s) for s in {id(s): s for s in line.seconds}.values()}
         seconds = np.array([value[id(s)] for s in line.seconds])
         spent = np.bincount(line.resource[at], weights=(seconds * line.length)[at])
         return resource_name(self.topology, int(spent.argmax()))
@@ -123,26 +131,27 @@ class Barriers:
         """Return the bottleneck behind a term."""
         if term == "bandwidth":
             return self.busiest
-        late = self.latencies
-        return latency_name(int(late.length.sum()), float(late.seconds.max(initial=0.0)))
+        latencies = self.latencies
+        return latency_name(int(latencies.length.sum()), float(latencies.seconds.max(initial=0.0)))
 
     def until(self, step: Longs, nbytes: int) -> Floats:
         """Return the seconds from the beginning until each of these steps begins. O((steps + runs) log runs).
 
-        A microsecond of latency and one of 1000 bytes at 1 GB/s for each step:
+        Each step takes a microsecond of latency, and a microsecond for 1000 bytes at 1 GB/s:
 
         >>> from antiphon.core.example import machine, star
         >>> Barriers(star(), machine()).until(np.array([0, 1, 2]), 1000)
         array([0.e+00, 2.e-06, 4.e-06])
         """
-        line, late = self.line, self.latencies
+        line, latencies = self.line, self.latencies
         loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
         return _time_until(line.begin, line.length, loaded, step) + _time_until(
-            late.begin, late.length, late.seconds, step
+            latencies.begin, latencies.length, latencies.seconds, step
         )
 
     def path(self) -> list[Hop]:
-        """Return per run of equally loaded steps a message over the busiest link, as (step, src, dst).
+        """Return the critical path: per run of equally loaded steps a message over the busiest link, as (step, src,
+        dst).
 
         O(E log E) in load entries.
 
@@ -152,18 +161,18 @@ class Barriers:
         """
         line, routing = self.line, self.paths
         runs = np.flatnonzero(line.resource >= 0)
-        user, resource = routing.use_message, routing.use_resource
-        step = routing.messages.step[user].astype(np.int64)
-        end = step + routing.messages.pieces[user]
+        message, resource = routing.use_message, routing.use_resource
+        step = routing.messages.step[message].astype(np.int64)
+        end = step + routing.messages.pieces[message]
         bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
         order = order_of(resource * bound + step, routing.resources * bound)
-        user, key = user[order], (resource * bound + step)[order]
-        # Of the messages begun so far on a link, the one that ends last is still being sent, if any is.
+        message, key = message[order], (resource * bound + step)[order]
+        # In each run, of the messages begun so far on its busiest link, the one that ends last is still being sent.
         last = resource[order] * bound + end[order]
         lasting = np.maximum.accumulate(last)
         which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
         at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
-        columns = (line.begin[runs], routing.messages.src[user[at]], routing.messages.dst[user[at]])
+        columns = (line.begin[runs], routing.messages.src[message[at]], routing.messages.dst[message[at]])
         return list(zip(*(c.tolist() for c in columns), strict=True))
 
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
@@ -173,9 +182,9 @@ class Barriers:
 
 
 def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:
-    """Return the time until these steps, for runs of steps of given seconds each. O((steps + runs) log runs).
+    """Return the time until each of the steps `step` begins, for runs of steps that take `seconds` each.
 
-    Two steps of 1 s, a step of nothing, one step of 5 s:
+    O((steps + runs) log runs). Two steps of 1 s, a step that takes no time, one step of 5 s:
 
     >>> _time_until(np.array([0, 3]), np.array([2, 1]), np.array([1.0, 5.0]), np.array([1, 3, 4]))
     array([1., 2., 7.])

@@ -1,9 +1,10 @@
-"""Times at which every message is in transit, and their export as a Chrome trace.
+"""Hold the times at which every message is in transit, and write them as a Chrome trace.
 
-`Events` holds, per message, when it starts and when it has arrived, and per use of a link or shared limit when its
-*turn* there begins and ends (links serve messages one after another). Models with barriers derive events from their
-steps (`barrier_events`); simulators record them. `chrome_trace` writes them as JSON for chrome://tracing or Perfetto:
-lines per rank, per link, and for the critical path.
+`Events` has per message when it starts and when it has arrived. Links and shared limits serve messages one after
+another: the time of a message on one of them is its *turn* there, and `Events` has the begin and end of every turn.
+Models with barriers between steps derive events from their steps (`barrier_events`); simulators record them.
+`chrome_trace` writes them as JSON for chrome://tracing or Perfetto: a line per rank, per link, and for the critical
+path.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from antiphon.cost.prediction import Hop, Prediction, Predictor
 from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
 
-MOST_ROWS = 2**22  # rows after expansion of pieces
-FEW_ROWS, ROWS_PER_TRANSFER = 2**18, 64  # rows allowed for any schedule; rows allowed per transfer
+# Limits on the rows of a schedule after its pieces are expanded (see `most_rows`).
+MOST_ROWS = 2**22
+FEW_ROWS = 2**18  # allowed for any schedule
+ROWS_PER_TRANSFER = 64  # beyond FEW_ROWS
 MOST_EVENTS = 2**20  # in one trace
 
 
@@ -40,25 +43,25 @@ def expanded_rows(schedule: Schedule) -> int:
 def most_rows(schedule: Schedule) -> int:
     """Return the number of rows up to which pieces are expanded.
 
-    Each takes up to a kilobyte of memory, and a file of a few transfers in a million pieces must not claim gigabytes.
+    A row takes up to a kilobyte of memory: a small file with a million pieces must not take gigabytes.
     """
     return max(schedule.transfers, min(MOST_ROWS, max(FEW_ROWS, ROWS_PER_TRANSFER * schedule.transfers)))
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Seconds at which every message starts and has arrived, and at which each of its turns begins and ends."""
+    """The times of all messages and of their turns on links and limits, in seconds."""
 
-    paths: Paths
-    start: Floats
-    landed: Floats
-    use_start: Floats
+    paths: Paths  # the messages, and which links and limits each uses
+    start: Floats  # per message when it starts
+    landed: Floats  # per message when it has arrived
+    use_start: Floats  # per use of a link or limit when the turn begins
     use_end: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A barrier model that also returns when every message is in transit."""
+    """The predictor of a model with barriers, which also returns when every message is in transit."""
 
     predict: Predictor
     barriers: Barriers
@@ -67,17 +70,18 @@ class Traced:
         return self.predict(nbytes)
 
     def events(self, nbytes: int) -> Events:
-        """Return the times of all messages: those of a step start together, and take turns on shared links. Pieces are
-        expanded."""
+        """Return the times of all messages. Those of a step start together, and take turns on links that they share.
+        Pieces are expanded.
+        """
         barriers = self.barriers
-        fine = expandable(barriers.schedule)
+        expanded = expand_if_few(barriers.schedule)
         return barrier_events(
-            barriers if fine is barriers.schedule else Barriers(fine, barriers.topology), nbytes
+            barriers if expanded is barriers.schedule else Barriers(expanded, barriers.topology), nbytes
         )  # fmt: skip
 
 
-def expandable(schedule: Schedule) -> Schedule:
-    """Expand the schedule's pieces; Unsupported where they are too many."""
+def expand_if_few(schedule: Schedule) -> Schedule:
+    """Return the schedule with its pieces expanded; raise Unsupported if they are too many."""
     rows, max_rows = expanded_rows(schedule), most_rows(schedule)
     if rows > max_rows:
         raise Unsupported(
@@ -88,9 +92,9 @@ def expandable(schedule: Schedule) -> Schedule:
 
 
 def barrier_events(barriers: Barriers, nbytes: int) -> Events:
-    """Times of all messages when steps begin as in the barrier model; O(uses).
+    """Return the times of all messages if no step begins before the previous one has ended. O(uses).
 
-    Both messages of a step of `core.example.star` have 1000 bytes, which take a microsecond, and a latency as long:
+    Both messages of a step of `core.example.star` have 1000 bytes, which take a microsecond, and as much latency:
 
     >>> from antiphon.core.example import machine, star
     >>> events = barrier_events(Barriers(star(), machine()), 1000)
@@ -101,7 +105,8 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
     step = routing.messages.step.astype(np.int64)
     begin = barriers.until(step, nbytes)
     cost = routing.use_cost() * nbytes
-    # Uses are sorted by (step, resource): ends of turns are a prefix sum, less its value before the group.
+    # Uses are sorted by (step, resource). The end of a turn is the begin of the step plus the costs up to it in its
+    # group: a prefix sum, less its value before the group.
     after = np.cumsum(cost)
     first = np.arange(len(cost)) - places(step[routing.use_message] * routing.resources + routing.use_resource)
     turn_end = begin[routing.use_message] + after - (after[first] - cost[first])
@@ -146,7 +151,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
         pid, tid = _line_of(resource, topology)
         page.line(pid, resource_name(topology, resource), tid)
     busy = getattr(events, "busy", None)
-    if busy is not None:  # turns overlap: how loaded each link is says more
+    if busy is not None:  # flows share links: turns overlap, so show the load of each link
         _write_counters(page, busy, topology)
     else:
         _write_turns(page, events, passages, topology)
@@ -155,7 +160,9 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
 
 
 def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
-    """Write per link and limit the turns of messages. Turns never overlap, to the last bit."""
+    """Write per link and limit the turns of messages. Rounding must not make turns overlap, so each begins no earlier
+    than the previous one ended.
+    """
     routing, reached = events.paths, dict[int, float]()
     columns = (routing.use_message, routing.use_resource, events.use_start * 1e6, events.use_end * 1e6)
     order = np.lexsort((events.use_end, events.use_start, routing.use_resource))

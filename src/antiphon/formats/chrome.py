@@ -1,9 +1,9 @@
 """Read traces in Chrome's format, ours and others, and merge them into one file, each starting at time 0.
 
-Such a trace is JSON: a list of events with a phase ("ph": X is a slice with a begin and a length, M names a process or
-thread, others are arrows and marks), a process and a thread ("pid", "tid") and times in microseconds. `Read` checks
-one; `merge_traces` puts several side by side, to compare runs: pids and the ids of arrows are renumbered, process names
-get the title of their trace, and processes of the same place follow each other.
+Such a trace is JSON: a list of events with a phase ("ph": X is a complete event, with a begin and a length, M names a
+process or thread, others are arrows and marks), a process and a thread ("pid", "tid") and times in microseconds.
+`ChromeTrace` checks one; `merge_traces` puts several side by side, to compare runs: pids and the ids of arrows are
+renumbered, process names get the title of their trace, and processes of the same place follow each other.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
 MAX_FILES, MAX_EVENTS = 64, 2**22
-FREE_OBJECTS, MIN_OBJECT = 2**13, 24  # objects that any file may have; bytes per further one, as memory is 20 times
+# A small file that expands to many objects could exhaust the memory, as an object takes some 20 times its text.
+FREE_OBJECTS = 2**13  # lists and objects that any file may have
+MIN_OBJECT = 24  # bytes of the file for each further list or object
 _TIMES = ("ts", "dur", "tts", "tdur")
-_MAX_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
+_MAX_TIME = 2.0**53  # microseconds; in nanoseconds these still fit into 64 bits
 
 
 class _Trace(msgspec.Struct):
@@ -31,12 +33,15 @@ class _Trace(msgspec.Struct):
 
     events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
     about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
-    job: Any = msgspec.field(name="distributedInfo", default=None)  # as PyTorch's profiler tells it
+    distributed_info: Any = msgspec.field(name="distributedInfo", default=None)  # by PyTorch's profiler
     host: Any = msgspec.field(name="host_name", default=None)
 
 
-class Read:
-    """The events of one trace, each checked. `about`: its metadata; `title`: from these, else its file's name."""
+class ChromeTrace:
+    """The events of one trace, each checked.
+
+    `about`: its metadata ("otherData"). `title`: from the metadata, else the name of its file.
+    """
 
     def __init__(self, name: str, data: bytes) -> None:
         objects = data.count(b"{") + data.count(b"[")
@@ -44,23 +49,24 @@ class Read:
             raise Invalid(
                 f"has {objects} lists and objects in {len(data)} bytes: {MIN_OBJECT} bytes for each are usual"
             )
-        bare = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-        trace = _Trace(decode(data, list[dict[str, Any]])) if bare else decode(data, _Trace)
-        self.events, self.about, self.job, self.host = trace.events, trace.about, trace.job, trace.host
+        is_list = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+        trace = _Trace(decode(data, list[dict[str, Any]])) if is_list else decode(data, _Trace)
+        self.events, self.about = trace.events, trace.about
+        self.distributed_info, self.host = trace.distributed_info, trace.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name
         if len(self.events) > MAX_EVENTS:
-            raise Unsupported(f"has {len(self.events)} events; at most {MAX_EVENTS} are put side by side")
+            raise Unsupported(f"has {len(self.events)} events; at most {MAX_EVENTS} are supported")
         for number, event in enumerate(self.events):
-            _look_at(event, number)
+            _check_event(event, number)
 
     @cached_property
     def start(self) -> float:
-        """Microseconds at which the first thing happens."""
+        """Return when the first event begins, in microseconds."""
         return min((event["ts"] for event in self.events if event["ph"] != "M" and "ts" in event), default=0.0)
 
 
-def _look_at(event: dict[str, Any], number: int) -> None:
+def _check_event(event: dict[str, Any], number: int) -> None:
     """Raise Invalid if an event is ambiguous to readers of traces."""
     if not isinstance(event.get("ph"), str):
         raise Invalid(f"event {number}: has no phase (ph)")
@@ -78,18 +84,18 @@ def _look_at(event: dict[str, Any], number: int) -> None:
 
 
 def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str, Any]]]:
-    """Return one trace with the events of all, each starting at 0, its processes prefixed by its title; and a row for
-    each (file, title, events, start_us).
+    """Merge traces into one; return it, and a row for each of them (file, title, events, start_us).
 
-    The first process of every trace comes first, then the second of every one: what is alike in two traces lies side by
-    side. Ids are made unique per trace, so arrows stay within it.
+    Each trace starts at 0, and the names of its processes begin with its title. The first processes of all traces come
+    first, then the second ones: corresponding processes are next to each other. Ids are made unique per trace, so that
+    arrows remain within it.
     """
     if not 2 <= len(files) <= MAX_FILES:
         raise Invalid(f"expected 2 to {MAX_FILES} traces, got {len(files)}")
     traces = []
     for path in files:
         with reading(name_of(path)):
-            traces.append(Read(name_of(path), read_bytes(path)))
+            traces.append(ChromeTrace(name_of(path), read_bytes(path)))
     total = sum(len(trace.events) for trace in traces)
     if total > MAX_EVENTS:
         raise Unsupported(f"these traces have {total} events; at most {MAX_EVENTS} are put side by side")
@@ -142,7 +148,7 @@ def _names_process(event: Mapping[str, Any]) -> bool:
 
 
 def _name_processes(
-    trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]
+    trace: ChromeTrace, title: str, pids: Mapping[int | str, int], position: tuple[int, int]
 ) -> list[dict[str, Any]]:
     """Return events that name and order the processes of a trace. `position`: its number, and the number of traces."""
     names = {

@@ -13,19 +13,21 @@ from antiphon.core.files import name_of, one_line
 from antiphon.errors import Invalid, quote
 
 Contents = str | bytes | Iterable[bytes]
-Text = TypeVar("Text")
+Content = TypeVar("Content")  # str, or str and bytes
 
 
-class Files(dict[str, Text]):
-    """The content of each file by name, with `notes`: a line for each omission with its reason."""
+class Files(dict[str, Content]):
+    """What a format makes of a plan: the content of each file by name, with `notes`: a line for each omission with its
+    reason.
+    """
 
-    def __init__(self, files: Mapping[str, Text], notes: Iterable[str] = ()) -> None:
+    def __init__(self, files: Mapping[str, Content], notes: Iterable[str] = ()) -> None:
         super().__init__(files)
         self.notes = tuple(notes)
 
 
 class Written(list[tuple[Path, int]]):
-    """The files written, each with its size, and the `notes` on omissions."""
+    """What an export returns: the files written, each with its size in bytes, and the `notes` of its `Files`."""
 
     def __init__(self, files: Iterable[tuple[Path, int]], notes: Iterable[str] = ()) -> None:
         super().__init__(files)
@@ -35,13 +37,14 @@ class Written(list[tuple[Path, int]]):
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:
     """Write files into a folder, which is created if missing; return each with its size in bytes.
 
-    Each is written beside its target, synced, then renamed; on any failure, and on Ctrl-C, existing files are intact.
+    Each is written beside its target and synced; once all are complete, they are renamed. After any failure, and after
+    Ctrl-C, every existing file is entirely the old one or entirely the new one.
     """
     for name in files:
         if name != os.path.basename(name) or name in ("", ".", ".."):
-            raise Invalid(f"the back end names a file {quote(name)}; expected a plain name")
+            raise Invalid(f"the format names a file {quote(name)}; expected a plain name")
     into = Path(folder)
-    passing: dict[str, Path] = {}
+    temporary: dict[str, Path] = {}
     written = []
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -49,15 +52,15 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
             target = into / name
             if target.is_dir():
                 raise IsADirectoryError(None, "is a directory", os.fspath(target))
-            passing[name] = into / f".antiphon-{secrets.token_hex(8)}.tmp"
-            written.append((target, _write_file(passing[name], contents)))
-        for name, path in passing.items():
+            temporary[name] = into / f".antiphon-{secrets.token_hex(8)}.tmp"
+            written.append((target, _write_file(temporary[name], contents)))
+        for name, path in temporary.items():
             os.replace(path, into / name)
     except OSError as error:
         where = os.fspath(error.filename) if error.filename else name_of(folder)
         raise Invalid(one_line(f"{where}: cannot be written: {error.strerror or error}")) from None
     finally:
-        for path in passing.values():
+        for path in temporary.values():
             with contextlib.suppress(OSError):
                 path.unlink()
     return written

@@ -17,7 +17,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import Call, is_inspected, is_profile, join_profiles, read_inspector, read_profile
 
 MAX_FILES = 1024
-Profile = dict[int, list[Call]]  # of each rank in a file
+Profile = dict[int, list[Call]]  # the calls of each rank in a file of NCCL's example profiler
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
@@ -54,15 +54,18 @@ def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _read_file(name: str, data: bytes) -> list[Recorded] | Profile:
-    """Return the recordings of ranks in a file; of NCCL's example profiler its calls, which need all files."""
+    """Return the recordings of ranks in a file; of a file of NCCL's example profiler its calls, which can
+    only be joined to recordings once all files are read."""
     if is_inspected(data):
         return read_inspector(data)
-    from antiphon.formats.chrome import Read
+    from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.kineto.read import is_kineto, rank_of, record_rank
 
-    read = Read(name, data)
-    if is_profile(read.events):
-        return read_profile(read.events)
-    if not is_kineto(read):
-        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL; Chakra's end in .et")
-    return [record_rank(read, rank_of(name))]
+    trace = ChromeTrace(name, data)
+    if is_profile(trace.events):
+        return read_profile(trace.events)
+    if not is_kineto(trace):
+        raise Invalid(
+            "is neither a trace of PyTorch's profiler nor of a profiler of NCCL; traces of Chakra are files .et"
+        )
+    return [record_rank(trace, rank_of(name))]

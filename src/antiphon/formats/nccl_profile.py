@@ -16,7 +16,7 @@ import msgspec
 
 from antiphon.core.jsontext import decode
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import Heard, Recorded
+from antiphon.cost.replay.recorded import RankCall, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 
 MAX_LINES, MAX_LINE = 2**20, 2**16
@@ -80,7 +80,7 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorde
     for rank, calls in ranks.items():
         groups = {group: ProcessGroup(group, size[group], ()) for *_, group in calls}
         collectives = [
-            Heard(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
+            RankCall(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
             for begin, end, kind, count, group in sorted(calls)
         ]
         recordings.append(_waited_for(rank, groups, collectives))
@@ -95,7 +95,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[Heard]) -> Recorded:
+def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[RankCall]) -> Recorded:
     span = (min(collective.start for collective in collectives), max(collective.end for collective in collectives))
     waits = [(collective.start, collective.end, number) for number, collective in enumerate(collectives)]
     return Recorded(rank, "", groups, [span], collectives, waits, (), [NOTE])
@@ -167,7 +167,7 @@ def read_inspector(data: bytes) -> list[Recorded]:
 
 def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
     groups: dict[str, ProcessGroup] = {}
-    collectives: list[Heard] = []
+    collectives: list[RankCall] = []
     now = 0.0
     stamped = all(record.coll_perf.event_trace_ts is not None for record in lines)
 
@@ -182,6 +182,6 @@ def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
         begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
         now = begin + performance.coll_exec_time_us * _US
         collectives.append(
-            Heard(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, 0)
+            RankCall(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, 0)
         )
     return _waited_for(rank, groups, collectives)

@@ -4,7 +4,7 @@ Liu, Rhee, Wilkins and Dinda, *Parameterized Algorithms and Parameter Selection 
 Communication* (PICCL). The paper shows all of this as figures without numbers, measured on machines whose LogGP
 parameters are not published: the claims in its text are compared, with assumed parameters.
 
-    delta      the cluster of the paper, and the machine `delta` of the catalogue
+    delta      the cluster of the paper, and the machine `delta_machine` of the catalogue
     node       a host of it, with four GPUs; each GPU is a rank
     port       a rank's connection for one message: a rank with p ports sends p messages at once
     k          the parameter: ranks per group of k-ring, ranks that exchange at once in recursive multiplying
@@ -26,7 +26,7 @@ from antiphon.reproduce.piccl_plans import (
     Family,
     Plans,
     Times,
-    delta,
+    delta_machine,
     fastest_k,
     merge_equal,
     plan_family,
@@ -59,7 +59,7 @@ MULTIPLYING_KS = (2, 4, 8)  # what the paper compares of recursive multiplying (
 
 def figure4() -> Iterator[Row]:
     """The speedup of k-ring with k = 2 over ring, on two nodes of four GPUs, with and without contention."""
-    plans = plan_family(KRING, "allgather", delta(FIGURE4_NODES), (1, 2))
+    plans = plan_family(KRING, "allgather", delta_machine(FIGURE4_NODES), (1, 2))
     curves: dict[str, list[float]] = {}
     uncontended: list[float] = []
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
@@ -146,7 +146,7 @@ def _other_orders(plans: Plans) -> Row:
 
 def figure8() -> Iterator[Row]:
     """Speedups by k over the algorithm without a parameter: allgather on 16 nodes, by packets; every claim of V.E."""
-    machine, sizes = delta(FIGURE8_NODES), FIGURE8_SIZES
+    machine, sizes = delta_machine(FIGURE8_NODES), FIGURE8_SIZES
     times: dict[str, Times] = {}
     for family in FAMILIES:
         plans = plan_family(family, "allgather", machine)

@@ -1,9 +1,10 @@
 """Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's.
 
 A family is an algorithm with a parameter k: k-ring (k = 1 is the ring), recursive multiplying (k = 2 is recursive
-doubling), and the latter with blocks permuted at the end. `plan_family` plans and verifies the schedules of all k;
-`Plans.times` predicts their times by LogGP: simulated by packets (PACKETS) or whole messages (MESSAGES), without
-contention (FREE), or by the paper's formulas (CLOSED). Then helpers compare times by k.
+doubling; a round multiplies the ranks whose data a rank has by k), and the latter with blocks permuted at the end.
+`plan_family` plans and verifies the schedules of all k; `Plans.times` predicts their times by LogGP: simulated by
+packets (PACKETS) or whole messages (MESSAGES), without contention (FREE), or by the paper's formulas (CLOSED). Then
+helpers compare times by k.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from antiphon.units import format_size
 
 PROFILE = "loggp-delta"
 PER_NODE = 4  # GPUs
-# PICCL permutes buffers where the schedule contains a permutation
+# How plans are timed. `local=on`: permuting a buffer costs time, as in PICCL.
 PACKETS = "loggp:fidelity=packet,local=on"
 MESSAGES = "loggp:local=on"
 FREE = "loggp:contention=off,local=on"
-CLOSED = "closed form"
-EQUAL = 1e-9  # times no further apart are the same
+CLOSED = "closed form"  # no model: the formulas of the paper's section III
+EQUAL = 1e-9  # times with a smaller relative difference are the same
 ASSUMED = "profile loggp-delta, whose figures are assumed, not measured"
 
-Times = Mapping[int, Sequence[float]]  # by k, for every size
+Times = Mapping[int, Sequence[float]]  # k -> seconds for every size
 
 
 @dataclass(frozen=True)
 class Family:
-    """One of the paper's algorithms; `plain`: the k by which it is the algorithm without a parameter."""
+    """One of the paper's algorithms; `plain`: the k with which it is the usual algorithm, such as the ring."""
 
     name: str
     planner: Callable[..., Iterator[Schedule]]
@@ -58,9 +59,9 @@ FAMILIES = (KRING, RECMULT, PERMUTED)
 
 @dataclass(frozen=True, eq=False)
 class Plans:
-    """A family's verified schedules of one collective, by k: the one without a parameter first, then by growing k.
+    """A family's verified schedules of one collective, by k: first `family.plain`, then by growing k.
 
-    Of several k with the same rounds (64 ranks by 8, 16 or 32: 8x8) only the least is listed.
+    Several k may lead to the same radices of the rounds (64 ranks with k = 8, 16 or 32: 8x8); only the least is listed.
     """
 
     family: Family
@@ -79,19 +80,19 @@ class Plans:
         return seconds
 
     def _closed_form(self, k: int, nbytes: int) -> float:
-        """Return the time by the formulas of section III. A round is priced by its farthest partners, in the host or
-        beyond."""
+        """Return the time by the formulas of section III. Each round is priced by the slower links that it
+        uses: between hosts if any partner is in another host."""
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
-        host, beyond = profile_levels()
+        within, between = profile_levels()
         block = max(1.0, nbytes / ranks)
         if self.family is KRING:
-            inter = beyond if ranks > PER_NODE else host
-            return loggp_forms.kring(ranks, k, block, inter, host if k <= PER_NODE else inter, collective=self.kind)
+            inter = between if ranks > PER_NODE else within
+            return loggp_forms.kring(ranks, k, block, inter, within if k <= PER_NODE else inter, collective=self.kind)
         radices = radices_of(self.by_k[k])
         reach = [math.prod(radices[: i + 1]) for i in range(len(radices))]  # ranks that a round's partners are among
         if self.family is PERMUTED:
             reach = [math.prod(radices[i:]) for i in range(len(radices))]
-        figures = [host if partners <= PER_NODE else beyond for partners in reach]
+        figures = [within if partners <= PER_NODE else between for partners in reach]
         m = block if self.kind == "allgather" else float(nbytes)
         rounds = loggp_forms.recmult(ranks, radices, m, figures, collective=self.kind)
         local = float(sum(work.share for work in self.by_k[k].local))
@@ -100,14 +101,15 @@ class Plans:
 
 @cache
 def profile_levels() -> tuple[Level, Level]:
-    """Return the LogGP parameters within a host, and those between hosts."""
+    """Return the LogGP parameters within a host, and those between hosts, of Delta's profile."""
     figures = as_profile(PROFILE).loggp
     assert figures is not None
-    host, beyond = figures.levels
-    return host, beyond
+    within, between = figures.levels
+    return within, between
 
 
-def delta(nodes: int) -> Topology:
+def delta_machine(nodes: int) -> Topology:
+    """Return `nodes` computers like those of the cluster Delta, each with 4 GPUs."""
     return topology(f"delta:nodes={nodes}")
 
 
@@ -136,7 +138,7 @@ def radices_of(schedule: Schedule) -> list[int]:
 
 
 def speedups(times: Times) -> dict[int, list[float]]:
-    """Return the speedup of every k over the first (the algorithm without a parameter), for every size."""
+    """Return the speedup of every k over the first (`family.plain`), for every size."""
     plain = next(iter(times.values()))
     return {k: [a / b for a, b in zip(plain, seconds, strict=True)] for k, seconds in times.items()}
 

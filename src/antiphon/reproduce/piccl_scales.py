@@ -16,7 +16,7 @@ from antiphon.reproduce.piccl_plans import (
     MESSAGES,
     PERMUTED,
     RECMULT,
-    delta,
+    delta_machine,
     merge_equal,
     plan_family,
 )
@@ -67,7 +67,7 @@ def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
     plain: list[float] = []
     best: list[tuple[float, str]] = []
     for family in FAMILIES:
-        for k, seconds in plan_family(family, "allgather", delta(count)).times(SIZES, MESSAGES).items():
+        for k, seconds in plan_family(family, "allgather", delta_machine(count)).times(SIZES, MESSAGES).items():
             candidates = [(value, family.name) for value in seconds]
             best = [min(a, b) for a, b in zip(best, candidates, strict=True)] if best else candidates
             if k == family.plain:

@@ -1,8 +1,8 @@
-"""How much of the best possible speedup a choice of k captures (PICCL, V.E, Figure 9; see piccl.py).
+"""Which share of the best speedup is reached if a cheap model chooses k (PICCL, section V.E, Figure 9; see piccl.py).
 
-`truth` is the time by the simulation of packets, the most detailed model; `by_method` has the times of cheaper models,
-by which k is chosen. Captured is the speedup of that choice divided by the best speedup, both by `truth`. It shows what
-the cheaper models lose against the most detailed one, not how close that one is to a machine.
+The reference is the packet simulation, the most detailed model. A method chooses k by the times of a cheaper model. The
+share that it captures is the speedup of its k divided by the speedup of the best k, both timed by the reference. It
+shows what the cheaper models lose against the most detailed one, not how close that one is to a machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.reproduce.piccl_plans import (
     Family,
     Plans,
     Times,
-    delta,
+    delta_machine,
     fastest_k,
     geomean,
     plan_family,
@@ -37,81 +37,89 @@ from antiphon.reproduce.rows import NEAR, Row, judge_row, row
 NODES = (1, 2, 4, 8, 16, 32)
 SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
 KINDS = ("allgather", "allreduce")
-SPEEDUP, CAPTURED = 1.20, 0.98
+# means of the paper over all bars: the speedup of its choice of k, and its share of the best speedup
+PAPER_SPEEDUP = 1.20
+PAPER_CAPTURED = 0.98
 
-# how k is chosen -> the model whose times decide
+# method of choosing k -> the model whose times decide
 BY_MESSAGES = "whole messages"
-BY_PORTS = "closed forms, where they hold"
+BY_VALID_FORMS = "closed forms, where they hold"
 METHODS: Mapping[str, str] = {
-    BY_MESSAGES: MESSAGES, "closed forms": CLOSED, BY_PORTS: CLOSED, "no contention": FREE,
+    BY_MESSAGES: MESSAGES, "closed forms": CLOSED, BY_VALID_FORMS: CLOSED, "no contention": FREE,
 }  # fmt: skip
 
-SIMULATED = (BY_MESSAGES,)
+COMPARED_WITH_PAPER = (BY_MESSAGES,)
 NOTES = {
-    BY_MESSAGES: "the truth here is the simulation by packets, the paper's was measured",
-    BY_PORTS: "only k with a port for every message of a round; they know no NICs",
+    BY_MESSAGES: "the reference here is the packet simulation, the paper's was measured",
+    BY_VALID_FORMS: "only k with no more messages at once than a GPU has ports; the formulas ignore shared NICs",
 }
-CROWDED = "nothing limits what a rank or a node sends at once, so large k seem too good"
+# the note of all other methods
+IGNORES_CONTENTION = "nothing limits what a rank or a node sends at once, so large k seem too good"
 
 Key = tuple[str, int]  # a family, and its k
 
 
 @dataclass(frozen=True, eq=False)
 class Bar:
-    """One family on `nodes` nodes: seconds by k and size, by the reference simulation and by each method."""
+    """One family on `nodes` computers: seconds by k and size, by the reference and by each method."""
 
-    kind: str
+    kind: str  # of collective
     family: Family
     nodes: int
-    truth: Times
+    reference: Times
     by_method: Mapping[str, Times]
 
     def best(self) -> list[int]:
-        """Return the best k at each size by the reference simulation."""
-        return fastest_k(self.truth)
+        """Return the best k at each size by the reference."""
+        return fastest_k(self.reference)
 
-    def gained(self, chosen: Sequence[int]) -> float:
-        """Return the geometric mean over sizes of the speedup of these k over the algorithm without a parameter."""
-        gain = speedups(self.truth)
-        return geomean([gain[k][at] for at, k in enumerate(chosen)])
+    def mean_speedup(self, chosen: Sequence[int]) -> float:
+        """Return the geometric mean over sizes of the speedup of these k, one per size, over the usual k of the family
+        (`family.plain`).
+        """
+        by_k = speedups(self.reference)
+        return geomean([by_k[k][at] for at, k in enumerate(chosen)])
 
     def captured(self, method: str) -> float:
         """Return the share of the best speedup that a method's choice of k reaches."""
-        return self.gained(fastest_k(self.by_method[method])) / self.gained(self.best())
+        return self.mean_speedup(fastest_k(self.by_method[method])) / self.mean_speedup(self.best())
 
 
 def bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
     """Return one bar of Figure 9: plan a family, and price it by all methods."""
-    plans = plan_family(family, kind, delta(nodes))
+    plans = plan_family(family, kind, delta_machine(nodes))
     by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(METHODS.values())}
     by_method = {method: by_model[model] for method, model in METHODS.items()}
-    by_method[BY_PORTS] = {k: seconds for k, seconds in by_model[CLOSED].items() if _has_ports(plans, k)}
+    by_method[BY_VALID_FORMS] = {k: seconds for k, seconds in by_model[CLOSED].items() if _has_ports(plans, k)}
     return Bar(kind, family, nodes, plans.times(sizes, PACKETS), by_method)
 
 
 def _has_ports(plans: Plans, k: int) -> bool:
-    """Return whether a rank has a port for everything it sends at once, as the formulas assume."""
+    """Return whether a rank has a port for everything that it sends at once, as the formulas assume.
+
+    A rank of a k-ring sends one message at a time, so it always has.
+    """
     figures = as_profile(PROFILE).loggp
     ports = figures.device_radix if figures else None
     return plans.family is KRING or ports is None or max(radices_of(plans.by_k[k])) - 1 <= ports
 
 
 def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
-    """A row per collective and family, by number of nodes; then all of them together, by how k was chosen."""
+    """Yield a row per collective and family, with a value per number of nodes; then one per method over all of them."""
     bars: list[Bar] = []
     for kind in KINDS:
         for family in FAMILIES:
             family_bars = [bar(kind, family, count, sizes) for count in nodes]
             bars += family_bars
             yield row(
-                f"{kind}, {family.name}", None,
-                {
-                    "best": round_values({str(each.nodes): each.gained(each.best()) for each in family_bars}),
+                name=f"{kind}, {family.name}", published=None,
+                ours={
+                    "best": round_values({str(each.nodes): each.mean_speedup(each.best()) for each in family_bars}),
                     **{
                         method: round_values({str(each.nodes): each.captured(method) for each in family_bars})
                         for method in METHODS
                     },
-                }, True,
+                }, ok=True,
                 note=f"by number of nodes: best, the speedup over k = {family.plain} with the best k for every size, "
                 f"and how much of it is captured by each way to choose k", engine="loggp",
             )  # fmt: skip
@@ -122,23 +130,26 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
 
 def overall(method: str, bars: Sequence[Bar]) -> Row:
     """Compare geometric means over all bars with the paper's: 20 % faster, and 98 % of the best speedup captured."""
-    chosen = geomean([bar.gained(fastest_k(bar.by_method[method])) for bar in bars])
-    best = geomean([bar.gained(bar.best()) for bar in bars])
+    chosen = geomean([bar.mean_speedup(fastest_k(bar.by_method[method])) for bar in bars])
+    best = geomean([bar.mean_speedup(bar.best()) for bar in bars])
     worst = min(bars, key=lambda bar: bar.captured(method))
     where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
-    published = {"speedup": SPEEDUP, "captured": CAPTURED} if method in SIMULATED else None
-    captures = chosen / best >= CAPTURED
+    published = {"speedup": PAPER_SPEEDUP, "captured": PAPER_CAPTURED} if method in COMPARED_WITH_PAPER else None
+    captures = chosen / best >= PAPER_CAPTURED
     return row(
         f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
-        published is None or judge_row(abs(chosen / SPEEDUP - 1) <= NEAR and captures, chosen >= SPEEDUP and captures),
-        deviation=f"speedup {chosen / SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
-        note=f"geometric means; {NOTES.get(method, CROWDED)}; {ASSUMED}", engine="loggp",
+        published is None
+        or judge_row(
+            figures=abs(chosen / PAPER_SPEEDUP - 1) <= NEAR and captures, shape=chosen >= PAPER_SPEEDUP and captures
+        ),
+        deviation=f"speedup {chosen / PAPER_SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
+        note=f"geometric means; {NOTES.get(method, IGNORES_CONTENTION)}; {ASSUMED}", engine="loggp",
     )  # fmt: skip
 
 
 def _with_families(bars: Sequence[Bar]) -> Row:
-    """Show how much is captured if the family is chosen together with k."""
+    """Return the row of the share that each method captures if it chooses the family together with k."""
     groups: dict[tuple[str, int], list[Bar]] = {}
     for bar in bars:
         groups.setdefault((bar.kind, bar.nodes), []).append(bar)
@@ -146,18 +157,20 @@ def _with_families(bars: Sequence[Bar]) -> Row:
     for method in METHODS:
         shares: list[float] = []
         for group in groups.values():
-            truth = _merge_families([(bar, bar.truth) for bar in group])
+            reference = _merge_families([(bar, bar.reference) for bar in group])
             estimated = _merge_families([(bar, bar.by_method[method]) for bar in group])
-            for at in range(len(next(iter(truth.values())))):
+            for at in range(len(next(iter(reference.values())))):
+                # of times that are equal within EQUAL, take the first family and its first k
                 limit = min(seconds[at] for seconds in estimated.values()) * (1 + EQUAL)
                 choice = next(key for key, seconds in estimated.items() if seconds[at] <= limit)
-                shares.append(min(seconds[at] for seconds in truth.values()) / truth[choice][at])
+                shares.append(min(seconds[at] for seconds in reference.values()) / reference[choice][at])
         ours[method] = geomean(shares)
     return row(
-        "family and k chosen together", None, {"captured": round_values(ours)}, True,
+        "family and k chosen together", published=None, ours={"captured": round_values(ours)}, ok=True,
         note="for every collective, number of nodes and size the fastest of all", engine="loggp",
     )  # fmt: skip
 
 
 def _merge_families(times: Sequence[tuple[Bar, Times]]) -> dict[Key, Sequence[float]]:
+    """Return the seconds of several families by (family, k)."""
     return {(bar.family.name, k): seconds for bar, by_k in times for k, seconds in by_k.items()}

@@ -1,4 +1,7 @@
-"""What can be reproduced, by name. To add one: a file with a function that yields rows, and a line here."""
+"""The registry of reproductions: figures and tables of four papers, by the name that `antiphon reproduce` takes.
+
+To add one: a file with a function that yields rows (`rows.py`), and a line here. A module is imported when it is used.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ PICCL = "Liu et al., Parameterized Algorithms and Parameter Selection for Fast G
 
 
 @dataclass(frozen=True)
-class Published:
-    """Where the figures to reproduce stand."""
+class Source:
+    """The place in a paper that holds the numbers to reproduce, such as "..., Table 3"."""
 
     source: str
 
 
-def _make_entry(module: str, function: str, about: str, where: str) -> Entry[Published]:
-    return Entry(f"antiphon.reproduce.{module}:{function}", about, Published(where))
+def _make_entry(module: str, function: str, about: str, where: str) -> Entry[Source]:
+    return Entry(f"antiphon.reproduce.{module}:{function}", about, Source(where))
 
 
 TABLE = {
@@ -31,11 +34,19 @@ TABLE = {
         "hardware", "sccl_figures", "speedups over NCCL, predicted", f"{SCCL}, Figures 4 to 6"
     ),
     "sccl-frontiers": _make_entry(
-        "sccl", "frontiers", "the frontiers of both machines for k = 4, with proofs", f"{SCCL}, Algorithm 1"
+        "sccl",
+        "frontiers",
+        "the frontiers of DGX-1 and Z52 with at most 4 rounds more than steps, with proofs",
+        f"{SCCL}, Algorithm 1",
     ),
-    "blink-counts": _make_entry("blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, 2 to 5"),
+    "blink-counts": _make_entry(
+        "blink", "counts", "allocations, rings and trees of a DGX-1", f"{BLINK}, sections 2 to 5"
+    ),
     "blink-micro": _make_entry(
-        "blink_micro", "micro", "chains, fans, MIMO and MCA on a DGX-1, predicted", f"{BLINK}, 2.2 and A.1"
+        "blink_micro",
+        "micro",
+        "chains, fans, multi-input-multi-output and multi-chain aggregation on a DGX-1, predicted",
+        f"{BLINK}, sections 2.2 and A.1",
     ),
     "blink-figure14": _make_entry("blink", "figure14", "speedups of trees over rings in theory", f"{BLINK}, Figure 14"),
     "blink-figures15-18": _make_entry(
@@ -44,7 +55,9 @@ TABLE = {
     "blink-figures19-21": _make_entry(
         "hardware", "dgx2_figures", "a DGX-2 against NCCL, predicted", f"{BLINK}, Figures 19 to 21"
     ),
-    "blink-trees": _make_entry("blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, 3"),
+    "blink-trees": _make_entry(
+        "blink", "trees", "trees and rates, with proofs, of all allocations", f"{BLINK}, section 3"
+    ),
     "blink-figure22b": _make_entry(
         "blink", "figure22b", "two servers on networks of any speed", f"{BLINK}, Figure 22(b)"
     ),
@@ -52,7 +65,7 @@ TABLE = {
         "gentree", "table3", "plans and times on 8, 12 and 15 servers", f"{GENTREE}, Table 3"
     ),
     "gentree-table4": _make_entry(
-        "gentree", "table4", "8 x n on servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"
+        "gentree", "table4", "plans within, then between servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"
     ),
     "gentree-table6": _make_entry(
         "gentree", "table6", "the plan at every switch of six networks", f"{GENTREE}, Table 6"
@@ -61,13 +74,19 @@ TABLE = {
         "gentree_table7", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"
     ),
     "genmodel-figure8": _make_entry(
-        "gentree_figures", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"
+        "gentree_figures", "figure8", "how near the models' predictions come to measured times", f"{GENTREE}, Figure 8"
     ),
     "genmodel-figure9": _make_entry(
-        "gentree_figures", "figure9", "calculation and communication apart", f"{GENTREE}, Figure 9"
+        "gentree_figures",
+        "figure9",
+        "times of calculation and of communication, each by itself",
+        f"{GENTREE}, Figure 9",
     ),
     "genmodel-figure10": _make_entry(
-        "gentree_figures", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"
+        "gentree_figures",
+        "figure10",
+        "predicted times of plans on 12 servers, by term of the model",
+        f"{GENTREE}, Figure 10",
     ),
     "piccl-figure4": _make_entry(
         "piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"
@@ -82,6 +101,9 @@ TABLE = {
         "piccl_scales", "scales", "speedups on 2 to 32 nodes, simulated", f"{PICCL}, Figures 5 and 6"
     ),
     "piccl-selection": _make_entry(
-        "piccl_selection", "selection", "how much of the best speedup choosing k captures", f"{PICCL}, V.E"
+        "piccl_selection",
+        "selection",
+        "share of the best speedup that k reaches if cheaper models choose it",
+        f"{PICCL}, section V.E",
     ),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from antiphon.select.tuner import tune
     from antiphon.select.tuning import DEFINITIONS, Gain, Listed, Setting, Tuning, settings
     from antiphon.select.uses import uses_of, uses_text
-else:  # a file is loaded when a name of it is used: a machine alone needs a tenth of them
+else:  # a file is imported when a name of it is first used: most programs need few of them
     _FILES = {
         "_frontier": ("Frontier", "FrontierPoint", "frontier"),
         "candidate": ("Candidate", "Range", "Without"),

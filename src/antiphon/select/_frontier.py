@@ -8,9 +8,11 @@ other point beats form the frontier.
     _make_point        verify the schedule; recheck its certificate; find the strongest label that holds
     _unbeaten_points   drop points that another equals or beats in both S and R / C
 
-The label of a point states what is proved: proved-optimal (no algorithm of S steps has a smaller R / C; also given to
-points that meet the bound of the machine), proved-optimal-for-k (among those with R <= S + k), best-found-in-budget (no
-proof).
+The label of a point states what is proved:
+
+    proved-optimal          no algorithm of S steps has a smaller R / C; also given to points that meet the machine's
+    bound proved-optimal-for-k    no algorithm of S steps with R <= S + k has a smaller R / C best-found-in-budget
+    nothing is proved
 
 Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2, the least steps; (2, 2, 3) has
 3/2, the bound of the links, in the same number of steps. It beats the first, so the frontier is one point.
@@ -43,31 +45,29 @@ from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.select.ranges import choose_winners, merge_runs
 
-_STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)  # of proofs, the strongest first
-SIZES = "1KB:1GB"  # over which points are compared for a plan
+_LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # the strongest first
+SIZES = "1KB:1GB"  # sizes at which points are compared for a plan
 GIB = 2**30
 
 
 @dataclass(frozen=True, eq=False)
 class FrontierPoint:
-    """One point (C, S, R). `claims` has its figures.
+    """One point (C, S, R) of the frontier: a verified schedule, and what is proved about it.
 
-    `proof`: its label, which is about the schedule, or, if `about` says "halves", about each half of an allreduce.
-    `least`: if proved, no algorithm of as many steps has a smaller R / C; `half`: the same of an allgather of half as
-    many steps, for points made of halves. `proved`: statements rechecked from the certificate; `trusted`: statements
-    that only the search engine makes.
+    An allreduce may be composed of two halves, a reducescatter and an allgather. Its certificate is then about an
+    allgather of S / 2 steps.
     """
 
     schedule: Schedule
-    claims: Mapping[str, Any]
-    proof: str
-    about: str
-    engine: str | None
-    k: int | None
-    least: Fraction | None
-    half: Fraction | None = None
-    proved: tuple[str, ...] = ()
-    trusted: tuple[str, ...] = ()
+    claims: Mapping[str, Any]  # its figures: chunks, steps, rounds, gaps, ...
+    proof: str  # its label
+    about: str  # what the label is about: the schedule, or each half of an allreduce ("halves")
+    engine: str | None  # the solver that found it
+    k: int | None  # of the label proved-optimal-for-k
+    least: Fraction | None  # no algorithm of S steps has a smaller R / C; None: not proved
+    half: Fraction | None = None  # no allgather of S / 2 steps has a smaller R / C; only for points made of halves
+    proved: tuple[str, ...] = ()  # statements rechecked from the certificate
+    trusted: tuple[str, ...] = ()  # statements that the solver reported and nothing proves
 
     @property
     def chunks(self) -> int:
@@ -87,9 +87,9 @@ class FrontierPoint:
 
     @property
     def meaning(self) -> str:
-        """The label of this point in words."""
+        """Return the label of this point in words."""
         steps = f"of {self.steps} steps"
-        # The proof is about the halves of an allreduce: it does not exclude better allreduces of another form.
+        # A proof about halves does not exclude better allreduces of another form.
         if self.about == COMPOSED and self.least is None:
             half = f"of {self.steps // 2} steps"
             best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._k_text(2)}, beats"}
@@ -101,6 +101,7 @@ class FrontierPoint:
         return "a better one may exist" + (f", none {steps} below {self.least}" if self.least is not None else "")
 
     def _k_text(self, halves: int) -> str:
+        """Return the condition R <= S + k in words; for each of the `halves` equal parts of the schedule."""
         return f"with R at most {self.steps // halves + (self.k or 0)}"
 
     def as_json(self) -> dict[str, Any]:
@@ -130,18 +131,18 @@ class Frontier:
     collective: Collective
     planner: str
     points: tuple[FrontierPoint, ...]
-    limits: Bound  # lower bounds, if switches only forward
+    limits: Bound  # lower bounds if switches only forward
     stopped: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What the proofs assume of switches that can do more than forward."""
+        """Return the abilities of switches that the proofs exclude: they hold if switches only forward."""
         return conditions_without_help(self.topology, self.collective)
 
     @property
     def impossible(self) -> tuple[Impossible, ...]:
-        """The ratios that certificates exclude, by steps: for the collective, or for the halves of an allreduce."""
+        """Return the ratios that certificates exclude, by steps: of the collective, or of an allreduce's halves."""
         least_ratios = {}
         for point in self.points:
             if point.least is not None:
@@ -151,7 +152,7 @@ class Frontier:
         return tuple(Impossible(kind, steps, ratio) for (kind, steps), ratio in sorted(least_ratios.items()))
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys."""
+        """Return the frontier as JSON; its keys are stable."""
         return {
             "collective": self.collective.kind, "topology": self.topology.name, "planner": self.planner,
             "complete": self.stopped is None, "stopped": self.stopped,
@@ -171,7 +172,7 @@ class Frontier:
         for number, point in enumerate(self.points):
             predict = prepare(model, point.schedule, self.topology)
             times[number, 0] = [float(predict(size).seconds) for size in sizes]
-        # Per size the fastest point; neighbouring sizes with the same point become one range.
+        # the fastest point per size; neighbouring sizes with the same point become one range
         chosen = merge_runs(choose_winners(times))
         starts = [0, *(sizes[first] for _, first, _ in chosen[1:])]
         entries = [
@@ -213,14 +214,35 @@ def frontier(  # noqa: PLR0913
 ) -> Frontier:
     """Return every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
-    `k`: only R <= S + k (default: any). `steps`: at most this number. `memory`: GiB for the solvers. `tell` receives
-    lines of progress, `heard` each point at once. `effort`: how much is tried, in units of about a second, which are
-    counted, so that the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped.
-    `apart`: search in a program of its own even without a budget, so that Ctrl-C stops it at once. If the search is
-    stopped, the points until then are returned, and `stopped` says why.
+    If the search is stopped, the points until then are returned, and `stopped` says why.
 
-    Raises TimedOut if it was stopped without a point, Infeasible if there can be none, NotFound if a complete search
-    has none.
+    Parameters
+    ----------
+    k
+        Only points with R <= S + k (default: any).
+    steps
+        Only points with at most this number of steps.
+    memory
+        GiB for the solvers.
+    tell
+        Receives lines of progress.
+    heard
+        Receives each point as soon as it is found and verified.
+    effort
+        Limit on the work of the search, in units of about a second; the search ends alike on every computer.
+    budget
+        CPU seconds after which the process of the search is stopped.
+    apart
+        Search in a process of its own even without a budget, so that Ctrl-C stops it at once.
+
+    Raises
+    ------
+    TimedOut
+        The search was stopped without a point.
+    Infeasible
+        There can be no point.
+    NotFound
+        The complete search found no point.
     """
     topology = machine_of(topology)
     target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
@@ -235,7 +257,7 @@ def frontier(  # noqa: PLR0913
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     task: _Task = planner, entry, planner_options, request
-    # A budget can only be enforced on another process.
+    # a budget can only be enforced on another process
     in_process = apart or seconds is not None
     progress = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
     results: list[_Progress] = []
@@ -251,15 +273,15 @@ def frontier(  # noqa: PLR0913
         stopped = str(error)
     if not results:
         raise _no_point(request, planner, stopped, steps, k)
-    _, limits, notes = results[-1]
+    _, bounds, notes = results[-1]
     points = _unbeaten_points([point for point, _, _ in results])
     return Frontier(
-        topology, target, planner, points, limits.without_help, stopped, tuple(dict.fromkeys(notes))
+        topology, target, planner, points, bounds.without_help, stopped, tuple(dict.fromkeys(notes))
     )  # fmt: skip
 
 
 def _check_limits(options: Mapping[str, Any]) -> None:
-    """Raise Invalid if k, steps or memory is no such number."""
+    """Raise Invalid if k, steps or memory is no valid number."""
     for name, minimum in (("k", 0), ("steps", 1)):
         value = options.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
@@ -308,16 +330,16 @@ def _send_points(task: _Task, send: Send) -> None:
 def _find_points(task: _Task) -> Iterator[_Progress]:
     """Yield the planner's schedules as points, verified and with their proofs rechecked."""
     planner, entry, options, request = task
-    limits: Bound | None = None
+    bounds: Bound | None = None
     notes: list[str] = []
     for schedule in call("planner", planner, entry.load(), options, request):
-        limits = limits or bound(request.topology, request.collective)
-        yield _make_point(schedule, request.topology, limits, notes), limits, tuple(notes)
+        bounds = bounds or bound(request.topology, request.collective)
+        yield _make_point(schedule, request.topology, bounds, notes), bounds, tuple(notes)
 
 
-def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: list[str]) -> FrontierPoint:
-    """Verify a schedule and recheck its certificate. If it does not hold, add that to `notes`."""
-    claims = measure(schedule, topology, limits)
+def _make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
+    """Return the point of a schedule: verify it and recheck its certificate. If that does not hold, add a note."""
+    claims = measure(schedule, topology, bounds)
     provenance = schedule.provenance
     certificate = provenance.get("certificate")
     try:
@@ -332,7 +354,7 @@ def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: li
     about = certificate["about"] if certificate is not None else AS_PLANNED
     half = proved_ratio if about == COMPOSED else None
     proved_ratio = proved_ratio if half is None else None
-    best_ratio = limits.without_help.inverse
+    best_ratio = bounds.without_help.inverse  # the bound on R / C
     if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
         label, proved_ratio = OPTIMAL, best_ratio
     return FrontierPoint(
@@ -349,9 +371,9 @@ def _no_point(
     name = f"{request.collective.kind} on {request.topology.name}"
     if stopped is not None:
         return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
-    limits = bound(request.topology, request.collective)
-    if steps is not None and steps < limits.latency_steps and limits.latency_witness is not None:
-        why = limits.latency_witness.describe(request.topology).partition(": ")[2]
+    bounds = bound(request.topology, request.collective)
+    if steps is not None and steps < bounds.latency_steps and bounds.latency_witness is not None:
+        why = bounds.latency_witness.describe(request.topology).partition(": ")[2]
         return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
     conditions = [f"at most {steps} steps"] if steps is not None else []
     conditions += [f"R <= S + {k}"] if k is not None else []
@@ -363,11 +385,11 @@ def _unbeaten_points(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ..
     """Return the points that no other beats, by steps; of equal points the one with the strongest label, then the
     first.
     """
-    # One point for each (S, R / C), then drop the dominated ones. O(points^2).
+    # one point for each (S, R / C), then drop the dominated ones: O(points^2)
     best: dict[tuple[int, Fraction], FrontierPoint] = {}
     for point in points:
         rival = best.get((point.steps, point.ratio))
-        if rival is None or _STRENGTH.index(point.proof) < _STRENGTH.index(rival.proof):
+        if rival is None or _LABELS.index(point.proof) < _LABELS.index(rival.proof):
             best[point.steps, point.ratio] = point
     unbeaten = [p for p in best.values() if not any(_beats(rival, p) for rival in best.values())]
     return tuple(sorted(unbeaten, key=lambda p: (p.steps, p.ratio)))

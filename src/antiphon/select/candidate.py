@@ -1,7 +1,8 @@
 """Results of a tuning: candidates with their times, and the ranges of sizes for which one of them is best.
 
-A `Candidate` is a planner with its options, a `Range` some sizes with their best candidate, `Without` what is best
-there if switches can only forward. They hold results and print them as JSON; ledger.py computes them.
+A `Candidate` is a planner with its options and the times of its schedule. A `Range` is a range of sizes with its best
+candidate. `Without` has the alternatives to a best candidate that lets switches multicast or reduce, for runtimes that
+cannot do that. These classes hold results and print them as JSON; ledger.py computes them.
 """
 
 from __future__ import annotations
@@ -19,34 +20,28 @@ from antiphon.units import format_seconds, format_size
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A planner with its options, and its result. status: ok | refused | failed | timed out.
-
-    `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
-    `rests_on` by size: what the figures are calibrated by, a profile, or that they are not calibrated.
-    `may_win`: False for candidates that are only compared with. `also`: other options with the same schedule.
-    `ended_by`: budget, memory or crash, if one of these ended it early. `alone`: if its schedule uses multicast or
-    reduction in switches, seconds by size of the same schedule without.
-    """
+    """A planner with its options, and its result. Mappings with key `int` are by size in bytes."""
 
     collective: str
     planner: str
     options: Mapping[str, Any]
-    status: str
-    reason: str = ""
-    variant: int = 0
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)
-    rests_on: Mapping[int, str] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    seconds_per_byte: Fraction = Fraction(0)
-    may_win: bool = True
-    also: tuple[Mapping[str, Any], ...] = ()
-    ended_by: str = ""
+    status: str  # ok, refused, failed, timed out or skipped
+    reason: str = ""  # of a status that is not ok
+    variant: int = 0  # number of the schedule among those of the same call of the planner
+    seconds: Mapping[int, float] = field(default_factory=dict)  # predicted by the cost model
+    why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)  # bottleneck, seconds by term
+    rests_on: Mapping[int, str] = field(default_factory=dict)  # what the model's figures are calibrated by, if at all
+    figures: Mapping[str, Any] = field(default_factory=dict)  # of the schedule: chunks, steps, rounds, transfers, ...
+    seconds_per_byte: Fraction = Fraction(0)  # of the schedule at zero latency, by its busiest links
+    may_win: bool = True  # False: the candidate only stands for the library that plans are compared with
+    also: tuple[Mapping[str, Any], ...] = ()  # other options of this planner that lead to the same schedule
+    ended_by: str = ""  # budget, memory or crash, if one of these ended it early
+    # If switches multicast or reduce in this schedule: seconds of the same schedule if they only forward.
     alone: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """What its schedule uses of switches beside forwarding: multicast, reduction."""
+        """Return what its schedule uses of switches beside forwarding: multicast, reduction."""
         return tuple(self.figures.get("uses", ()))
 
     def __repr__(self) -> str:
@@ -73,14 +68,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Without:
-    """The alternatives at one size for a runtime without multicast and reduction in switches.
+    """The alternatives at one size for a runtime whose switches only forward."""
 
-    `alone`: seconds of the same schedule without these (None: the model does not price that). `planner`, `options`,
-    `seconds`: the best candidate that uses none (None: there is none).
-    """
-
-    alone: float | None
-    planner: str | None = None
+    alone: float | None  # seconds of the same schedule if switches only forward; None: the model does not price that
+    planner: str | None = None  # of the best candidate whose switches only forward; None: there is none
     options: Mapping[str, Any] | None = None
     seconds: float | None = None
 
@@ -93,32 +84,28 @@ class Without:
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
 
-    `at`: the greatest size priced in it, to which seconds, gap and speedup belong. `without`: if the candidate uses
-    multicast or reduction in switches, the alternatives. `over`: what the library `reference` (such as nccl) would
-    choose at that size, if the model has its figures. `rests_on`: the measurements that calibrate the figures, a
-    profile, or that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most,
-    if known. `served_by`: the library to use for these sizes, because the candidate is nowhere faster than it by more
-    than the error of its model; "": use the candidate. `beyond_error`: whether the speedup exceeds the error of
-    that model; None: unknown. `runners_up`: the next best at `at`.
+    All figures are those at the size `at`. The library is NCCL or RCCL, if its own choice of algorithm is known.
     """
 
     collective: str
     start: int
     stop: int
-    at: int
+    at: int  # the greatest size priced in this range
     candidate: Candidate
     seconds: float
-    gap: float | None
-    speedup: float | None
-    without: Without | None = None
-    over: str = ""
-    rests_on: str = NOT_CALIBRATED
-    sms: int | None = None
-    sms_of: int | None = None
+    gap: float | None  # None: no lower bound is known
+    speedup: float | None  # over the library, or over the planners that stand for it
+    without: Without | None = None  # the alternatives, if the candidate lets switches multicast or reduce
+    over: str = ""  # the algorithm that the library would choose
+    rests_on: str = NOT_CALIBRATED  # what the figures are calibrated by, if at all
+    sms: int | None = None  # multiprocessors of each GPU that the candidate takes at most, if known
+    sms_of: int | None = None  # multiprocessors of a GPU
+    # The library to use for these sizes, as the candidate is not faster by more than the error of the library's model;
+    # "": use the candidate.
     served_by: str = ""
-    beyond_error: bool | None = None
-    runners_up: tuple[Candidate, ...] = ()
-    reference: str = ""
+    beyond_error: bool | None = None  # whether the speedup exceeds the error of the library's model; None: unknown
+    runners_up: tuple[Candidate, ...] = ()  # the next best candidates
+    reference: str = ""  # the library, such as nccl
     gap_model: str = ""  # the model under which the gap's lower bound holds
     library_gap: float | None = None  # of the choice of `served_by`
 

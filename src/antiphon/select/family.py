@@ -30,22 +30,19 @@ EXAMPLE = "nodes=1,2,4,8 or ranks=4:8"
 
 @dataclass(frozen=True, eq=False)
 class Tunings:
-    """A tuning for every value of one option of the machine. `refused`: by value, why there is none.
+    """A tuning for every value of one option of the machine."""
 
-    `complete` is False if it was interrupted: then the last one may lack candidates, and some values may be missing.
-    """
-
-    topology: str
-    varied: str
-    tunings: Mapping[Value, Tuning]
-    refused: Mapping[Value, str]
-    complete: bool = True
+    topology: str  # spec of the family
+    varied: str  # name of the option
+    tunings: Mapping[Value, Tuning]  # by value of the option
+    refused: Mapping[Value, str]  # value -> why there is no tuning
+    complete: bool = True  # False: interrupted; the last tuning may lack candidates, and values may be missing
 
     def __repr__(self) -> str:
         return f"Tunings({self.topology}, {self.varied}={','.join(map(str, self.tunings))}: {[*self.tunings.values()]})"
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys: per value those of a single tuning, or why it was refused."""
+        """Return the result as JSON: per value that of a single tuning, or why it was refused. Keys are stable."""
         tunings = [{"value": value, **tuning.as_json()} for value, tuning in self.tunings.items()]
         refused = [{"value": value, "refused": why} for value, why in self.refused.items()]
         return {
@@ -56,8 +53,10 @@ class Tunings:
         }
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write a file as of `Tuning.save` for every value with a plan (nodes=4.json) into this directory, which is
-        created if necessary. Return the files."""
+        """Write a file for every value with a plan (nodes=4.json), as `Tuning.save` does; return the files.
+
+        The directory is created if necessary.
+        """
         into = Path(folder)
         try:
             into.mkdir(exist_ok=True)
@@ -75,11 +74,11 @@ def tune_over(
     spec: str | Collective, topology: str, *, vary: Mapping[str, Any] | str, progress: Progress | None = None,
     **options: Any,
 ) -> Tunings:  # fmt: skip
-    """`tune` on the machine that the spec names, with one of its options replaced by each of the values.
+    """Tune for the machine that the spec names, with one of its options replaced by each of the values.
 
-    `vary`: the option and its values, {"nodes": [1, 2, 4]} or "nodes=1,2,4"; `options`: those of `tune`. All machines
-    are made first, so that a wrong value is an error at once. A value with which the request makes no sense (a root
-    that a small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far. Cost: the sum.
+    `vary`: the option and its values, {"nodes": [1, 2, 4]} or "nodes=1,2,4". `options`: those of `tune`. All machines
+    are made first, so that a wrong value is an error at once. A value for which the request is invalid (a root that a
+    small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far.
     """
     key, values = parse_vary(vary)
     machines = {}
@@ -95,8 +94,8 @@ def tune_over(
     try:
         for value, machine in machines.items():
             try:
-                hear = counter.start(f"{key}={value}") if progress is not None else None
-                tunings[value] = tune(spec, machine, progress=hear, **options)
+                report = counter.start(f"{key}={value}") if progress is not None else None
+                tunings[value] = tune(spec, machine, progress=report, **options)
             except AntiphonError as error:
                 refused[value] = error
             complete = all(tuning.complete for tuning in tunings.values())
@@ -110,7 +109,7 @@ def tune_over(
 
 
 def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
-    """Return the option and its values."""
+    """Return the option of --vary and its values."""
     options: Any = vary
     if isinstance(vary, str):
         options = parse_options([vary], "vary", f"one option of the machine with its values, such as {EXAMPLE}")
@@ -139,7 +138,7 @@ def replace_option(spec: str, key: str, value: Value) -> str:
 
 
 class _Counter:
-    """Progress over all tunings; those to come are estimated to have as many candidates as the current one."""
+    """Progress over all tunings. Those to come are assumed to have as many candidates as the current one."""
 
     def __init__(self, tunings: int, progress: Progress | None) -> None:
         self.remaining, self.progress = tunings, progress
@@ -151,11 +150,11 @@ class _Counter:
         self.candidates = 0
         self.remaining -= 1
 
-        def hear(done: int, total: int, text: str) -> None:
+        def report(done: int, total: int, text: str) -> None:
             self.candidates = total
             if self.progress is not None:
                 self.progress(
                     self.done_before + done, self.done_before + total * (1 + self.remaining), f"{name}: {text}"
                 )
 
-        return hear
+        return report

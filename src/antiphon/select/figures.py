@@ -1,8 +1,9 @@
 """Compute the figures that a plan claims of its schedule.
 
-These are counts (chunks, steps, rounds, transfers), gaps (figures divided by their lower bounds), which bounds it meets
-(`proof`), what it uses of switches, its rate (bandwidth in the limit of many slices) and its order of combining.
-`plan`, `tune`, `frontier` and the checks of plan files all use these functions, so that their figures agree.
+These are counts (chunks, steps, rounds, transfers), gaps (figures divided by their lower bounds), which bounds the
+schedule meets (`proof`), whether its switches multicast or reduce, its rate (bandwidth in the limit of many slices),
+and the order in which it combines values. `plan`, `tune`, `frontier` and the checks of plan files all use these
+functions, so that their figures agree.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import verify
 from antiphon.errors import NotFound
-from antiphon.select.provenance import planner_figures, rate_of, rate_text
+from antiphon.select.provenance import found_or_empty, rate_of, rate_text
 from antiphon.select.uses import uses_claim
 
 SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
@@ -31,34 +32,35 @@ class SeveralOrders(NotFound):
     """There are schedules, but none that combines every element in one and the same order."""
 
 
-def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None) -> dict[str, Any]:
-    """Verify a schedule and return its figures beside the bounds: what a plan claims. `limits`: if known already."""
+def measure(schedule: Schedule, topology: Topology, bounds: Bound | None = None) -> dict[str, Any]:
+    """Verify a schedule and return what a plan claims of it: its figures and gaps. `bounds`: computed here if None."""
     verify(schedule, topology).or_raise()
-    return figures_verified(schedule, topology, limits or bound(topology, schedule.collective))
+    return figures_verified(schedule, topology, bounds or bound(topology, schedule.collective))
 
 
-def figures_verified(schedule: Schedule, topology: Topology, limits: Bound) -> dict[str, Any]:
+def figures_verified(schedule: Schedule, topology: Topology, bounds: Bound) -> dict[str, Any]:
     """Return the same figures for a schedule that is verified already."""
     figures = dict(claims(schedule, topology))
-    figures |= gaps(figures, timeline(schedule, topology).total, limits)
+    figures |= gaps(figures, timeline(schedule, topology).total, bounds)
     figures |= uses_claim(schedule)
     if rate_of(schedule) is not None:
         figures["rate"] = rate_text(schedule, topology)
     return figures
 
 
-def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
+def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, bounds: Bound) -> dict[str, Any]:
     """Return bandwidth_gap and latency_gap of a verified schedule, its figures divided by their bounds, and proof.
 
-    Where switches may help also bandwidth_gap_without_switches, over the bound of schedules that they do not help: less
-    than 1 where they do.
+    If switches of the machine can multicast or reduce, also bandwidth_gap_without_switches: over the bound of schedules
+    whose switches only forward. It is less than 1 if multicast or reduction makes the schedule faster than any of
+    those.
     """
-    bound_per_byte = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
+    bound_per_byte = 1 / bounds.bytes_per_second if bounds.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap_ratio(seconds_per_byte, bound_per_byte)
-    latency_gap = _gap_ratio(Fraction(figures["steps"]), Fraction(limits.latency_steps))
+    latency_gap = _gap_ratio(Fraction(figures["steps"]), Fraction(bounds.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
-    unaided = limits.without_switches if limits.unaided is not None else None
+    unaided = bounds.without_switches if bounds.unaided is not None else None  # bytes/s if switches only forward
     return {
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
@@ -79,7 +81,7 @@ def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> st
 
 
 def order_claim(schedule: Schedule) -> dict[str, str] | None:
-    """Return what a deterministic plan claims of its order of combining; None where the schedule has several orders."""
+    """Return what a deterministic plan claims of its order of combining; None if the schedule has several orders."""
     order = order_of_combining(schedule)
     return None if order is None else {"order": order}
 
@@ -89,17 +91,17 @@ def figures_of(plan: Plan) -> dict[str, Any]:
     for.
     """
     entry = plan.entries[-1]
-    own_figures = dict(planner_figures(entry.schedule))
+    own_figures = dict(found_or_empty(entry.schedule))
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
-        "stopped": None, **entry.claims, **_gap_alone(plan), **reached_json(entry.schedule, plan.topology),
+        "stopped": None, **entry.claims, **_unjoined_gap(plan), **reached_json(entry.schedule, plan.topology),
         **({"found": own_figures} if own_figures else {}), "verified": True,
     }  # fmt: skip
 
 
-def _gap_alone(plan: Plan) -> dict[str, float]:
-    """Return the bandwidth gap with every row alone, as on a runtime that lets no switches help, where the plan lets
-    them.
+def _unjoined_gap(plan: Plan) -> dict[str, float]:
+    """Return the bandwidth gap of the schedule without joints, as on a runtime whose switches only forward; {} if the
+    plan has no joints.
     """
     entry = plan.entries[-1]
     gap = entry.claims.get("bandwidth_gap")

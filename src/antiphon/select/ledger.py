@@ -1,10 +1,10 @@
 """Collect priced candidates and assemble the tuning result.
 
 A candidate is a planner with its options; a task (task.py) tries it and sends its results as messages. Hundreds of
-candidates may be priced, and one schedule may take a gigabyte, so the ledger keeps all evaluations (times by size,
-small) but only those schedules that can still win: after each message it drops the schedules that are best at no size,
-or that another equals or beats at every size (`ranges.worth_keeping`). With a shortlist it also keeps the next best,
-which may be faster when measured.
+candidates may be priced, and one schedule may take a gigabyte. So the ledger keeps all evaluations (times by size,
+which are small), but only those schedules that can still win: after each message it drops the schedules that are best
+at no size, or that another equals or beats at every size (`ranges.worth_keeping`). With a shortlist it also keeps the
+next best schedules, which may be faster when measured.
 
     receive    take a message of a task: bounds, a priced schedule, or the end of the task
     close      return the result: candidates, ranges of sizes with their winner, a plan per collective
@@ -12,9 +12,9 @@ which may be faster when measured.
 Ranges: neighbouring sizes with the same winner are one range. A winner that is not faster than NCCL by more than the
 error of NCCL's model is kept, but marked `served_by="nccl"`: use NCCL for these sizes.
 
-Example: ring and trees, priced at 1 KB, 1 MB and 1 GB; trees wins the first two, ring the last. NCCL is as fast at
-1 KB. The ranges are: from 1 KB trees, left to NCCL; from 1 MB trees; from 1 GB ring. Where a size of ours is followed
-by one of the library's, our range ends right after that size: between the two nothing is known to be faster.
+Example: ring and trees, priced at 1 KB, 1 MB and 1 GB; trees wins the first two, ring the last. NCCL is as fast at 1
+KB. The ranges are: from 1 KB trees, left to NCCL; from 1 MB trees; from 1 GB ring. Where our plan is used at one priced
+size and the library at the next, our range ends right after its size: nothing shows that our plan is faster between.
 
 With `deterministic`, all sizes must combine every element in one order: only schedules of the best order are eligible.
 """
@@ -46,24 +46,33 @@ from antiphon.select.ranges import TIE, Key, best_order, choose_winners, fastest
 from antiphon.select.schedule_cache import Evaluation
 from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
-from antiphon.select.task import OK, REFUSED, SKIPPED, AtWork, Context, Done, Limits, Message, Priced, Task
+from antiphon.select.task import OK, REFUSED, SKIPPED, AtWork, Context, Done, LowerBounds, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, needs_switches
 from antiphon.units import format_seconds, format_size
 
 AT_WORK = "still at work"  # begins the progress lines about candidates that are not done
-HERE = "what NCCL would do here"  # where its choice is unknown, and planners stand for it
+NCCL_STAND_IN = "what NCCL would do here"  # in notes, if its choice is unknown and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
 Progress = Callable[[int, int, str], None]
 
 
 class Ledger:
-    """The results so far, by (number of the candidate, number of its schedule).
+    """The results so far, by `Key`: (index of the task, variant: number of its schedule).
 
-    `names`: the planners that may win; the others, which stand for NCCL, are only compared with, if `compare`.
-    `shortlist`: hold this many of the best at every size, and the best of every classic algorithm. `library`: the model
-    of NCCL's own choice, if its figures are known. `may_skip`: whether candidates are skipped once the best plans reach
-    the lower bound; never those of planners in `required` or those that are only compared with.
+    Parameters
+    ----------
+    names
+        The planners that may win. The other planners stand for NCCL: results are only compared with theirs.
+    compare
+        Whether to compare with NCCL at all.
+    shortlist
+        Keep this many of the best schedules at every size, and the best of every classic algorithm.
+    library
+        The model of NCCL's own choice, if its figures for this machine are known.
+    may_skip
+        Whether to skip candidates once the best plans reach the lower bound. Planners in `required`, and planners that
+        stand for NCCL, are never skipped.
     """
 
     def __init__(
@@ -78,21 +87,22 @@ class Ledger:
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
         self.evaluations: dict[Key, Evaluation] = {}
-        self.made_with: dict[Key, Mapping[str, Any]] = {}
+        self.planner_options: dict[Key, Mapping[str, Any]] = {}
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
-        self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and planner
-        self.fastest: dict[str, list[float]] = {}  # by collective the least time by size so far
-        self.unordered: set[int] = set()  # tasks with a schedule of several orders, where one is required
-        self.ended: dict[int, Done] = {}
+        # by collective: the least time so far for the greatest size, and its planner; the least times so far by size
+        self.leads: dict[str, tuple[float, str]] = {}
+        self.fastest: dict[str, list[float]] = {}
+        self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, if one is required
+        self.ended: dict[int, Done] = {}  # by task
         for task in tasks:
             if task.entry is not None and task.kind not in task.entry.can.collectives:
                 plans = ", ".join(task.entry.can.collectives)
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
             elif task.entry is not None and needs_switches(task.entry) and not context.in_switches:
                 self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {CANNOT}")
-        self.to_do = [task for task in tasks if task.index not in self.ended]
-        self.sufficiency = Sufficiency(self.to_do, context.sizes, self._always_needed(required))
-        self.total = len(self.to_do)
+        self.pending = [task for task in tasks if task.index not in self.ended]
+        self.sufficiency = Sufficiency(self.pending, context.sizes, self._always_needed(required))
+        self.total = len(self.pending)
         self.done = 0
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
@@ -105,7 +115,7 @@ class Ledger:
 
     @cached_property
     def _stand_ins(self) -> set[str]:
-        """Planners whose schedules stand for NCCL's, if its model does not describe the machine."""
+        """Return the planners whose schedules stand for NCCL's, if its model does not describe the machine."""
         kinds = self.context.collectives
         return {name for kind in kinds for group in groups_of(self.context.topology, kind) for name in group}
 
@@ -129,7 +139,7 @@ class Ledger:
                 self.progress(self.done, self.total, f"{AT_WORK}: {workers}{leads}")
             return
         task = self.tasks[message.index]
-        if isinstance(message, Limits):
+        if isinstance(message, LowerBounds):
             context = self.context
             machine, target = context.with_profile(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
@@ -144,23 +154,23 @@ class Ledger:
                 self._add_priced(task, message)
         elif self.is_needed(task):
             self._end_task(task, message)
-            self._skip_the_unneeded(task.kind)
+            self._skip_unneeded(task.kind)
 
     def is_needed(self, task: Task) -> bool:
         """Return whether the result of a task can still matter."""
         return self.sufficiency.is_needed(task)
 
-    def _skip_the_unneeded(self, kind: str) -> None:
+    def _skip_unneeded(self, kind: str) -> None:
         """If the best plans of a collective reach its bound, end its other tasks and drop their results."""
         limit = self.limits.get(kind)
         if not self.may_skip or limit is None:
             return
         if not self.sufficiency.update(kind, limit, self.ended, self._times_of):
             return
-        for task in self.to_do:
+        for task in self.pending:
             if task.kind == kind and not self.is_needed(task):
                 for key in [key for key in self.evaluations if key[0] == task.index]:
-                    del self.evaluations[key], self.made_with[key]
+                    del self.evaluations[key], self.planner_options[key]
                     self.schedules[kind].pop(key, None)
                 if task.index not in self.ended:
                     self.done += 1
@@ -169,7 +179,8 @@ class Ledger:
     def _times_of(self, index: int) -> list[tuple[float, ...]]:
         """Return the seconds by size of the schedules of a task that may win.
 
-        Those that let switches help do not count: the best plan without such help is listed beside them.
+        Schedules in which switches multicast or reduce do not count: even if one of them reaches the bound, the best
+        plan whose switches only forward is still to be found, as the result lists it, too.
         """
         if self.tasks[index].planner not in self.names:
             return []
@@ -189,7 +200,7 @@ class Ledger:
         if self.context.deterministic and priced.evaluation.order is None and task.planner in self.names:
             self.unordered.add(priced.index)
             return
-        self.evaluations[key], self.made_with[key] = priced.evaluation, priced.made_with
+        self.evaluations[key], self.planner_options[key] = priced.evaluation, priced.planner_options
         if task.planner not in self.names:
             return
         lead = (priced.evaluation.seconds[-1], task.planner)
@@ -198,35 +209,41 @@ class Ledger:
         self.fastest[task.kind] = list(map(min, self.fastest.get(task.kind, times), times))
         schedules = self.schedules[task.kind]
         schedules[key] = priced.schedule
-        # drop what can no longer win: schedules are large
-        for loser in schedules.keys() - self._worth_holding_if_closed(schedules):
+        for loser in schedules.keys() - self._can_win_after_skipping(schedules):  # schedules are large
             del schedules[loser]
 
-    def _worth_holding_if_closed(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
-        """Return the schedules that can still win, even if the results of later candidates are dropped in the end."""
-        if not self.may_skip:
-            return self._worth_holding(schedules)
-        worth: set[Key] = set()
-        place = self.sufficiency.place
-        for last in {place[index] for index, _ in schedules}:
-            worth |= self._worth_holding({key: s for key, s in schedules.items() if place[key[0]] <= last})
-        return worth
+    def _can_win_after_skipping(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
+        """Return the schedules that can still win, even if the results of later candidates are dropped in the end.
 
-    def _worth_holding(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
-        """Return the schedules that can still win; with a shortlist also those that may be as good when measured."""
-        worth: set[Key] = set()
-        for order in {self.evaluations[key].order for key in schedules}:  # one, unless orders count
+        A candidate counts as skipped if the candidates before it reach the lower bound, even if it had ended by then.
+        So a schedule must be kept if it could win among the candidates up to any one of them.
+        """
+        if not self.may_skip:
+            return self._can_win(schedules)
+        winners: set[Key] = set()
+        position = self.sufficiency.position  # of a task, in the order in which tasks count
+        for last in {position[index] for index, _ in schedules}:
+            winners |= self._can_win({key: s for key, s in schedules.items() if position[key[0]] <= last})
+        return winners
+
+    def _can_win(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
+        """Return the schedules that can still win; with a shortlist also the next best, by the model, at every size."""
+        winners: set[Key] = set()
+        for order in {self.evaluations[key].order for key in schedules}:  # all None, unless `deterministic`
             times = {key: e.seconds for key in schedules if (e := self.evaluations[key]).order == order}
-            worth |= worth_keeping(times)
+            winners |= worth_keeping(times)
             if self.shortlist:
-                worth |= fastest_few(times, self.shortlist)
+                winners |= fastest_few(times, self.shortlist)
                 for name in CLASSICS:
-                    worth |= fastest_few({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
-        return worth
+                    winners |= fastest_few(
+                        {key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1
+                    )
+        return winners
 
     def _end_task(self, task: Task, done: Done) -> None:
-        """Record the end of a task."""
-        # if one order of combining is required, a planner whose schedules all have several is refused
+        """Record the end of a task. If one order of combining is required, a planner without such a schedule is
+        refused.
+        """
         any_kept = any(index == done.index for index, _ in self.evaluations)
         is_refused = done.index in self.unordered and not any_kept
         self.ended[done.index] = Done(done.index, REFUSED, SEVERAL_ORDERS) if is_refused else done
@@ -235,8 +252,8 @@ class Ledger:
             self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best schedule so far for the greatest size, and the greatest ratio of the best times to
-        the lower bound over all sizes: by so much later candidates could still be faster.
+        """Return in words the best schedule so far for the greatest size, with its gap, and the greatest gap at any
+        size: later candidates cannot be faster by more than that factor.
         """
         if kind not in self.leads:
             return ""
@@ -257,7 +274,12 @@ class Ledger:
         self, span: tuple[int, int], losses: Sequence[Loss], damage: Damage | None, complete: bool,
         sweep: Mapping[str, tuple[Value, ...]],
     ) -> Tuning:  # fmt: skip
-        """Return the result. `span`: the sizes requested; `complete`: False if the tuning was interrupted."""
+        """Return the result.
+
+        `span`: the least and the greatest size requested. `losses`, `damage`: what a degraded machine has lost
+        (limits.py). `complete`: False if the tuning was interrupted. `sweep`: values of planner options to try
+        (sweep.py).
+        """
         context = self.context
         rows = self._make_candidates()
         listed: list[Candidate] = []
@@ -319,7 +341,7 @@ class Ledger:
             dict(zip(sizes, evaluation.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
             dict(zip(sizes, evaluation.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
             task.planner in self.names, tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
-            alone=dict(zip(sizes, evaluation.alone, strict=False)),
+            alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
         )  # fmt: skip
 
     def _distinguishing_options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
@@ -327,15 +349,15 @@ class Ledger:
         task = self.tasks[key[0]]
         assert task.entry is not None
         return dict(task.options) | {
-            name: value for name, value in self.made_with[key].items()
+            name: value for name, value in self.planner_options[key].items()
             if name in task.entry.options and name not in task.options
-            and any(self.made_with[sibling].get(name) != value for sibling in call)
+            and any(self.planner_options[sibling].get(name) != value for sibling in call)
         }  # fmt: skip
 
     def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
         """Return the planners that stand for NCCL, or the reason why there are none."""
-        able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
-        return find_baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
+        planners = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
+        return find_baseline(kind, self.tasks, self.ended, planners, groups_of(self.context.topology, kind))
 
     # ---- ranges ----
 
@@ -345,7 +367,7 @@ class Ledger:
         times = {key: self.evaluations[key].seconds for key in self.schedules[kind]}
         eligible = best_order(times, {key: self.evaluations[key].order for key in times})
         chosen = choose_winners({key: times[key] for key in eligible})
-        # neighbouring sizes are one range only if both winner and server are the same
+        # neighbouring sizes are one range if they have the same winner and are served by the same library or by ours
         served = [
             self._served_by(kind, times[key][i], tuning, size)
             for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
@@ -356,7 +378,7 @@ class Ledger:
             at = sizes[last]
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
             if last + 1 < len(sizes) and not library and served[last + 1]:
-                stop = at + 1  # from here to the next size, where the library serves, nothing is known to be faster
+                stop = at + 1  # the library serves the next size: nothing shows that ours is faster up to there
             ranges.append((key, self._make_range(kind, (start, stop), at, rows[key], library, tuning, rows)))
             start = stop
         return ranges
@@ -368,7 +390,7 @@ class Ledger:
         """Return one range with its figures at size `at`."""
         seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
         gap = tuning.limits[kind].gap(at, seconds) if kind in tuning.limits else None
-        if gap is not None and abs(gap - 1) < TIE:  # as fast as the bound, but for rounding
+        if gap is not None and abs(gap - 1) < TIE:  # equal to the bound, except for rounding
             gap = 1.0
         speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
         error = error_at(kind, at)
@@ -376,7 +398,7 @@ class Ledger:
         sms, sms_of = self._count_multiprocessors(best)
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
         rivals.sort(key=lambda row: row.seconds[at])
-        unaided = [row for row in rivals if not row.uses][:1]  # the best that uses no switches is always listed
+        unaided = [row for row in rivals if not row.uses][:1]  # the best whose switches only forward is always listed
         return Range(
             kind, *ends, at, best, seconds, gap, speedup, gap_model="" if gap is None else self.context.model_name,
             without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
@@ -387,8 +409,10 @@ class Ledger:
         )  # fmt: skip
 
     def _library_gap(self, kind: str, nbytes: int, seconds: float | None, tuning: Tuning) -> float | None:
-        """Return the gap of the library's choice. Its model has no barriers between steps, so it may beat the bound of
-        a model that has them; then the bound by its own figures counts.
+        """Return the gap of the library's choice.
+
+        The library's model has no barrier between steps (no rank waits for all messages of a step), so it may predict
+        less than the bound under a model with barriers. Then the bound by the library's own figures is used.
         """
         limit = tuning.limits.get(kind)
         gap = limit.gap(nbytes, seconds) if limit is not None and seconds is not None else None
@@ -403,17 +427,18 @@ class Ledger:
         return "" if is_faster else self.library.name
 
     def _find_basis(self, best: Candidate, at: int) -> tuple[str, str]:
-        """Return NCCL's own choice, if known, and what calibrates its figures and ours."""
+        """Return the algorithm that NCCL would choose, if known, and what its figures and ours are calibrated by."""
         if self.library is None or not self.compare:
             is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
-            return "", best.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if is_half_calibrated else "")
+            return "", best.rests_on[at] + (f"; {NCCL_STAND_IN} {NOT_CALIBRATED}" if is_half_calibrated else "")
         kind = best.collective
         return self.library.at(kind, at)[0].name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
-        """Return how many multiprocessors of a GPU the schedule takes at most, and how many there are.
+        """Return how many multiprocessors of a GPU the schedule takes at most, and how many the GPU has; None if
+        unknown.
 
-        Taken as what NCCL uses for the same kind of algorithm; None if unknown.
+        A schedule is assumed to take as many as NCCL takes for the same kind of algorithm.
         """
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
@@ -448,6 +473,7 @@ class Ledger:
         return tuple(listed.values())
 
     def _claimed_figures(self, kind: str, key: Key, candidate: Candidate) -> dict[str, Any]:
+        """Return the figures that a plan claims of a schedule, with its gaps to the bounds."""
         figures = dict(candidate.figures)
         if kind in self.bounds:
             figures |= gaps(figures, candidate.seconds_per_byte, self.bounds[kind])
@@ -457,8 +483,10 @@ class Ledger:
 
 
 def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> Without | None:
-    """Return the alternatives at a size for a runtime without multicast and reduction in switches; None if the best
-    candidate does not use these.
+    """Return the alternatives at a size for a runtime whose switches only forward; None if those of the best candidate
+    only forward.
+
+    `unaided`: the best candidate whose switches only forward, if there is one.
     """
     if not best.uses:
         return None

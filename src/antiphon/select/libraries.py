@@ -2,14 +2,14 @@
 
 A speedup compares with a baseline. In order of preference:
 
-    1. NCCL's own choice by its model (`cost.nccl`), if the figures of these GPUs are known (`own_choice`).
-    2. The best schedule of the planners that stand for NCCL: rings and trees; in-switch planners where NCCL would use
-       the switches; and sends for alltoall, gather and scatter (`groups_of`).
-    3. Nothing: if one of these planners failed or timed out, it might have been the fastest, and a speedup over the
-       others would flatter us (`_why_incomparable`).
+    1. NCCL's own choice of algorithm by its model (`cost.nccl`), if the figures of these GPUs are known (`own_choice`).
+    2. The best schedule of the planners that stand for NCCL: rings and trees; those whose switches reduce or multicast,
+       if NCCL would use that; sends for alltoall, gather and scatter (`groups_of`).
+    3. No baseline: if one of these planners failed or timed out, it might have been the fastest, and a speedup over the
+       others would be too great (`_why_incomparable`).
 
-`groups_of` returns groups of planners in order: the first group with one that could plan counts. Example: on a torus
-neither multi-ring nor double-binary-tree may be possible; then plain `ring` stands for NCCL.
+`groups_of` returns groups of planners in order of preference. The first group counts that has a planner with a
+schedule. Example: on a torus neither multi-ring nor double-binary-tree may be possible; then `ring` stands for NCCL.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ BASELINES: Mapping[str, Groups] = {
     **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
 }
-# Used by libraries, and good on flat machines, where a model may see no difference.
+# Algorithms that libraries use. Many are equally fast by a model on a machine whose links are all equal, so `tune --on`
+# measures the best of each.
 CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
-# Collectives for which NCCL uses switches (NVLink SHARP, InfiniBand SHARP) and the ability that they need for it; and
-# the planners that stand for that, beside those that stand for its rings and trees.
+# Collectives for which NCCL lets switches multicast or reduce (NVLink SHARP, InfiniBand SHARP), with the ability that
+# the switches need, a field of `Topology.helpers`; and the planners that stand for it, beside those of rings and trees.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
-OURS_ALONE = "beside"  # the option by which nvls does what no library does
-NOBODY = "can plan it here"
+OURS_ALONE = "beside"  # an option of planner nvls: with it, its schedules are not those of any library
+NOBODY = "can plan it here"  # end of the reason why there is no baseline
 
 
 def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
@@ -60,17 +61,18 @@ def own_choice(
         return None
     library_options = {key: str(value) for key, value in options.items() if key in OPTIONS}
     library = library_among(topology, targets.values(), **library_options)
-    # The ledger sets the bounds once their tasks have proved them; until then predictions are held to none.
+    # The ledger sets the lower bounds once their tasks have proved them; predictions are not compared with any until
+    # then.
     return library and replace(library, limits=dict.fromkeys(targets))
 
 
 def by_switches(topology: Topology, kind: str) -> bool:
-    """Return whether NCCL would use the abilities of this machine's switches."""
+    """Return whether NCCL would let switches of this machine multicast or reduce."""
     return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
 
 
 def groups_of(topology: Topology, kind: str) -> Groups:
-    """Return the groups of planners that stand for NCCL; the first group that can plan counts."""
+    """Return the groups of planners that stand for NCCL, in order of preference."""
     first, *fallbacks = BASELINES.get(kind, ((),))
     if by_switches(topology, kind):
         first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can.collectives))
@@ -78,8 +80,8 @@ def groups_of(topology: Topology, kind: str) -> Groups:
 
 
 def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
-    """Return why a speedup over this group of planners would mislead: one of them failed, or did not end. "" if none
-    did.
+    """Return why a speedup over this group of planners would be misleading: one of them failed or did not end. "" if
+    none.
     """
     for task in tasks:
         if task.kind == kind and task.entry is not None and task.planner in group:
@@ -99,10 +101,10 @@ def find_baseline(
     able: Collection[str],
     groups: Groups | None = None,
 ) -> tuple[tuple[str, ...], str]:
-    """Return the planners that stand for NCCL, from the first group with one that could plan, and "".
+    """Return the planners that stand for NCCL: those of the first group with a schedule, and "".
 
-    Or no planners and the reason: one of that group, or of a group before, failed or timed out, and might have been the
-    fastest. `groups`: of this machine, by default those of every machine.
+    If a planner of that group, or of a group before it, failed or timed out: no planners, and the reason. `able`: the
+    planners with a schedule. `groups`: those of the machine (default: those of any machine).
     """
     groups = BASELINES.get(kind, ()) if groups is None else groups
     for group in groups:

@@ -1,14 +1,15 @@
-"""Lower bounds of a collective as a time by size, and what a degraded machine has lost compared with the intact one.
+"""Compute the lower bound of a collective by size, and what a degraded machine has lost compared with the intact one.
 
 No schedule of n bytes takes less than max(latency, n / rate): the latency is that of the quickest paths by which every
 rank can get what it needs, the rate that of the tightest cut (core.bounds). Example: 10 us and 100 GB/s give 10 us up
 to 1 MB, and 100 us at 10 MB.
 
 Losses are reported twice. By links: the total bandwidth between every two nodes, before and after (`compare_links`).
-And by collectives, since a lost link may cost nothing, or half of the rate (`compare_bounds`): the bound of each
+And by collectives, since a lost link may cost nothing, or half of the rate (`compare_bounds`). Of each collective there
+are three bounds:
 
-    all      among all ranks of the intact machine
-    among    on the intact machine among the ranks that remain; the others may relay
+    all      on the intact machine, among all its ranks
+    among    on the intact machine, among the ranks that remain in the degraded one; the others may relay
     left     on the degraded machine
 
 Example: a box of eight GPUs, one of them gone. Between `all` and `among` an allreduce changes only in its number of
@@ -43,25 +44,25 @@ SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """The bounds of a collective on the machine, and the least time by size under a model.
+    """The lower bounds of a collective on a machine."""
 
-    `model`: the model whose bound `times` has for some sizes; "" where none is known.
-    """
-
-    steps: int
-    latency: float  # seconds
-    bytes_per_second: Fraction | None
-    because: tuple[str, ...] = ()
-    without_switches: Fraction | None = None  # bytes per second where switches that may help only forward
-    model: str = ""
-    times: Mapping[int, float] = field(default_factory=dict)
+    steps: int  # least number of steps
+    latency: float  # least latency in seconds
+    bytes_per_second: Fraction | None  # greatest rate; None: no link limits it
+    because: tuple[str, ...] = ()  # the witnesses in words
+    without_switches: Fraction | None = None  # greatest rate if switches that can multicast or reduce only forward
+    model: str = ""  # the cost model of `times`; "" if these are unknown
+    times: Mapping[int, float] = field(default_factory=dict)  # size -> least seconds under the cost model
 
     @staticmethod
     def of(
         bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None, model: str = "",
         times: Mapping[int, float] | None = None,
     ) -> Limit:  # fmt: skip
-        """Return the limits from a bound. `latency`: if known; `model`, `times`: the least times under a model."""
+        """Return the limits from a bound.
+
+        `latency`: the bound on latency, computed here if None. `model`, `times`: the least times under a cost model.
+        """
         if latency is None:
             latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
@@ -118,13 +119,13 @@ def least_times(
 
 @dataclass(frozen=True)
 class LinkLoss:
-    """Lost bandwidth of a shared limit, or of all links between two nodes: in one direction, or in both if equal."""
+    """Lost bandwidth of a shared limit, or of all links between two nodes."""
 
     name: str
-    src: int | None
+    src: int | None  # None: a shared limit
     dst: int | None
-    both_ways: bool
-    before: Fraction
+    both_ways: bool  # whether both directions lost the same
+    before: Fraction  # bytes per second
     after: Fraction
 
     def describe(self) -> str:
@@ -138,17 +139,13 @@ class LinkLoss:
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """What a collective has lost compared with the intact machine `whole`: bounds in bytes per second, and in steps.
-
-    `all`: among all ranks of the intact machine; `among`: there among the ranks that remain, while the others may
-    relay; `left`: on the degraded machine.
-    """
+    """The bounds of a collective on the intact and on the degraded machine; None: no bound is known."""
 
     collective: str
-    whole: str
-    all: Limit | None
-    among: Limit | None
-    left: Limit | None
+    whole: str  # name of the intact machine
+    all: Limit | None  # on the intact machine, among all its ranks
+    among: Limit | None  # on the intact machine, among the ranks that remain; the others may relay
+    left: Limit | None  # on the degraded machine
 
     def as_json(self) -> dict[str, Any]:
         def side(limit: Limit | None) -> dict[str, Any] | None:
@@ -160,13 +157,11 @@ class Loss:
 
 @dataclass(frozen=True)
 class Damage:
-    """The links that are gone or slower than on machine `whole`: their number (two directions with equal loss count
-    once), and the first of them.
-    """
+    """The links that are missing or slower than on the intact machine."""
 
-    whole: str
-    total: int
-    links: tuple[LinkLoss, ...]
+    whole: str  # name of the intact machine
+    total: int  # number of lost links; two directions with equal loss count once
+    links: tuple[LinkLoss, ...]  # the first of them
 
     def describe(self) -> str:
         """Return one line; "" where no link was lost."""
@@ -183,14 +178,14 @@ class Damage:
 def compare_links(intact: Topology, degraded: Topology, members: frozenset[int]) -> Damage:
     """Compare the bandwidth between every two nodes, and of every shared limit by its name. O(links log links).
 
-    Ranks correspond by number, switches by place. Where ranks have no links in the degraded machine and do not belong
-    to `members`, links at them, and at switches without any links, are not reported.
+    Ranks of both machines correspond by number, switches by name. A rank that has no links in the degraded machine and
+    is not among `members` was left out on purpose: its links, and those of switches without links, are not reported.
     """
     relevant = _relevant_nodes(intact, degraded, members)
     pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
     pair_now, bandwidth_now = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
     after = np.zeros(len(pair))
-    # pairs with no links left stay at 0
+    # pairs without a link in the degraded machine stay at 0
     position = np.searchsorted(pair_now, pair)
     linked = np.flatnonzero(np.append(pair_now, -1)[position] == pair) if len(pair_now) else np.zeros(0, np.int64)
     after[linked] = bandwidth_now[position[linked]]
@@ -224,8 +219,10 @@ def _intact_numbers(intact: Topology, degraded: Topology) -> Longs:
 
 
 def _pair_bandwidth(topology: Topology, node: Longs, nodes: int) -> tuple[Longs, NDArray[np.float64]]:
-    """Return (src * nodes + dst, ascending; bytes per second of all links from src to dst together). `node`: new
-    numbers.
+    """Return two columns: pairs of nodes that have links, as src * nodes + dst, ascending; and the total bandwidth of
+    these links in bytes per second.
+
+    `node`: the number of each node of `topology` in the intact machine, -1 if none.
     """
     src, dst = node[topology.link_src], node[topology.link_dst]
     numbered = np.flatnonzero((src >= 0) & (dst >= 0))
@@ -255,9 +252,9 @@ def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
 def compare_bounds(
     collectives: Mapping[str, Collective], limits: Mapping[str, Limit], intact: Topology
 ) -> tuple[Loss, ...]:  # fmt: skip
-    """Return bounds on the intact machine, among all its ranks and among those that remain, beside the `limits` here.
+    """Return the bounds of each collective on the intact machine, beside those on the degraded machine (`limits`).
 
-    Uneven counts are known only of the members: then the bound among all ranks is that among the members.
+    If members contribute uneven counts, no counts are known of the other ranks: then `all` is `among`.
     """
     rows = []
     for kind, collective in collectives.items():

@@ -1,14 +1,13 @@
 """Check a benchmark log: each run against what its machine should reach, or one log against another.
 
-`check_runs` puts three figures beside each measured time: the prediction of the library's model, the proved lower
-bound, and the bound divided by the measured time ("of the wire"). The verdict and its likely causes are those of
+`check_runs` compares each measured time with the prediction of the library's model and with the proved lower bound. The
+bound divided by the measured time is the share "of the wire". The verdict and its likely causes are those of
 cost/nccl/diagnosis.py. If the model has no figures of the GPUs, there is only the bound, and the verdict "cannot tell".
 
 `compare_runs` compares logs from before and after an upgrade. A size has changed if its times differ by more than the
-noise, which comes from sizes that a log has several times (`Run.spread`): three times the median deviation of these
-times, and at least 5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in
-others, a median deviation of 2 %: the noise is 6 %. Then 20 us before and 22 us after count as slower, 20 and 21 us do
-not.
+noise. The noise is three times the median deviation of sizes that a log has several times (`Run.spread`), and at least
+5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in others. The median
+deviation is 2 %, so the noise is 6 %: 20 us before and 22 us after count as slower, 20 us and 21 us do not.
 """
 
 from __future__ import annotations
@@ -34,15 +33,17 @@ from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
 SPREADS = 3  # median deviations that count as noise
-MIN_NOISE, USUAL_NOISE = 0.05, 0.10  # minimum; value for logs in which no size is measured twice
-MIN_BANDWIDTH = 2**24  # bytes: a log whose largest size is smaller says nothing of bandwidth
-IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound means that the log is of another machine
+MIN_NOISE = 0.05
+DEFAULT_NOISE = 0.10  # for logs in which no size is measured twice
+MIN_BANDWIDTH_BYTES = 2**24  # a log whose largest size is smaller shows nothing about bandwidth
+IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound: the log must be of another machine
 
 
 def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> list[dict[str, Any]]:
-    """Return a row per run: its verdict, its causes and its sizes. Invalid if no run has the ranks of the machine.
+    """Return a row per run: its verdict, the likely causes, and a row per size.
 
-    `request`: the library with its options; "" for that of the machine's figures.
+    `request`: the library with its options; "": the library whose figures for this machine are known. Raises Invalid if
+    no run has as many ranks as the machine.
     """
     counts = {run.ranks for run in runs}
     if not counts & {0, topology.ranks}:
@@ -95,9 +96,9 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[Library |
     """Return the library model that a run is compared with, or None and the reason."""
     if run.kind not in KINDS:
         return None, f"no model of {run.kind}"
-    # One process that drives all GPUs of a node launches on one after the other.
-    is_one = run.processes and run.processes == run.hosts and run.processes < run.ranks
-    own = f"processes={'one' if is_one else 'each'}"
+    # a process that drives all GPUs of a host launches the kernels one after the other
+    is_one_per_host = run.processes and run.processes == run.hosts and run.processes < run.ranks
+    own = f"processes={'one' if is_one_per_host else 'each'}"
     try:
         if not request:
             return library_here(topology, processes=own.partition("=")[2]), ""
@@ -115,7 +116,7 @@ def _notes(run: Run, own: Library | None) -> list[str]:
     if run.garbled:
         notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
     if run.program == OSU and own is not None and not run.library:
-        notes.append("OSU measures your MPI; it is held to what NCCL would take")
+        notes.append("OSU measures your MPI; its times are compared with what NCCL would take")
     named = generation_named(run.gpu, shipped_calls()) if run.gpu else None
     if own is not None and named and named != own.costs.gpu.name:
         notes.append(f"the log's GPUs are {run.gpu}, the figures are of {own.costs.gpu.name}: is it this machine?")
@@ -132,7 +133,8 @@ def _size_row(
     rate: Fraction | None,
 ) -> dict[str, Any]:
     """Return the row of one size: seconds measured, predicted and by the bound, and a verdict in words.
-    `max_normal_ratio`: the greatest measured / modelled that is normal; `rate`: bytes per second of the bound.
+
+    `max_normal_ratio`: the greatest measured / predicted time that is normal. `rate`: bytes per second of the bound.
     """
     scale = nbytes / max(seconds, 1e-12)
     bound = float(nbytes / rate) if rate else None
@@ -162,7 +164,7 @@ def _size_verdict(row: Mapping[str, Any], max_normal_ratio: float) -> str:
 
 
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words what fraction of the bound the best size reaches; if only small sizes, the least time."""
+    """Return in words the greatest share of the wire at any size; if all sizes are small, the least time instead."""
     best = max(rows, key=lambda row: row["share"] or 0.0)
     if best["share"] and best["share"] > 0.01:
         return f"{best['share']:.0%} of the wire at {format_size(best['nbytes'])}"
@@ -174,7 +176,7 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
     rows = result["rows"]
     reached = _reached(rows)
     if wrong := sum(row["wrong"] for row in rows):
-        return WRONG, f"wrong results at {wrong} of {len(rows)} sizes; times mean nothing before that is solved"
+        return WRONG, f"wrong results at {wrong} of {len(rows)} sizes; times mean nothing until that is fixed"
     if any(row["share"] and row["share"] > 1 / IMPOSSIBLE for row in rows):
         return UNKNOWN, f"cannot tell: {reached}, faster than these links allow; is it this machine?"
     if diagnosis is None:
@@ -185,12 +187,16 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
         why = "too few sizes" if len(rows) < LIMITS.min_points else "no single fault explains the log"
         return SLOW, f"{where}; {reached}{'' if result['causes'] else f'; cannot tell why: {why}'}"
     largest = rows[-1]["nbytes"]
-    until = "" if largest >= MIN_BANDWIDTH else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
+    until = (
+        ""
+        if largest >= MIN_BANDWIDTH_BYTES
+        else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
+    )
     as_what = "as this machine should give" if diagnosis.verdict == NORMAL else "faster than predicted"
     return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{until}"
 
 
-# ---- upgrades ----
+# ---- logs before and after an upgrade ----
 
 
 def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def _compare_kind(
 ) -> dict[str, Any]:
     """Return the comparison of one collective at these sizes."""
     spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]
-    noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else USUAL_NOISE
+    noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else DEFAULT_NOISE
     rows: list[dict[str, Any]] = []
     for nbytes in sizes:
         old, new = times[0][nbytes], times[1][nbytes]

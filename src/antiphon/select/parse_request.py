@@ -1,7 +1,7 @@
 """Convert the arguments of a request to values: collective, machine, budget and sizes, as people write them.
 
-For example "allreduce" or a JSON file, "dgx1v" or "ring:ranks=8", "5s", and "1KB:1GB". Whatever is wrong raises
-Invalid, with the argument's name and what is expected.
+For example "allreduce" or a JSON file, "dgx1v" or "ring:ranks=8", "5s", and "1KB:1GB". A wrong argument raises Invalid
+with its name and what is expected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span
 
 
 def is_file(spec: str) -> bool:
-    """Return whether a collective is named by its file."""
+    """Return whether a text is the path of a file, and not a name."""
     return spec.endswith((".json", ".json.gz")) or "/" in spec
 
 
@@ -80,8 +80,10 @@ def budget_of(budget: float | str) -> float:
 
 
 def sizes_of(nbytes: Sizes) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """Return the range of sizes, and the sizes to price in it: for FROM:TO both ends and the powers of two between, for
-    FROM:TO:FACTOR the steps and the end, for several just these.
+    """Return the least and the greatest size, and the sizes to price.
+
+    FROM:TO means both ends and the powers of two between them; FROM:TO:FACTOR means FROM times powers of the factor,
+    and TO; a list of sizes means these.
     """
     if isinstance(nbytes, str):
         low, high, factor = parse_span(nbytes)

@@ -24,8 +24,8 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
 
-TABLE, VERSION = "antiphon-table", 1
-OWN = "plan"  # the planner of candidates that are the user's own plans; its one option is the file
+TABLE, VERSION = "antiphon-table", 1  # format and version in files of tables
+OWN = "plan"  # stands for the planner of candidates that are the user's own plans; its one option is the file
 ENTRY = Entry(
     "antiphon.select.plan_files:own_plan",
     "a plan from a file",
@@ -34,11 +34,15 @@ ENTRY = Entry(
 
 
 class _Head(msgspec.Struct):
+    """The two keys that tell what a JSON file holds."""
+
     format: Any = None
     version: Any = None
 
 
-class _TableRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _TableFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The JSON of a table; plans are decoded later."""
+
     format: str
     version: int
     model: str = ""
@@ -52,18 +56,18 @@ def dump_tables(plans: Mapping[str, Plan], model: str = "") -> bytes:
 
 
 def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: str = "", *, table: bool) -> None:
-    """Write a table, or the one plan as a plan."""
+    """Write the plans as a table or, if `table` is false, the only one as a plan."""
     if not plans:
         raise Invalid("there is no plan to write: no planner could plan the request")
     write_bytes(path, dump_tables(plans, model) if table else dumps(next(iter(plans.values()))))
 
 
 def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
-    """Return the plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, and files of GPU
-    runtimes from any program.
+    """Return the plans in a file, by collective.
 
-    The last are checked as they stand (`formats.written.Wrong`) and put on `machine`. All others name their machine,
-    and are not verified.
+    The file is a table, a plan, PICCL's XML that `export` wrote, or a file of a GPU runtime (MSCCL, MSCCL++) by any
+    program. Files of GPU runtimes name no machine: they are simulated as they are (`formats.written.Wrong` if that
+    fails) and become plans for `machine`. The others name their machine, and are not verified here.
     """
     from antiphon.formats.foreign import check_correct, plan_of, reader_of
 
@@ -93,7 +97,7 @@ def _read_table(data: bytes, version: object) -> dict[str, Plan]:
     """Return the plans of a table, by collective. Raises Invalid if they are for different machines."""
     if type(version) is not int or version != VERSION:
         raise Invalid(f"version {quote(version)} of {TABLE} is unsupported; this program reads version {VERSION}")
-    row = decode(data, _TableRow)
+    row = decode(data, _TableFile)
     if not row.plans:
         raise Invalid("plans: is empty; a table holds at least one plan")
     plans: dict[str, Plan] = {}
@@ -105,7 +109,7 @@ def _read_table(data: bytes, version: object) -> dict[str, Plan]:
             if plan.collective.kind != kind:
                 raise Invalid(f"holds a plan for {plan.collective.kind}")
             plans[kind] = plan
-    check_keys(data)  # after the plans: only what has been decoded is known to be valid JSON
+    check_keys(data)  # after decoding, as this function expects valid JSON
     if len({plan.topology for plan in plans.values()}) > 1:
         raise Invalid("plans: are for different machines; a table is for one")
     return plans
@@ -115,7 +119,7 @@ def _read_table(data: bytes, version: object) -> dict[str, Plan]:
 
 
 def own_plan(request: Request, *, file: str) -> Iterator[Schedule]:
-    """Yield every schedule of the plan, each a candidate for all sizes."""
+    """Yield every schedule of the user's plan; each is a candidate for all sizes. A planner, for `tune` only."""
     for entry in load_plans(file, request.topology)[request.collective.kind].entries:
         yield entry.schedule
 
@@ -123,8 +127,9 @@ def own_plan(request: Request, *, file: str) -> Iterator[Schedule]:
 def files_by_kind(
     files: Sequence[str], topology: Topology, collectives: Mapping[str, Collective]
 ) -> dict[str, list[str]]:
-    """Return which of these files have a plan for each collective; Invalid where one has none, or is for another
-    machine.
+    """Return by collective which of these files have a plan for it.
+
+    Raises Invalid if a file has no plan for any of the collectives, or is for another machine.
     """
     by_kind: dict[str, list[str]] = {}
     for file in files:

@@ -1,15 +1,15 @@
-"""Make a plan: by one planner, or from other plans. Every schedule is verified and measured against the bounds.
+"""Make a plan: by one planner, or from other plans. Every schedule is verified and compared with the bounds.
 
-    every_plan     the plan of each schedule that a planner yields, at once
-    plan           the best of these: for a size the fastest by a model, else by its gaps to the bounds
-    put_together   schedules of several plans one after the other, or side by side, as one plan
+    every_plan     a plan for each schedule that a planner yields, as soon as it is yielded
+    plan           the best of these: for a size the fastest by a cost model, else the one with the least gaps
+    put_together   one plan of the schedules of several plans, one after the other, or all at once
 
 Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; the order of
 combining, if a single one is required; its certificate. `_rank_plans` adds a sort key; the plan with the least key is
 the best.
 
-With a budget all this runs in a child process, which is stopped at the end of the budget. It sends each plan and each
-stage that it enters, so that the error can name the stage that took the time.
+With a budget all this runs in a child process, which is stopped at the end of the budget. The child process sends each
+plan, and each stage that it enters, so that an error can name the stage that took the time.
 
 Example: a planner with gaps (bandwidth, latency) of (1, 3) in one schedule and (1.5, 1) in another. Without a size the
 first is the best. For 1 KB, where latency decides, the model predicts 12 us and 4 us: the second.
@@ -43,13 +43,13 @@ from antiphon.select.proofs import recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.units import parse_size
 
-DEFAULT_PLANNERS = ("ring", "relay")  # where no planner is named, the first that plans such a collective
-# Where no planner is named and one order of combining is required: all of these are tried; relay plans on any machine.
+DEFAULT_PLANNERS = ("ring", "relay")  # if no planner is named: the first that supports the collective
+# If no planner is named and one order of combining is required: all of these are tried. relay plans on any machine.
 DETERMINISTIC_PLANNERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((name, {}) for name in CLASSICS),
     ("relay", {"by": "tree", "trees": 1}),
 )
-COMPOSED = "composed"  # the planner of plans that are made of others
+COMPOSED = "composed"  # stands for the planner in plans that are made of other plans
 
 
 def plan(
@@ -64,15 +64,15 @@ def plan(
     """Return the best plan of a planner: for `nbytes` the fastest by `model` (default: alpha-beta), else the one of
     least bandwidth gap, then latency gap.
 
-    The other options are those of `every_plan`. `tell` receives what a planner that searches is doing; with it, Ctrl-C
-    ends the search and returns the best plan so far. The plan then claims why it ended as `stopped`: the `effort`,
-    which is counted and ends alike everywhere, or the `budget`. TimedOut if there is no plan until then.
+    The other options are those of `every_plan`. `tell` receives lines of progress of a planner that searches; with it,
+    Ctrl-C ends the search and returns the best plan so far. If the search ended early, the plan has a claim `stopped`
+    with the reason: interrupted, `effort` or `budget`. Raises TimedOut if there is no plan by then.
     """
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     model = None if nbytes is None else model or "alpha-beta"
     task = _read_task(spec, topology, nbytes=nbytes, model=model, tell=tell, **options)
-    best: tuple[_Rank, Plan] | None = None
+    best: tuple[_SortKey, Plan] | None = None
     try:
         with closing(_rank_plans(task)) as ranked_plans:
             for rank, candidate in ranked_plans:
@@ -98,15 +98,32 @@ def every_plan(
     tell: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Iterator[Plan]:
-    """Yield a verified plan for each schedule of a planner, at once; at least one.
+    """Yield a verified plan for each schedule of a planner, as soon as it is yielded; at least one.
 
-    `planner`, with its own `options`: by default ring, or relay for a custom collective. `root`, `ranks`: of a
-    collective that is named. `nbytes`: plan for this size. `deterministic`: only schedules that combine every element
-    in one and the same order, as `tune` means it, SeveralOrders if the planner has none; without `planner` by all
-    classics that can, and relay over one tree. `seed`, `effort`: as in `Request`. `budget`: CPU seconds for planning,
-    verifying, the bound and the model together, in a process forked for it.
+    Parameters
+    ----------
+    planner, options
+        The planner and its own options. Default: ring, or relay for a custom collective.
+    root, ranks
+        Of the collective, if `spec` is a name.
+    nbytes
+        Plan for this size.
+    deterministic
+        Only schedules that combine every element in the same order, as in `tune`. Without `planner`: by all classic
+        algorithms that can, and relay over one tree.
+    seed, effort
+        As in `Request`.
+    budget
+        CPU seconds for planning, verifying, the bound and the model together, in a child process.
 
-    Raises EffortSpent after the last plan where the effort ended the search, TimedOut where the budget did.
+    Raises
+    ------
+    EffortSpent
+        After the last plan, if the effort ended the search.
+    TimedOut
+        After the last plan, if the budget ended the search.
+    SeveralOrders
+        No schedule combines all elements in one order, and `deterministic` is set.
     """
     task = _read_task(spec, topology, tell=tell, **options)
     with closing(_rank_plans(task)) as ranked_plans:
@@ -120,25 +137,25 @@ def _with_stop(best_plan: Plan, why: str) -> Plan:
     return replace(best_plan, entries=(replace(entry, claims={**entry.claims, "stopped": why}),))
 
 
-# ---- one planner's work, here or in a process with a budget ----
+# ---- one planner, in this process or, with a budget, in a child process ----
 
 
-_Rank = tuple[float, ...]  # sort key: the plan with the least is the best
+_SortKey = tuple[float, ...]  # the plan with the least key is the best
 
 
 @dataclass(frozen=True)
 class _PlanTask:
-    """A request, its planner ("": each of DETERMINISTIC_PLANNERS), and the model that ranks plans for its size."""
+    """A request to a planner."""
 
     request: Request
-    planner: str
+    planner: str  # "": each of DETERMINISTIC_PLANNERS
     options: Mapping[str, Any]
     deterministic: bool
-    model: str | None  # None: ranked by their gaps
+    model: str | None  # cost model that ranks the plans; None: they are ranked by their gaps
 
 
 class _Stage(str):
-    """What the process with the budget is doing, in words."""
+    """A stage that the child process enters, in words. A type of its own, to tell it from lines of progress."""
 
     __slots__ = ()
 
@@ -169,10 +186,12 @@ def _read_task(  # noqa: PLR0913
     return _PlanTask(request, planner, options or {}, deterministic, model)
 
 
-def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Generator[tuple[_Rank, Plan], None, None]:
-    """Yield the verified plans of a task with their ranks. `enter` receives every stage that begins."""
+def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Generator[tuple[_SortKey, Plan], None, None]:
+    """Yield the verified plans of a task with their sort keys. `enter` receives every stage that begins.
+
+    With a budget, the child process calls this function again, with its own `enter`.
+    """
     request = task.request
-    # here; the process for the budget calls this function again, with its own `enter`
     if request.budget is not None and enter is silent:
         yield from _rank_within_budget(task)
         return
@@ -192,8 +211,8 @@ def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Gener
         yield rank, candidate
 
 
-def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, None]:
-    """Do the same in a child process that is stopped at the end of the budget; then raise TimedOut."""
+def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], None, None]:
+    """Yield the same from a child process that is stopped at the end of the budget; then raise TimedOut."""
     request, stage, any_plan = task.request, PLANNING, False
     who = f"planner {task.planner}" if task.planner else "deterministic planners"
     terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)
@@ -219,28 +238,29 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, 
 
 
 def _rank_in_process(task: _PlanTask, send: Send) -> None:
+    """Run a task in the child process; send plans with their sort keys, stages, and lines of progress."""
     for ranked_plan in _rank_plans(replace(task, request=replace(task.request, tell=send)), enter=send):
         send(ranked_plan)
 
 
 def _plans_by(
-    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, limits: Bound | None = None,
+    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, bounds: Bound | None = None,
     enter: Callable[[str], None] = silent,
 ) -> Iterator[Plan]:  # fmt: skip
-    """Plan, bound, verify and measure: yield a plan for each schedule. `limits`: the bound, if known already."""
+    """Yield a verified plan for each schedule, with figures and gaps as claims. `bounds`: computed here if None."""
     topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
     any_schedule = any_plan = False
     enter(PLANNING)
     for schedule in call("planner", planner, entry.load(), options, request):
         any_schedule = True
-        if limits is None:
+        if bounds is None:
             enter(BOUNDING)
-            limits = bound(topology, target)
+            bounds = bound(topology, target)
         enter(VERIFYING)
-        claims: dict[str, Any] = {"planner": planner, **measure(schedule, topology, limits)}
+        claims: dict[str, Any] = {"planner": planner, **measure(schedule, topology, bounds)}
         order = order_claim(schedule) if deterministic else {}
-        # several orders, where one is required: not a plan, but there may be others
+        # this schedule combines in several orders and one is required: leave it out
         if order is None:
             continue
         if recheck_certificate(schedule, topology) is not None:
@@ -257,12 +277,12 @@ def _plans_by(
 def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent) -> Iterator[Plan]:
     """Yield the plans of all DETERMINISTIC_PLANNERS that combine in one order; planners that cannot are skipped."""
     enter(BOUNDING)
-    limits = bound(request.topology, request.collective)
+    bounds = bound(request.topology, request.collective)
     any_plan = any_several = False
     refusal: AntiphonError | None = None
     for name, options in DETERMINISTIC_PLANNERS:
         try:
-            for candidate in _plans_by(name, request, options, deterministic=True, limits=limits, enter=enter):
+            for candidate in _plans_by(name, request, options, deterministic=True, bounds=bounds, enter=enter):
                 any_plan = True
                 yield candidate
         except SeveralOrders:
@@ -283,9 +303,10 @@ def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent
 
 
 def put_together(plans: Sequence[Plan], *, at_once: bool = False, shares: Sequence[Fraction] | None = None) -> Plan:
-    """Compose plans into one, verified and measured: their schedules one after the other, or all at once.
+    """Return one plan, verified, of the schedules of several plans: one after the other, or all at once.
 
-    `shares`, at once: of the data, one for each plan, in order along the data; by default every plan has all data.
+    `shares`, only with `at_once`: the share of the data that each plan gets, in order along the data. Default: every
+    plan gets all data.
     """
     if not plans:
         raise Invalid("compose: give one plan or more")

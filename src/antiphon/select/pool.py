@@ -9,11 +9,12 @@ A task (task.py) tries one planner with its options, or computes the bounds of a
     3. Give the others to worker processes, bounds first, then long and quick ones alternately. Tasks whose results can
        no longer matter (sufficiency.py) are skipped or stopped.
 
-Workers are forked if the loaded solvers allow it, which takes milliseconds. Otherwise they are programs of their own,
-which load everything again for about two seconds, and this process works that long by itself.
+Workers are forked if the loaded solvers allow it, which takes milliseconds. Otherwise a worker is a new Python process,
+which imports everything again for about two seconds; this process runs tasks by itself for that long.
 
-A candidate that exceeds its budget is stopped, one that crashes ends only its process; both are reported, and the
-others go on. Planners of other packages, and those that declare it (`can.process`), always run in a worker.
+A candidate that exceeds its budget is stopped. A candidate that crashes ends only its process. Both are reported, and
+the other candidates go on. Planners of other packages, and those that declare it (`can.process`), always run in a
+worker.
 
 Budgets are CPU seconds, not wall-clock seconds, so results do not depend on the load of the computer, on the number of
 workers, or on which process computed them. The exception is a candidate that its budget ended: a faster computer may
@@ -56,9 +57,9 @@ from antiphon.select.task import (
 )  # fmt: skip
 
 HEAD_START = 0.3  # CPU seconds in this process before workers are forked
-HEAD_START_OF_PROGRAMS = 2.0  # likewise where they are programs of their own: starting them takes about as much
+HEAD_START_UNFORKED = 2.0  # likewise if workers cannot be forked: starting one takes about as long
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
-WATCH = 2.0  # seconds between two `AtWork` messages
+WATCH_INTERVAL = 2.0  # seconds between two `AtWork` messages
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
 Report = Callable[[Message | AtWork], None]  # receives each message
 Needed = Callable[[Task], bool]  # whether the result of a task can still matter
@@ -85,19 +86,19 @@ def run_tasks(
     """
     cache = ScheduleCache()
     waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, expected_effort(task))))  # bounds come last
-    # only the main thread can be interrupted by the timer; called from another thread, workers run everything
+    # The timer can interrupt only the main thread. In another thread all tasks are left to workers.
     if workers == 0 or _can_interrupt():
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
             warm_up(context)
         begin = time.process_time()
-        head_start = HEAD_START if can_fork() else HEAD_START_OF_PROGRAMS
+        head_start = HEAD_START if can_fork() else HEAD_START_UNFORKED
         for _ in range(len(waiting)):
             if workers and time.process_time() - begin > head_start:
                 break
             task = waiting.popleft()
             if not is_needed(task):
                 continue
-            # not here: back to the end of the queue, for the workers
+            # must not run in this process, or is not quick: put it at the end of the queue, for the workers
             if workers and (_needs_process(task) or _plans_groups(task)):
                 waiting.append(task)
                 continue
@@ -108,9 +109,10 @@ def run_tasks(
 
 
 def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
-    """Return the bounds, then by expected effort the greatest, the least, the next greatest, the next least, ...
+    """Return the tasks in the order for workers: the bounds; then the task of greatest expected effort, that of least,
+    the next greatest, the next least, ...
 
-    So one worker begins with what takes longest, while another runs the quick ones, which may make the long ones
+    So one worker begins with the longest task while another runs quick ones, whose results may make long ones
     unnecessary.
     """
     bounds = [task for task in tasks if task.entry is None]
@@ -138,14 +140,15 @@ class _OverrunError(BaseException):
 
 
 def _can_interrupt() -> bool:
+    """Return whether the timer can interrupt this thread."""
     return threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGPROF) is not None
 
 
 @contextmanager
 def _interrupted_after(seconds: float) -> Iterator[None]:
-    """Raise _OverrunError in the block after so much CPU time.
+    """Raise _OverrunError in the `with` block after this many CPU seconds.
 
-    A timer that was set before is restored, less the time spent.
+    A timer that was set before is restored afterwards, with its remaining time reduced by the time spent.
     """
     if not _can_interrupt():
         yield
@@ -192,7 +195,7 @@ def _run_in_workers(
 
     def watch(tasks: Sequence[tuple[Task, float]]) -> None:
         nonlocal last_watch
-        if time.monotonic() >= last_watch + WATCH:
+        if time.monotonic() >= last_watch + WATCH_INTERVAL:
             last_watch = time.monotonic()
             report(AtWork(tuple((task.index, seconds) for task, seconds in tasks)))
 
@@ -206,11 +209,11 @@ def _run_in_workers(
                 if isinstance(message, Ended):
                     _report_end(context, cache, task, message.result, ends.pop(task.index, None), report)
                 elif isinstance(message.value, Done):
-                    ends[task.index] = message.value  # counts once its process has ended the task
+                    ends[task.index] = message.value  # reported once the worker has confirmed the end of the task
                 else:
                     report(message.value)
         except KeyboardInterrupt:
-            # tasks that are complete, though their process has not ended them; others were cut short by the interrupt
+            # Report tasks that are complete, though their worker has not confirmed it. The others were interrupted.
             for done in ends.values():
                 if done.status == OK:
                     report(done)
@@ -218,6 +221,7 @@ def _run_in_workers(
 
 
 def _run_in_worker(context: Context, cache: ScheduleCache, task: Task, send: Send) -> None:
+    """Run a task in a worker process; send each message to the parent process."""
     for message in run_task(context, cache, task):
         send(message)
 
@@ -225,7 +229,10 @@ def _run_in_worker(context: Context, cache: ScheduleCache, task: Task, send: Sen
 def _report_end(
     context: Context, cache: ScheduleCache, task: Task, result: object, done: Done | None, report: Report
 ) -> None:  # fmt: skip
-    """Report how a task ended. `done`: its own last message, which does not count if it was being stopped."""
+    """Report how a task ended.
+
+    `done`: the last message of the task itself, None if it sent none. It is ignored if the task was stopped before.
+    """
     if isinstance(result, Lost) and not result.begun:  # no worker could be started: run it here
         _run_here(context, cache, task, report)
     elif isinstance(result, Stopped) and (done is None or done.status != OK):

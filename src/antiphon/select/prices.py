@@ -1,19 +1,20 @@
 """Price each collective of a recorded job: by a table of plans, by measurements, or by a library's model.
 
-Three sources with one method, `price(kind, nbytes, group, about)`: seconds of a collective of this kind and size in
-process group number `group`, which `about` describes; None if the source has no price:
+Three sources have one method, `price(kind, nbytes, group, about)`. It returns the seconds of a collective of this kind
+and size in process group number `group`, which `about` describes; None if the source has no price.
 
-    ByPlans           seconds by a model of the plan that serves this kind, size and group; or, if the table was
-                      measured (`tune --on`), the measured seconds that it claims
-    ByMeasurements    rows of `bench --json` or of nccl-tests
-    ByLibrary         the model of NCCL or RCCL, where the figures of these GPUs are known
+    ByPlans           by a cost model, for the plan of this kind, size and group; or, if the table was measured
+                      (`tune --on`), the measured seconds that it claims
+    ByMeasurements    by rows of `bench --json` or of nccl-tests
+    ByLibrary         by the model of NCCL or RCCL, if the figures of these GPUs are known
 
-Between measured sizes seconds are interpolated on a straight line (latency + size / bandwidth is one); below the
-smallest size its seconds hold, above the largest its bandwidth. Example: 20 us at 1 KB and 60 us at 9 KB give 40 us at
-5 KB, and 120 us at 18 KB.
+Between measured sizes seconds are interpolated linearly, as latency + size / bandwidth is linear. Below the smallest
+size, the seconds of the smallest are used; above the largest size, the bandwidth of the largest. Example: 20 us at 1 KB
+and 60 us at 9 KB give 40 us at 5 KB, and 120 us at 18 KB.
 
-A group of the job is priced among its own ranks: groups within a box are faster than groups across boxes. Where a trace
-does not name the ranks of a group, the first ones stand for it, unless these may be nearer to each other.
+A group of the job is priced among its own ranks: groups within a box are faster than groups across boxes. If a trace
+does not name the ranks of a group, the first ranks of the machine stand for them, unless the group may be spread over
+more boxes than these.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
 MAX_GROUPS = 16  # process groups for which plans are made, each with every collective
-Planned = Callable[[str, Sequence[int], Sequence[int]], Plan]  # makes a plan: (kind, ranks, sizes)
+MakePlan = Callable[[str, Sequence[int], Sequence[int]], Plan]  # (kind, ranks, sizes) -> plan
 
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds of a collective, their source, and what calibrates that: MEASURED, or as in `cost.predict`."""
+    """The time of a collective."""
 
     seconds: float
-    by: str
-    rests_on: str
+    by: str  # its source, in words
+    rests_on: str  # what the source is calibrated by: MEASURED, or as in `cost.predict`
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
     """Return the ranks of a process group on the machine.
 
-    If the traces do not name them: the first ranks of the machine, or () if these may be nearer to each other than the
-    group's.
+    If the traces do not name them: the first ranks of the machine; () if the group's ranks may be spread over more
+    hosts than these.
     """
     members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(members) >= machine.ranks:
@@ -58,45 +59,39 @@ def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
             f"the job has a rank {max(members)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "
             "ranks; give the machine that it ran on"
         )
-    return () if group.apart and not group.members and group.size < machine.ranks else members
+    return () if group.may_span_hosts and not group.members and group.size < machine.ranks else members
 
 
 @dataclass
 class ByPlans:
-    """Prices by the plans of a table (`plans`: one of each kind, for all ranks), otherwise by plans that `planned`
-    makes.
-
-    `model`: "" for the default of each plan's machine and ranks. `by_claims`: use the times that a measured table
-    claims; sizes that it leaves to the library have no price.
-    """
+    """Prices by plans. Sizes that a plan leaves to the library have no price."""
 
     machine: Topology
-    plans: Mapping[str, Plan]
-    planned: Planned | None
-    model: str
+    plans: Mapping[str, Plan]  # by kind: those of a table, for the ranks that it is for
+    make_plan: MakePlan | None  # makes plans for other ranks; None: these have no price
+    model: str  # cost model; "": the default of each plan's machine
     profile: ProfileLike = None
-    by_claims: bool = True
-    sizes: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)
+    by_claims: bool = True  # use the measured times that a table claims
+    sizes: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)  # (kind, group) -> sizes to plan for
+    # those made, by kind and ranks
     _plans: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
-    _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
+    _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)  # kind, ranks, size
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """Return the price; None if nothing plans it, or if its ranks are unknown: then it keeps its recorded time."""
+        """Return the price; None if there is no plan, or if the ranks of the group are unknown."""
         if kind not in KINDS or about.size < 2:
             return None
         members = members_of(about, self.machine)
         if not members:
             return None
-        # A job repeats few distinct calls: price each once.
+        # a job repeats few distinct calls: price each once
         key = (kind, members, nbytes)
         if key not in self._priced:
             self._priced[key] = self._price_by_plan(kind, nbytes, group, members)
         return self._priced[key]
 
     def _price_by_plan(self, kind: str, nbytes: int, group: int, members: tuple[int, ...]) -> Price | None:
-        """Return the price by the plan that serves these ranks; None if there is none, or if it leaves the size to the
-        library.
-        """
+        """Return the price by the plan for these ranks; None if there is none, or it leaves the size to the library."""
         plan = self._plan_for_group(kind, group, members)
         if plan is None:
             return None
@@ -115,11 +110,11 @@ class ByPlans:
         return Price(row["seconds"], f"{name}; {row['note'] or '{model}, {rests_on}'.format(**row)}", rests_on)
 
     def _plan_for_group(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
-        """Return the plan of the table, or one that `planned` makes; None if there is none."""
-        # the table's plan fits only its own ranks; for others a plan is made, once per kind and group
+        """Return the plan of the table, or one that `make_plan` makes; None if there is none."""
+        # a plan of the table fits only its own ranks; for other ranks a plan is made, once per kind and ranks
         if kind in self.plans and members == self.plans[kind].collective.members:
             return self.plans[kind]
-        if self.planned is None:
+        if self.make_plan is None:
             return None
         pattern = (kind, members)
         if pattern not in self._plans:
@@ -127,12 +122,12 @@ class ByPlans:
                 raise Unsupported(
                     f"the job has more than {MAX_GROUPS} groups to plan for; give a --table, or fewer ranks"
                 )
-            self._plans[pattern] = self.planned(kind, members, self.sizes.get((kind, group), ()))
+            self._plans[pattern] = self.make_plan(kind, members, self.sizes.get((kind, group), ()))
         return self._plans[pattern]
 
 
 def measured_points(plan: Plan) -> list[tuple[int, float]]:
-    """Return sizes and seconds among the claims of a table that `tune --on` wrote."""
+    """Return (size, seconds) as a plan claims that `tune --on` measured them; malformed rows are ignored."""
     points: dict[int, float] = {}
     for entry in plan.entries:
         rows = entry.claims.get("measurements", [])
@@ -150,12 +145,13 @@ def measured_points(plan: Plan) -> list[tuple[int, float]]:
 
 @dataclass
 class ByMeasurements:
-    """Prices by rows of `bench`, `tune --on` or nccl-tests: seconds at some sizes, straight lines between them."""
+    """Prices by measurements of `bench`, `tune --on` or nccl-tests, with linear interpolation."""
 
-    points: Mapping[str, Sequence[tuple[int, float]]]
-    name: str
+    points: Mapping[str, Sequence[tuple[int, float]]]  # by kind: (size, seconds), ascending
+    name: str  # of the measurements, in words
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
+        """Return the price, whatever the group; None if this kind was not measured."""
         del group, about
         points = self.points.get(kind)
         return None if not points else Price(interpolate_seconds(points, nbytes), f"measured, {self.name}", MEASURED)
@@ -166,12 +162,10 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
     bandwidth.
     """
     at = bisect_left(points, (nbytes, 0.0))
-    # Above the largest size: its bandwidth.
     if at == len(points):
         largest, seconds = points[-1]
         return seconds * nbytes / largest
     size_above, seconds_above = points[at]
-    # Below the smallest size: its seconds.
     if at == 0 or size_above == nbytes:
         return seconds_above
     size_below, seconds_below = points[at - 1]
@@ -179,7 +173,7 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
 
 
 def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Return by kind the sizes with the fastest correct row of `bench --json`, out of place rather than in place."""
+    """Return by kind (size, seconds) of the fastest correct row of `bench --json`; out-of-place rows are preferred."""
     best: dict[str, dict[int, tuple[bool, float]]] = {}
     for number, row in enumerate(rows):
         kind, nbytes, seconds = row.get("collective"), row.get("nbytes"), row.get("seconds")
@@ -188,7 +182,7 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
         if not 0 < nbytes < 2**60 or not 0 <= seconds < 1e6:
             raise Invalid(f"rows[{number}]: {nbytes} bytes in {seconds} s")
         if row.get("correct", True) is not False:
-            # Pairs are compared in order: out of place first, then the shorter time.
+            # pairs compare by their first element: out of place before in place, then the shorter time
             candidate = (bool(row.get("in_place", False)), float(seconds))
             sizes = best.setdefault(str(kind), {})
             sizes[nbytes] = min(sizes.get(nbytes, candidate), candidate)
@@ -197,15 +191,14 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
 
 @dataclass
 class ByLibrary:
-    """Prices by the model of NCCL or RCCL, where the figures of these GPUs are known. `name`: which library, "" for the
-    one that these figures are of."""
+    """Prices by the model of NCCL or RCCL, if the figures of these GPUs are known."""
 
     machine: Topology
-    name: str = ""
+    name: str = ""  # of the library; "": the one whose figures are known
     _libraries: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """Return the time that the library would take, None if its model has no figures."""
+        """Return the time that the library would take; None if its model has no figures."""
         del group
         from antiphon.cost.nccl.choice import KINDS as PRICED
 
@@ -225,7 +218,7 @@ class ByLibrary:
         return Price(best.seconds, by, library.brief(kind, nbytes))
 
     def _library_for(self, members: tuple[int, ...]) -> Any:
-        """Return the library model among these ranks, None if it has no figures."""
+        """Return the library's model for these ranks; None if it has no figures."""
         from antiphon.cost.nccl.library import library, library_here
 
         if members not in self._libraries:

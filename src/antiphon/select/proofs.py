@@ -4,10 +4,10 @@ A plan file may come from anywhere, so nothing in it is believed. What it states
 
     proved     recomputed here: figures of a verified schedule; bounds, from witnesses (a cut, a partition), each
                checked by adding up a few capacities; certificates of SCCL's points, from rational dual vectors
-    trusted    only an engine vouches for it: "no such schedule exists" by a SAT solver without a short certificate
+    trusted    a solver reported it, and nothing in the plan proves it: "no such schedule exists", by a SAT solver
     stated     nothing can check it, such as the options with which a planner was called
 
-`check` and `check_plans` find the first fault; `prove` also lists the three classes in words.
+`check` and `judged` find the first fault; `prove` also lists the three classes in words.
 
 Example: an allgather with certificate "optimal", (C, S, R) = (6, 3, 7). `verify` shows that the schedule is correct and
 its point is (6, 3, 7). The certificate's dual vector shows that R / C >= 7/6 for any schedule of 3 steps: a weighted
@@ -38,7 +38,7 @@ from antiphon.select.provenance import (
     check_origin,
     check_prediction,
     check_rate,
-    found_of,
+    found_or_invalid,
     is_same,
     label_of,
     notes_of,
@@ -49,26 +49,22 @@ from antiphon.select.provenance import (
 
 @dataclass(frozen=True)
 class Proofs:
-    """The first claim that does not hold, or None; and in words what was rechecked, what only an engine vouches for,
-    and what the file merely states."""
+    """The result of rechecking the proofs of a plan, as statements in words."""
 
-    fault: Fault | None
-    proved: tuple[str, ...] = ()
-    trusted: tuple[str, ...] = ()
-    stated: tuple[str, ...] = ()
+    fault: Fault | None  # the first claim that does not hold
+    proved: tuple[str, ...] = ()  # rechecked here
+    trusted: tuple[str, ...] = ()  # a solver reported it; nothing proves it
+    stated: tuple[str, ...] = ()  # the plan states it; nothing can check it
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The result for several plans: `fault` is the first one, and `plan` has it; None where all are right.
+    """The result of checking several plans. Fields without a comment: see `Proofs`."""
 
-    `own`: whether the machine is the plans' own, so that their claims were checked, too. The others as in `Proofs`.
-    """
-
-    topology: Topology
-    own: bool
+    topology: Topology  # the machine that they were checked on
+    own: bool  # whether that is the plans' own machine, so that their claims were checked, too
     fault: Fault | None = None
-    plan: Plan | None = None
+    plan: Plan | None = None  # the plan with the fault
     proved: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
@@ -78,8 +74,8 @@ def judged(
     plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False, op: str | None = None,
     dtype: str | None = None,
 ) -> Judged:  # fmt: skip
-    """Check plans in order; on another machine than their own without their claims. The options are those of
-    `check`.
+    """Check plans in order; on another machine than their own without their claims. The options are those of `check`;
+    with `proof`, the proofs are rechecked and listed.
     """
     first = plans[0].topology
     machine = topology or first
@@ -113,26 +109,24 @@ def check(
     `proof`: recheck the bounds from their witnesses, and the certificates of its schedules, too. `op`, `dtype`: whether
     switches that combine support these.
     """
-    limits: Bound | None = None
+    bounds: Bound | None = None
     for entry in plan.entries:
         report = verify(entry.schedule, topology, entry.claims if claims else None, op=op, dtype=dtype)
         if report.fault is not None:
             return report.fault
-        limits = limits or (bound(topology, plan.collective) if claims or proof else None)
-        fault = _claim_fault(entry, topology, limits) if claims and limits is not None else None
+        bounds = bounds or (bound(topology, plan.collective) if claims or proof else None)
+        fault = _claim_fault(entry, topology, bounds) if claims and bounds is not None else None
         if fault is not None:
             return fault
-    return prove(plan, topology, limits, claims=claims).fault if proof else None
+    return prove(plan, topology, bounds, claims=claims).fault if proof else None
 
 
-def _claim_fault(entry: Entry, topology: Topology, limits: Bound) -> Fault | None:
-    """Return the first claim that a verified schedule contradicts. Claims that are no figures are notes: nothing
-    checks them.
-    """
+def _claim_fault(entry: Entry, topology: Topology, bounds: Bound) -> Fault | None:
+    """Return the first claim that a verified schedule contradicts. Claims that are no figures are not checked."""
     schedule, claims = entry.schedule, entry.claims
     figures: dict[str, Any] = {
         "assumes": [], "uses": [], "bandwidth_gap_without_switches": None,
-        **figures_verified(schedule, topology, limits),
+        **figures_verified(schedule, topology, bounds),
     }  # fmt: skip
     if "rate" in claims:
         figures["rate"] = rate_text(schedule, topology)
@@ -144,29 +138,29 @@ def _claim_fault(entry: Entry, topology: Topology, limits: Bound) -> Fault | Non
     return None
 
 
-def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims: bool = True) -> Proofs:
+def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims: bool = True) -> Proofs:
     """Recheck the bounds on the collective from their witnesses, and the certificate of every schedule that has one.
 
-    `limits`: the bounds, if known already. `claims`: False on another machine than the plan's own, where its
-    certificates say nothing.
+    `bounds`: computed here if None. `claims`: False on another machine than the plan's own, where its certificates
+    prove nothing.
     """
-    limits = limits or bound(topology, plan.collective)
-    recheck(topology, plan.collective, limits)
+    bounds = bounds or bound(topology, plan.collective)
+    recheck(topology, plan.collective, bounds)
     name = f"{plan.collective.kind} on {topology.name}"
-    proved = [f"{name} takes {limits.latency_steps} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
-    if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
-        unaided = conditions_text(limits.unaided.assumes)
-        proved.append(f"{unaided} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
-    evidence = ProvedLimits(topology, plan.collective, limits)
+    proved = [f"{name} takes {bounds.latency_steps} steps or more, and R/C is {bounds.inverse} or more, by witnesses"]
+    if bounds.unaided is not None and bounds.unaided.inverse != bounds.inverse:  # if switches only forward
+        condition = conditions_text(bounds.unaided.assumes)
+        proved.append(f"{condition} R/C of {name} is {bounds.unaided.inverse} or more, by a witness")
+    bound_figures = ProvedLimits(topology, plan.collective, bounds)
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():
         point = _schedule_point(entry.schedule, topology)
         try:
             checked = recheck_certificate(entry.schedule, topology)
-            rate_proofs = check_rate(entry.schedule, topology, limits)
+            rate_proofs = check_rate(entry.schedule, topology, bounds)
             check_origin(entry)
-            prediction = check_prediction(entry, topology, evidence)
+            prediction = check_prediction(entry, topology, bound_figures)
             label = label_of(entry.schedule)
             claimed_label = entry.claims.get("optimality", label)
             if claimed_label != label:
@@ -186,7 +180,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
 
 def _unproved_texts(schedule: Schedule) -> list[str]:
     """Return what a planner of trees states that nothing in the plan proves."""
-    stated = found_of(schedule)
+    stated = found_or_invalid(schedule)
     if rate_of(schedule) is None:
         return []
     texts = [str(stated["few"])] if "proved" in str(stated.get("few", "")) else []
@@ -199,10 +193,15 @@ def _unproved_texts(schedule: Schedule) -> list[str]:
 
 
 def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | None:
-    """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none."""
+    """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
+
+    A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
+    (AS_PLANNED), the dual collective on the machine with all links reversed (TURNED), or an allgather, which is one
+    half of an allreduce (COMPOSED).
+    """
     certificate = certificate_of(schedule)
     if certificate is None:
-        label = found_of(schedule).get("proof", BEST_FOUND)
+        label = found_or_invalid(schedule).get("proof", BEST_FOUND)
         if label != BEST_FOUND:
             raise Invalid(f"certificate: the schedule is called {quote(label)}, but the plan carries none; plan anew")
         return None
@@ -210,7 +209,7 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
         checked = check_certificate(topology, schedule.collective, certificate)
     except AntiphonError as error:
         raise Invalid(str(error)) from None
-    label = found_of(schedule).get("proof", certificate["proof"])
+    label = found_or_invalid(schedule).get("proof", certificate["proof"])
     if label != certificate["proof"]:
         raise Invalid(f"certificate: proves {certificate['proof']!r}, but the schedule says {label!r}")
     _check_subject(schedule, topology, certificate)
@@ -218,13 +217,16 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
 
 
 def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[str, Any]) -> None:
-    """Check that its (C, S, R) are those of the schedule: for an allreduce those of each half, which may take fewer
-    rounds."""
+    """Raise Invalid if (C, S, R) of the certificate are not those of the schedule.
+
+    A certificate of a half counts twice; the halves may then take fewer rounds than the certificate says.
+    """
     collective, about = schedule.collective, certificate["about"]
-    spread = certified_instance(topology, collective, about).collective
-    # an allreduce of two halves: the certificate is about an allgather, whose chunks are a share of the vector
+    certified = certified_instance(topology, collective, about).collective
+    # Chunks are per rank's input. A rank's input to the allgather is a share of the vector that it gives to the
+    # allreduce.
     halves = 2 if about == COMPOSED else 1
-    share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, spread.input_weight)
+    share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, certified.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
     used = rounds(schedule, topology)
     point = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
@@ -241,10 +243,9 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
 
 
 def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
-    """Return the R / C below which there is no schedule of as many steps, by its certificate, which is not checked
-    again here.
+    """Return the least R / C of any schedule with as many steps, by its certificate, which is not checked here.
 
-    Where the certificate is about halves: no allgather of half as many steps. None where there is no certificate.
+    If the certificate is about halves: of any allgather with half as many steps. None if there is no certificate.
     """
     certificate = certificate_of(schedule)
     if certificate is None:
@@ -261,7 +262,7 @@ _SUBJECT_TEXT = {
 
 
 def _with_subject(checked: Checked, about: str) -> Checked:
-    """Put what the texts are about before the first of them."""
+    """Return the texts, the first with an introduction that says what they are about."""
     subject_text = _SUBJECT_TEXT.get(about, "")
 
     def introduced(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -271,10 +272,12 @@ def _with_subject(checked: Checked, about: str) -> Checked:
 
 
 def _claims_text(texts: tuple[str, ...], point: str) -> str:
+    """Return statements in one line, without repeating the point that they begin with."""
     return "; ".join(text.removeprefix(f"(C, S, R) = {point} ") for text in texts)
 
 
 def _schedule_point(schedule: Schedule, topology: Topology) -> str:
+    """Return (C, S, R) of a schedule as text."""
     return _point_text(schedule, rounds(schedule, topology))
 
 

@@ -1,13 +1,18 @@
 """Check what a plan file states of a schedule's rate, bound, origin and prediction; list what cannot be checked.
 
-The rate of a schedule is its bandwidth in the limit of many slices. A planner stores its own figures of a result in the
-schedule's provenance, under "found".
+The rate of a schedule is its bandwidth in the limit of many slices. A plan file makes statements in three places:
 
-Everything in a plan file falls into one of three classes (docs/formats.md, "What verify checks"):
+    entry.claims           by tuning, for a range of sizes: predicted seconds, gap, planner, steps, ...
+    schedule.provenance    by the planner: its name, options, seed, lower bound and witness (under "bound")
+    provenance["found"]    by the planner, on its result: rate, optimal or not, number of trees, ...
 
-- figures and proofs, which are recomputed here, in `core.verify`, `proofs.check` and `core.ksync.certificate`;
-- evidence (witness, certificate), which may be any that still proves what is printed;
-- notes, which nothing can check: `notes_of` lists them, and `verify --proof` prints them as stated in the file.
+Each statement is of one of three classes (docs/formats.md, "What verify checks"):
+
+- figures and proofs. They are recomputed: here, in `core.verify`, in `proofs.check`, and in `core.ksync.certificate`,
+  which checks the certificate of a search for (C, S, R).
+- evidence (witness, certificate). `verify` accepts any that proves the printed figures, even another than the
+  planner's.
+- notes, which nothing can check. `notes_of` lists them, and `verify --proof` prints them as stated in the file.
 """
 
 from __future__ import annotations
@@ -33,18 +38,21 @@ from antiphon.errors import Invalid, quote
 from antiphon.registry import find
 from antiphon.units import format_seconds, format_size, plain
 
-# Claims that are recomputed from the schedule; all others are notes.
-FIGURES = {
+# Claims of an entry that are recomputed from the schedule; all others are notes.
+CLAIMED_FIGURES = {
     "chunks", "steps", "rounds", "transfers", "bandwidth_gap", "latency_gap", "proof", "bandwidth_gap_without_switches",
     "assumes", "uses", "rate", "order", "optimality",
 }  # fmt: skip
+# Keys of "found" that are checked if it has a rate (docs/planners/trees.md explains them). best_of_its_kind (no other
+# packing of trees is faster) must be true where the bound is met; elsewhere `proofs` lists it as not proved.
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
-TREE_FIGURES = {"trees", "deepest"}
-TREE_PLANNERS = ("trees", "flows")  # their TREE_FIGURES can be recomputed; other planners count per server
-EVIDENCE = {"bound", "certificate", "found"}
-PREDICTED = {"seconds", "at", "bottleneck"}  # by the model that the plan names
-UNPREDICTED = {"profile", "measured"}  # seconds by a profile that the plan only names, or measured
-SAME_PREDICTION = 1e-9  # relative: another machine may add doubles in another order
+TREE_FIGURES = {"trees", "deepest"}  # number of trees, and hops of the longest path in one
+TREE_PLANNERS = ("trees", "flows")  # their TREE_FIGURES can be recomputed; other planners count per box
+NOT_NOTES = {"bound", "certificate", "found"}  # keys of a provenance that hold evidence or figures
+PREDICTED = {"seconds", "at", "bottleneck"}  # claims by the model that the plan names
+UNPREDICTED = {"profile", "measured"}  # with one of these claims the seconds are by a user's profile, or measured
+SAME_PREDICTION = 1e-9  # relative difference: another computer may add doubles in another order
+# Keys of provenance["bound"]: the fields of `Bound.as_json`.
 BOUND_FIELDS = {
     "inverse", "bytes_per_second", "without_switches", "witness", "tight", "note", "packing", "assumes",
 }  # fmt: skip
@@ -62,20 +70,21 @@ def is_same(stated: object, value: object) -> bool:
 # ---- the fields of a provenance ----
 
 
-def found_of(schedule: Schedule) -> Mapping[str, Any]:
-    """Return the planner's own figures of its result, under "found"; Invalid if these are no object."""
+def found_or_invalid(schedule: Schedule) -> Mapping[str, Any]:
+    """Return what the planner states of its result, under "found". Raises Invalid if that is no object."""
     if not isinstance(schedule.provenance.get("found"), Mapping | None):
         raise Invalid("found: expected an object; plan anew")
-    return planner_figures(schedule)
+    return found_or_empty(schedule)
 
 
-def planner_figures(schedule: Schedule) -> Mapping[str, Any]:
-    """Return the planner's own figures of its result, under "found"; {} if these are no object."""
+def found_or_empty(schedule: Schedule) -> Mapping[str, Any]:
+    """Return what the planner states of its result, under "found"; {} if that is no object."""
     figures = schedule.provenance.get("found")
     return figures if isinstance(figures, Mapping) else {}
 
 
 def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:
+    """Return the certificate in a plan, unchecked; None if it has none. Raises Invalid if it is no object."""
     certificate = schedule.provenance.get("certificate")
     if certificate is not None and not isinstance(certificate, Mapping):
         raise Invalid("certificate: expected an object; plan anew")
@@ -83,8 +92,12 @@ def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:
 
 
 def label_of(schedule: Schedule) -> str | None:
-    """Return what the schedule is stated to be proved to be; None if nothing (best-found-in-budget is no proof)."""
-    label = planner_figures(schedule).get("proof")
+    """Return the optimality that the plan states, such as "optimal"; None if it states none.
+
+    BEST_FOUND alone states nothing: the search stopped. With a certificate it is returned, as the certificate may prove
+    how far the search got.
+    """
+    label = found_or_empty(schedule).get("proof")
     certificate = certificate_of(schedule)
     if label is None and certificate is not None:
         label = certificate.get("proof")
@@ -92,8 +105,8 @@ def label_of(schedule: Schedule) -> str | None:
 
 
 def rate_of(schedule: Schedule) -> str | None:
-    """Return the rate that its planner states, in unit links: the limit with ever finer pieces."""
-    rate = planner_figures(schedule).get("rate")
+    """Return the rate that the planner states, in unit links, as text such as "7/6"; None if it states none."""
+    rate = found_or_empty(schedule).get("rate")
     return rate if isinstance(rate, str) else None
 
 
@@ -106,133 +119,150 @@ def rate_text(schedule: Schedule, topology: Topology) -> str | None:
     return None if rate is None else str(rate / topology.unit)
 
 
-def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[str]:
+def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> list[str]:
     """Recompute the rate and its relation to the bounds; return in words what the witness in the plan proves.
 
-    Raises Invalid if a figure does not hold. `limits`: the bounds of this collective on this machine.
+    Raises Invalid if a figure does not hold. `machine_bound`: the lower bound of this collective on this machine,
+    computed here. The plan has its own copy of the bound (`stored_bound`), whose witness proves `witness_rate`.
     """
-    stated, carried = found_of(schedule), schedule.provenance.get("bound")
-    limit = None if carried is None else _check_bound(carried, schedule, topology, limits)
-    if "rate" not in stated:
+    findings, stored_bound = found_or_invalid(schedule), schedule.provenance.get("bound")
+    witness_rate = None if stored_bound is None else _check_bound(stored_bound, schedule, topology, machine_bound)
+    if "rate" not in findings:
         return []
-    rate, stated_rate = throughput(schedule, topology), rate_text(schedule, topology)
-    max_rate, max_rate_unaided = limits.bytes_per_second, limits.without_help.bytes_per_second
-    _require_same("rate", stated, stated_rate)
-    _require_same("optimal", stated, rate == max_rate)
-    _require_same("optimal_without_switches", stated, rate == max_rate_unaided)
+    rate, recomputed_rate = throughput(schedule, topology), rate_text(schedule, topology)
+    max_rate = machine_bound.bytes_per_second
+    max_rate_unaided = machine_bound.without_help.bytes_per_second  # if no switch multicasts or reduces
+    _require_same("rate", findings, recomputed_rate)
+    _require_same("optimal", findings, rate == max_rate)
+    _require_same("optimal_without_switches", findings, rate == max_rate_unaided)
     if rate == max_rate_unaided:
-        _require_same("best_of_its_kind", stated, True)
-    _require_same("loss", stated, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
+        _require_same("best_of_its_kind", findings, True)
+    _require_same("loss", findings, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
     if _has_tree_figures(schedule):
-        _check_trees(stated, schedule)
-    is_called_optimal = stated.get("optimal") or stated.get("optimal_without_switches")
-    if rate is None or limit is None or carried is None:
-        if limit is None and rate is not None and is_called_optimal:
+        _check_trees(findings, schedule)
+    is_called_optimal = findings.get("optimal") or findings.get("optimal_without_switches")
+    if rate is None or witness_rate is None or stored_bound is None:
+        if witness_rate is None and rate is not None and is_called_optimal:
             raise Invalid(
-                f"bound: the rate {stated_rate} is called optimal, but the plan carries no witness; plan anew"
+                f"bound: the rate {recomputed_rate} is called optimal, but the plan carries no witness; plan anew"
             )
         return []
-    if rate > limit:
-        raise Invalid("bound: its witness proves another rate than it states; plan anew")
-    if is_called_optimal and rate != limit:
+    if rate > witness_rate:  # the witness relies on conditions that the machine does not meet
         raise Invalid(
-            f"bound: the rate {stated_rate} is called optimal, but its witness proves {limit / topology.unit}"
+            f"bound: the rate {recomputed_rate} exceeds {witness_rate / topology.unit}, the greatest by its witness; "
+            "plan anew"
         )
-    return [_rate_proof_text(rate, limit, carried, schedule, topology)]
+    if is_called_optimal and rate != witness_rate:
+        raise Invalid(
+            f"bound: the rate {recomputed_rate} is called optimal, but its witness proves "
+            f"{witness_rate / topology.unit}"
+        )
+    return [_rate_proof_text(rate, witness_rate, stored_bound, schedule, topology)]
 
 
 def _has_tree_figures(schedule: Schedule) -> bool:
-    """Return whether trees can be counted from the rows: not if other ranks relay."""
-    is_whole = len(schedule.collective.members) == schedule.collective.ranks
-    return is_whole and schedule.provenance.get("planner") in TREE_PLANNERS
+    """Return whether trees can be counted from the rows: not if ranks that are no members relay."""
+    are_all_members = len(schedule.collective.members) == schedule.collective.ranks
+    return are_all_members and schedule.provenance.get("planner") in TREE_PLANNERS
 
 
-def _check_trees(stated: Mapping[str, Any], schedule: Schedule) -> None:
+def _check_trees(findings: Mapping[str, Any], schedule: Schedule) -> None:
     """Raise Invalid if the stated number or depth of trees differs from that of the rows."""
-    if "trees" in stated:
+    if "trees" in findings:
         counts = count_trees(schedule)
-        if not any(is_same(stated["trees"], count) for count in counts):
+        if not any(is_same(findings["trees"], count) for count in counts):
             listed = " or ".join(map(str, sorted(counts)))
-            raise Invalid(f"found.trees: the plan states {quote(stated['trees'])}, but it has {listed}; plan anew")
-    if "deepest" in stated:
-        _require_same("deepest", stated, deepest_tree(schedule))
+            raise Invalid(f"found.trees: the plan states {quote(findings['trees'])}, but it has {listed}; plan anew")
+    if "deepest" in findings:
+        _require_same("deepest", findings, deepest_tree(schedule))
 
 
-def _require_same(key: str, stated: Mapping[str, Any], value: object) -> None:
-    if key in stated and not is_same(stated[key], value):
-        raise Invalid(f"found.{key}: the plan states {quote(stated[key])}, but it is {quote(value)}; plan anew")
+def _require_same(key: str, findings: Mapping[str, Any], recomputed: object) -> None:
+    """Raise Invalid if a figure under "found" is there and differs from the recomputed one."""
+    if key in findings and not is_same(findings[key], recomputed):
+        raise Invalid(f"found.{key}: the plan states {quote(findings[key])}, but it is {quote(recomputed)}; plan anew")
 
 
 def _rate_proof_text(
-    rate: Fraction, limit: Fraction, carried: Mapping[str, Any], schedule: Schedule, topology: Topology
+    rate: Fraction, witness_rate: Fraction, stored_bound: Mapping[str, Any], schedule: Schedule, topology: Topology
 ) -> str:
-    """Return in words what the witness of a carried bound proves of the rate."""
-    relation = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
-    kind = carried["witness"]["kind"].replace("_", " ")
-    witness = witness_of(carried["witness"])
-    assumptions = (
-        ""
-        if _is_helped(carried)
-        else conditions_text(assumed_conditions(topology, schedule.collective, witness), " {}")
-    )
+    """Return in words what the witness of the stored bound proves of the rate."""
+    relation = "which it attains" if rate == witness_rate else f"{float(witness_rate / rate):.4g} times this rate"
+    kind = stored_bound["witness"]["kind"].replace("_", " ")
+    witness = witness_of(stored_bound["witness"])
+    # the conditions of the witness on switches, in words, with a space before them
+    conditions = () if _counts_switch_help(stored_bound) else assumed_conditions(topology, schedule.collective, witness)
+    assumptions = conditions_text(conditions, " {}")
     return (
         f"rate {rate / topology.unit} unit links; by its {kind}{assumptions} no schedule exceeds "
-        f"{limit / topology.unit}, {relation}"
+        f"{witness_rate / topology.unit}, {relation}"
     )
 
 
-def _is_helped(carried: Mapping[str, Any]) -> bool:
-    """Return whether the bound also holds for multicast and reduction in switches."""
-    return bool(carried.get("assumes") == [])
+def _counts_switch_help(stored_bound: Mapping[str, Any]) -> bool:
+    """Return whether the bound also holds for schedules in which switches multicast and reduce.
 
-
-def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: Bound) -> Fraction | None:
-    """Return the rate that the witness of a carried bound proves. Invalid where another field of the bound
-    disagrees.
+    "assumes" lists the abilities of switches that the witness excludes. An empty list: it excludes none. The key is
+    missing in plans for machines whose switches have no such ability.
     """
-    if not isinstance(carried, Mapping) or not carried.keys() <= BOUND_FIELDS:
+    return bool(stored_bound.get("assumes") == [])
+
+
+def _check_bound(stored_bound: Any, schedule: Schedule, topology: Topology, machine_bound: Bound) -> Fraction | None:
+    """Return the rate that the witness of the stored bound proves, in bytes per second; None if there is no limit.
+
+    Raises Invalid if another field of the bound disagrees with the witness or with the machine's bound.
+    """
+    if not isinstance(stored_bound, Mapping) or not stored_bound.keys() <= BOUND_FIELDS:
         raise Invalid(f"bound: expected an object with fields {', '.join(sorted(BOUND_FIELDS))}; plan anew")
-    helped = _is_helped(carried)
-    expected = limits if helped else limits.without_help
-    collective, value, limit = schedule.collective, carried.get("witness"), None
+    with_help = _counts_switch_help(stored_bound)
+    expected = machine_bound if with_help else machine_bound.without_help
+    collective = schedule.collective
+    witness_json = stored_bound.get("witness")
+    limit: Fraction | None = None
     assumes: tuple[str, ...] = ()
-    if value is not None:
-        if not isinstance(value, Mapping):
+    if witness_json is not None:
+        if not isinstance(witness_json, Mapping):
             raise Invalid("bound: its witness is not an object; plan anew")
-        witness = witness_of(value)
-        limit = proved_rate(topology if helped else strip_abilities(topology), collective, witness)
-        assumes = () if helped else assumed_conditions(topology, collective, witness)
+        witness = witness_of(witness_json)
+        limit = proved_rate(topology if with_help else strip_abilities(topology), collective, witness)
+        assumes = () if with_help else assumed_conditions(topology, collective, witness)
     elif expected.bytes_per_second is not None:
         raise Invalid("bound: carries no witness; plan anew")
-    time = Fraction(0) if limit is None else collective.buffer_weight / limit
+    seconds_per_byte = Fraction(0) if limit is None else collective.buffer_weight / limit
     fields: dict[str, Any] = {
-        "inverse": str(time * topology.unit / collective.input_weight),
+        "inverse": str(seconds_per_byte * topology.unit / collective.input_weight),
         "bytes_per_second": None if limit is None else plain(limit),
         "assumes": list(assumes),
     }
-    if limit == expected.bytes_per_second:  # else it is a weaker bound, which nothing is said to attain
-        stated = expected.as_json()["bandwidth"]
-        fields |= {"tight": stated["tight"], "packing": stated["packing"]}
+    if (
+        limit == expected.bytes_per_second
+    ):  # else it is a weaker bound, of which the machine's bound does not show that it is attained
+        expected_json = expected.as_json()["bandwidth"]
+        fields |= {"tight": expected_json["tight"], "packing": expected_json["packing"]}
     else:
         fields |= {"tight": None, "packing": None}
-    if helped and limits.unaided is not None:
-        rate = limits.without_switches
+    if with_help and machine_bound.unaided is not None:
+        rate = machine_bound.without_switches
         fields["without_switches"] = None if rate is None else plain(rate)
     for key, recomputed in fields.items():
-        if key in carried and not is_same(carried[key], recomputed):
+        if key in stored_bound and not is_same(stored_bound[key], recomputed):
             proves = "its witness proves another rate than it states: " if key == "bytes_per_second" else ""
             raise Invalid(
-                f"bound: {proves}{key} is stated as {quote(carried[key])}, but it is {quote(recomputed)}; plan anew"
+                f"bound: {proves}{key} is stated as {quote(stored_bound[key])}, but it is {quote(recomputed)}; "
+                "plan anew"
             )
-    if "without_switches" in carried and "without_switches" not in fields:
+    if "without_switches" in stored_bound and "without_switches" not in fields:
         raise Invalid("bound: no switch of this machine can help; leave without_switches out")
     return limit
 
 
 def check_origin(entry: Entry) -> None:
-    """Refuse a claim that another planner made the schedule than the one its provenance names, or one unknown here.
+    """Raise Invalid if the entry claims another planner than its schedule's provenance names, or one not installed.
 
-    Installed planners of other packages may wrap ours. `use` must agree with `served_by`.
+    A planner of another package may wrap one of ours, so that claim and provenance name different planners: only if
+    both are ours must they be the same. OWN stands for a schedule that a user made. The claim `use` is "library" if a
+    library's own algorithm serves these sizes (`served_by`), else "ours".
     """
     from antiphon.planners.table import TABLE
     from antiphon.select.plan_files import OWN
@@ -244,7 +274,8 @@ def check_origin(entry: Entry) -> None:
         if not isinstance(claimed, str):
             raise Invalid(f"planner: expected a name, got {quote(claimed)}; plan anew")
         find("planner", claimed)
-    if entry.claims.get("use", use := "library" if entry.served_by else "ours") != use:
+    use = "library" if entry.served_by else "ours"
+    if entry.claims.get("use", use) != use:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
@@ -252,15 +283,16 @@ def _claims_gap(entry: Entry, lower_bound: float | None, seconds: float) -> bool
     """Return whether the claimed gap is the predicted time ÷ its lower bound, or null where that is unknown or 0."""
     claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
     if gap is None or claimed is None:
-        return claimed is gap
+        return claimed is None and gap is None
     is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
     return is_number and math.isclose(claimed, gap, rel_tol=SAME_PREDICTION)
 
 
 def check_prediction(entry: Entry, topology: Topology, proofs: ProvedLimits) -> str | None:
-    """Predict again what the plan claims that a model predicts; return it in words, or None if it claims nothing.
+    """Predict again what the entry claims by a model; return it in words, or None if it claims no such prediction.
 
-    Claims by a profile of the user's are not recomputed: a plan carries the profile's name, and not its figures.
+    Raises Invalid if a claim differs. Predictions by a user's profile are not recomputed: a plan has the profile's
+    name, but not its figures.
     """
     from antiphon.cost import model_of, prepare
 
@@ -286,7 +318,8 @@ def check_prediction(entry: Entry, topology: Topology, proofs: ProvedLimits) -> 
             f"{quote(prediction.bottleneck)}; plan anew"
         )
     if "gap_model" in entry.claims:
-        lower_bound = model_bound(model.partition(":")[0], model_of(model)[1], proofs)
+        model_name, options = model.partition(":")[0], model_of(model)[1]
+        lower_bound = model_bound(model_name, options, proofs)
         if not _claims_gap(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
             raise Invalid(
                 f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew"
@@ -300,16 +333,16 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     `is_predicted`: the predictions of its model were recomputed.
     """
     provenance = entry.schedule.provenance
-    checked = FIGURES | {"use"} | (PREDICTED | {"model"} if is_predicted else set())
+    checked = CLAIMED_FIGURES | {"use"} | (PREDICTED | {"model"} if is_predicted else set())
     if is_predicted and "gap_model" in entry.claims:  # older plans hold another gap, which nothing recomputes
         checked |= {"gap", "gap_model"}
-    stated, recomputed = planner_figures(entry.schedule), {"proof"}
-    if "rate" in stated:
+    findings, recomputed = found_or_empty(entry.schedule), {"proof"}
+    if "rate" in findings:
         recomputed |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
     groups = (
         ("claims", {k: v for k, v in entry.claims.items() if k not in checked and v != provenance.get(k)}),
-        ("provenance", {k: v for k, v in provenance.items() if k not in EVIDENCE}),
-        ("found", {k: v for k, v in stated.items() if k not in recomputed}),
+        ("provenance", {k: v for k, v in provenance.items() if k not in NOT_NOTES}),
+        ("found", {k: v for k, v in findings.items() if k not in recomputed}),
     )
     return [
         f"{name}: {', '.join(f'{k} {_short_text(v)}' for k, v in group.items())}" for name, group in groups if group
@@ -325,15 +358,17 @@ def _short_text(value: object) -> str:
 # ---- trees, from the transfers alone ----
 
 
+# odd constants of well-known 64-bit hash functions (splitmix64, xxHash): multiplication mixes the bits
 _MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
 _SHIFT = np.uint64(31)
 
 
 def count_trees(schedule: Schedule) -> set[int]:
-    """Return the numbers of distinct trees that the chunks of one block take: over all roots, and at the root with
-    most.
+    """Return the two counts that a planner may state: the most distinct trees that the chunks of one block take, and
+    the most of them that have the same root.
 
-    An allreduce has one block and may have trees with many roots; planners count either. O(n log n).
+    They differ for an allreduce, which has one block and may have trees with several roots. Two chunks take the same
+    tree if the sums of their hashed hops are equal. O(n log n).
     """
     hops = _moving_rows(schedule)
     if not len(hops):
@@ -377,6 +412,7 @@ def deepest_tree(schedule: Schedule) -> int:
 
 
 def _moving_rows(schedule: Schedule) -> Longs:
+    """Return the rows that are transfers between different ranks."""
     return np.flatnonzero(schedule.src != schedule.dst).astype(np.int64)
 
 
@@ -385,17 +421,17 @@ def _hash_hops(schedule: Schedule, hops: Longs) -> NDArray[np.uint64]:
     columns: list[NDArray[Any]] = [schedule.src, schedule.dst, schedule.op]
     columns += [] if schedule.route is None else [schedule.route]
     # a hash per hop; their sum over a chunk's hops identifies the chunk's tree regardless of order
-    mixed = np.zeros(len(hops), np.uint64)
-    for column, mixer in zip(columns, _MIXERS, strict=False):  # without routes one mixer is not needed
-        mixed = (mixed ^ column[hops].astype(np.int64).view(np.uint64)) * mixer
-        mixed ^= mixed >> _SHIFT
-    return mixed
+    hashes = np.zeros(len(hops), np.uint64)
+    for column, mixer in zip(columns, _MIXERS, strict=False):  # without routes, three columns need three
+        hashes = (hashes ^ column[hops].astype(np.int64).view(np.uint64)) * mixer
+        hashes ^= hashes >> _SHIFT
+    return hashes
 
 
 def _chunk_roots(schedule: Schedule, hops: Longs) -> Longs:
-    """Return the rank at which the sums of each chunk end; 0 where nothing is summed, as a block then has one root."""
+    """Return per chunk the rank at which its sums end; 0 where nothing is summed, as a block then has one root."""
     sums = hops[schedule.op[hops] == REDUCE]
     roots = np.zeros(len(schedule.chunks), np.int64)
-    last = sums[np.argsort(schedule.step[sums], kind="stable")]
-    roots[schedule.chunk[last]] = schedule.dst[last]
+    in_order = sums[np.argsort(schedule.step[sums], kind="stable")]
+    roots[schedule.chunk[in_order]] = schedule.dst[in_order]  # of several sums of a chunk, the last assignment remains
     return roots

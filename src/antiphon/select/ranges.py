@@ -3,13 +3,13 @@
 A tuning prices each candidate at the same sizes, say 1 KB, 2 KB, 4 KB, ... Its result is a few ranges of sizes with one
 plan each, so neighbouring sizes should have the same winner wherever the times allow it.
 
-    best_at_size    all candidates that are best at one size, up to the relative tolerance TIE
-    winners         one of them per size, such that the winner changes as rarely as possible
-    runs            runs of equal winners, as (winner, first size, last size)
-    worth_keeping   the candidates that can still win, whose schedules must be kept in memory
+    best_at_size      all candidates that are best at one size, up to the relative tolerance TIE
+    choose_winners    one of them per size, such that the winner changes as rarely as possible
+    merge_runs        runs of equal winners, as (winner, first size, last size)
+    worth_keeping     the candidates that can still win, whose schedules must be kept in memory
 
-`winners` is greedy: keep the last winner while it is among the best; otherwise take the candidate that stays among the
-best for longest. For intervals this greedy rule gives the fewest ranges (as in covering a line by intervals).
+`choose_winners` is greedy: keep the last winner while it is among the best; otherwise take the candidate that stays
+among the best for longest. For intervals this greedy rule gives the fewest ranges (as in covering a line by intervals).
 
 Example: times of three candidates at four sizes; candidate 2 ties with 0 at the second size and leads from there on.
 
@@ -27,11 +27,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-TIE = 1e-9  # times this near to each other, relatively, count as equal
+TIE = 1e-9  # times with at most this relative difference count as equal
 
-Key = tuple[int, int]  # number of the candidate, number of its schedule
-Times = Sequence[float]
-Label = TypeVar("Label")
+Key = tuple[int, int]  # (number of the candidate, number of its schedule)
+Times = Sequence[float]  # seconds per size
+Label = TypeVar("Label")  # whatever stands for a winner
 
 
 def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:
@@ -43,8 +43,8 @@ def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:
 def choose_winners(times: Mapping[Key, Times]) -> list[Key]:
     """Return the best candidate for every size.
 
-    Of equals the one that was best for the size before, then the one that stays best for longest, then the one with the
-    lowest number: so that ranges are few.
+    Of several, the winner of the size before; else the one that remains among the best for most of the next sizes; of
+    equal ones that with the lowest number.
     """
     sizes = len(next(iter(times.values())))
     best_at = [best_at_size(times, i) for i in range(sizes)]
@@ -63,7 +63,7 @@ def choose_winners(times: Mapping[Key, Times]) -> list[Key]:
 
 
 def merge_runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
-    """Return (winner, first size, last size), by index, of every run of equal winners."""
+    """Return (winner, index of its first size, index of its last size) for every run of equal winners."""
     spans: list[tuple[Label, int, int]] = []
     for i, candidate in enumerate(chosen):
         if spans and spans[-1][0] == candidate:
@@ -95,8 +95,10 @@ def fastest_few(times: Mapping[Key, Times], count: int) -> set[Key]:
 
 
 def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> set[Key]:
-    """Return the candidates of one order of combining: the order with the least geometric mean of its best times
-    over the sizes; of equals the one of the lowest number.
+    """Return the candidates that combine in one order: the order with the least geometric mean, over the sizes, of its
+    best times.
+
+    `orders`: by candidate the order in which its schedule combines.
     """
     sizes = range(len(next(iter(times.values()))))
     groups: dict[str | None, set[Key]] = {}

@@ -2,22 +2,22 @@
 
 A trace of a training job gives, per rank, a list of computations and collectives with their dependencies. `cost.replay`
 simulates it with any time (price) for each collective. Communication is exposed while ranks wait for it, hidden while
-they compute. From several such runs:
+they compute. Four kinds of simulations give the result:
 
-    as recorded               the step time of the job, and how much of each collective is exposed (ranks wait for it)
-    with our prices           the step time with our plans, hence the speedup
-    without communication     every collective takes 0 s: what remains is computation, a lower bound
-    one class at a time       our price for one class (kind, size, group) of collectives, all others as recorded: its
-                              gain; and 0 s for the class: the most that any plan could gain
+    as recorded               the step time of the job, and how much of each collective is exposed with our prices
+    the step time with our plans, hence the speedup without communication     every collective takes 0 s: what remains
+    is computation, a lower bound of the step time one class changed         a class is all collectives of one kind,
+    size and group; all other classes as recorded. With
+                              our price for the class: its gain. With 0 s for the class: the most that any plan can gain
 
-Faster collectives do not add up: one that is hidden behind computation gains nothing, and two on the critical path
-may gain less together. Hence the runs with one class each, which show what to tune first.
+Gains of classes do not add up: a collective that is hidden behind computation gains nothing, and two on the critical
+path may gain less together. Hence the simulations with one class changed, which show what to tune first.
 
 Example: a step computes 80 ms, and two allreduces take 30 ms each, one of them hidden behind the computation. The
 step takes 110 ms. Halving the hidden one gains 0 ms, halving the exposed one 15 ms; no plan gains more than 30 ms.
 
-If the ranks share the cores of one host (`cores_of_host`), computations and collectives slow each other down; then the
-recorded times are first reduced to those that each item would take alone.
+If the ranks share the cores of one host (`cores_of_host`), computations and collectives slow each other down. Then the
+recorded times are first converted to those that each item would take with a core for every thread.
 
 PyTorch's DDP reduces gradients in buckets, whose size is an option of the user: `_compare_buckets` replays the last
 step with buckets of other sizes.
@@ -33,11 +33,12 @@ from typing import Any, Protocol
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import WORK, Job, ProcessGroup
-from antiphon.cost.replay.steps import Outcome, follow
+from antiphon.cost.replay.steps import Outcome, replay_job
 from antiphon.select.prices import Price
 
-MAX_MOVES = 2**23  # items of the job, times the classes that are followed alone
-MAX_CLASSES = 24  # followed alone, to see their gain
+# Simulations with one class changed: at most MAX_CLASSES classes, and at most MAX_MOVES items in total.
+MAX_MOVES = 2**23
+MAX_CLASSES = 24
 
 
 class Prices(Protocol):
@@ -49,16 +50,13 @@ class Prices(Protocol):
 
 @dataclass(frozen=True)
 class Class:
-    """The collectives of one kind, size and group.
-
-    `bucket`: whether they reduce buckets of gradients of DDP. `calls`: their indices in `Job.calls`.
-    """
+    """The collectives of one kind, size and process group."""
 
     kind: str
     nbytes: int
     group: int
-    bucket: bool
-    calls: Sequence[int]
+    bucket: bool  # whether they reduce buckets of gradients of DDP
+    calls: Sequence[int]  # their positions in `Job.calls`
 
 
 @dataclass
@@ -66,11 +64,11 @@ class Replay:
     """The result of `replay`; users get `as_json()`."""
 
     job: Job
-    cores: int | None
-    now: Outcome
-    ours: Outcome
-    free: float
-    rows: list[dict[str, Any]]
+    cores: int | None  # that the ranks share
+    now: Outcome  # with the recorded times
+    ours: Outcome  # with our prices
+    free: float  # seconds of a step without communication
+    rows: list[dict[str, Any]]  # one per class
     bucket_sizes: dict[str, Any] | None  # step times by bucket size, of `_compare_buckets`
     notes: list[str] = field(default_factory=list)
 
@@ -110,7 +108,7 @@ class Replay:
 
 
 def rests_on(bases: Sequence[str]) -> str:
-    """Return what calibrates all prices together: each basis once, and last whether some are not calibrated."""
+    """Return the measurements that calibrate the prices, each once, and whether some prices are not calibrated."""
     calibrations = list(dict.fromkeys(item for basis in bases if basis != NOT_CALIBRATED for item in basis.split("; ")))
     if not calibrations:
         return NOT_CALIBRATED if bases else "no prices of ours"
@@ -127,17 +125,17 @@ def replay(
     cores, and what runs at the same time slows each other down.
     """
     tell = progress or (lambda _: None)
-    alone = job if cores_of_host is None else cores.alone(job, cores_of_host)
+    undisturbed = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
 
-    # serial: collectives of a group run one after another, as in our runtimes; otherwise as on the recorded streams
+    # serial: collectives of a group run one after another, as in our runtimes; else in lanes as recorded
     def run(variant: Job, seconds: Sequence[float], serial: bool) -> Outcome:
         if cores_of_host is None:
-            return follow(variant, seconds, serial=serial)
-        return cores.follow(variant, seconds, cores_of_host, serial=serial)
+            return replay_job(variant, seconds, serial=serial)
+        return cores.replay_job(variant, seconds, cores_of_host, serial=serial)
 
-    recorded = [call.seconds for call in alone.calls]
+    recorded = [call.seconds for call in undisturbed.calls]
     tell("as it was")
-    now = run(alone, recorded, False)
+    now = run(undisturbed, recorded, False)
     classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
@@ -145,34 +143,37 @@ def replay(
         prices[c.kind, c.nbytes, c.group] = ours.price(c.kind, c.nbytes, c.group, job.groups[c.group])
     # calls without a price of ours keep their recorded time
     best = [
-        _price_or_recorded(prices[c.kind, c.nbytes, c.group], s) for c, s in zip(alone.calls, recorded, strict=True)
+        _price_or_recorded(prices[c.kind, c.nbytes, c.group], s)
+        for c, s in zip(undisturbed.calls, recorded, strict=True)
     ]
-    with_ours = run(alone, best, any(prices.values()))
-    free = run(alone, [0.0] * len(recorded), False).step
+    with_ours = run(undisturbed, best, any(prices.values()))
+    free = run(undisturbed, [0.0] * len(recorded), False).step
     rows = _class_rows(job, classes, now, prices, library)
-    # each class takes two more runs over all items: bound their total
+    # each class takes two more simulations of all items: bound their total
     count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:count]:
         tell(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
-        # one class changed, all others as recorded
+        # our price or 0 s for one class, all others as recorded
         for key, seconds in (("gain", best), ("most", [0.0] * len(best))):
-            mixed = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
-            row[key] = now.step - run(alone, mixed, False).step
+            changed = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
+            row[key] = now.step - run(undisturbed, changed, False).step
     notes = list(job.notes)
     unpriced = sorted({c.kind for c in classes if prices[c.kind, c.nbytes, c.group] is None})
     if unpriced:
-        reason = f"nothing is known of ours for {', '.join(unpriced)} at some sizes, or they are left to the library"
-        notes.append(f"{reason}: these stay as they were")
+        reason = f"there is no plan of ours for {', '.join(unpriced)} at some sizes, or they are left to the library"
+        notes.append(f"{reason}: these keep their recorded times")
     if cores_of_host is not None:
         notes.append(f"the ranks share {cores_of_host} cores: computation and collectives slow each other down")
     if job.processor and any(price and CALIBRATED in price.rests_on for price in prices.values()):
         notes.append(
-            "the job computed on processors, but ours are priced as on the GPUs of this machine: what a step would "
-            "take there is not told by this trace"
+            "the job computed on CPUs, but our plans are priced as on the GPUs of this machine: this trace does not "
+            "show what a step would take there"
         )
     tell("buckets")
-    return Replay(job, cores_of_host, now, with_ours, free, rows, _compare_buckets(alone, ours, run, notes), notes)
+    return Replay(
+        job, cores_of_host, now, with_ours, free, rows, _compare_buckets(undisturbed, ours, run, notes), notes
+    )
 
 
 def _price_or_recorded(price: Price | None, recorded: float) -> float:
@@ -218,19 +219,19 @@ def _compare_buckets(
     """Return the time of a step by our plans with DDP buckets of other sizes; None without DDP, or without our
     prices.
     """
-    if not buckets.bucketed(job):
+    if not buckets.has_buckets(job):
         return None
     step = buckets.last_step(job)
-    if not buckets.bucketed(step):
+    if not buckets.has_buckets(step):
         return None
-    gradients, is_timed = buckets.gradients_of(step, job.gradients)
+    gradients, is_timed = buckets.ready_gradients(step, job.gradients)
     # powers of two around the recorded size, and all gradients in one bucket
     total = sum(gradient.nbytes for gradient in gradients)
     recorded = max(call.nbytes for call in step.calls if call.bucket)
     sizes = sorted({recorded, *(2**k for k in range(16, 29) if 2**k < 2 * total), max(total, 1)})
     rows = []
     for size in sizes:
-        variant = buckets.cut(step, gradients, size)
+        variant = buckets.rebucket(step, gradients, size)
         count = sum(call.bucket for call in variant.calls)
         if count > buckets.MOST_BUCKETS:
             continue
@@ -240,6 +241,8 @@ def _compare_buckets(
         seconds = [_price_or_recorded(price, call.seconds) for price, call in zip(prices, variant.calls, strict=True)]
         rows.append({"nbytes": size, "buckets": count, "seconds": run(variant, seconds, True).step})
     if not is_timed:
-        notes.append("the trace does not tell when each gradient was made: those of a bucket are taken to come evenly")
+        notes.append(
+            "the trace does not show when each gradient was ready: those of a bucket are assumed to be ready evenly"
+        )
     best = min(rows, key=lambda row: (row["seconds"], -row["nbytes"]))
     return {"recorded": recorded, "best": best["nbytes"], "rows": rows}

@@ -1,14 +1,14 @@
-"""Replace the schedules of a plan that a back end (an exporter of a file format) cannot write by runners-up, and note
-what that costs.
+"""Replace the schedules of a plan that a file format cannot express by runners-up, and note what that costs.
 
-A tuning picks the fastest schedule, but not every format can express it (switches that combine, uneven pieces, local
-permutations). Each range of a tuned plan therefore lists the next best candidates. For each entry that cannot be
-written:
+A tuning picks the fastest schedule, but not every format can express it (reduction in switches, uneven pieces, local
+permutations). Each range of a tuned plan therefore lists the next best candidates (runners-up). For each entry of a
+plan that the back end of a format (the code that writes it) refuses:
 
-    1. plan the runners-up anew, the fastest first, until one can be written and still has its price 2. if that is not
-    clearly faster than the GPU library, leave the sizes to the library 3. a plan that was not tuned lists no
-    runners-up: refuse, and report what the back end's option `alone` (no multicast
-       and reduction in switches) would cost
+    1. plan the runners-up anew, the fastest first, until one can be written and is as fast as it was priced
+    2. if that one is not clearly faster than the GPU library, leave these sizes to the library
+    3. a plan that was not tuned lists no runners-up: raise Unsupported, and report what the option `unjoined_seconds`
+    of the format
+       would cost (every transfer is sent by itself: switches neither multicast nor reduce)
 
 Example: nvls wins at 1 MB with 20 us, trees is next with 24 us, NCCL takes 30 us by its model. The format cannot
 multicast, so trees is written, with a note that it takes 1.2 times as long, and is still 1.25 times as fast as NCCL.
@@ -33,16 +33,15 @@ from antiphon.registry import find
 from antiphon.select.plans import plan as make_plan
 from antiphon.units import format_size
 
-SAME_PRICE = 1e-6  # relative difference of two prices of one schedule
-PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest size of the range
+SAME_PRICE = 1e-6  # greatest relative difference of two predictions for one schedule
+PRICED_AT = 2**26  # bytes at which the option `unjoined_seconds` is priced, or the nearest size of the range
 
 
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
-    """Return the plan with the best writable runner-up for each schedule that the back end cannot write, and a note for
-    each.
+    """Return the plan with runners-up in place of schedules that format `name` cannot express, and a note for each.
 
-    Where no runner-up is faster than the GPU library, its sizes are left to that library. Unsupported, with what the
-    option `alone` would cost, where a range lists no runners-up, as it was not tuned.
+    If no runner-up is faster than the GPU library, its sizes are left to that library. Raises Unsupported if a range
+    lists no runners-up, as it was not tuned.
     """
     entries, notes = list[Entry](), list[str]()
     for entry in plan.entries:
@@ -51,7 +50,7 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
             entries.append(entry)
             continue
         if not isinstance(entry.claims.get("runners_up"), list | tuple):
-            raise Unsupported(f"{fault}{_price_of_alone(plan, entry, name)}")
+            raise Unsupported(f"{fault}{_unjoined_cost_text(plan, entry, name)}")
         substitute, note = _find_substitute(plan, entry, name, options)
         entries.append(substitute)
         notes.append(f"{plan.collective.kind} from {format_size(entry.start)}: {note} ({fault})")
@@ -59,7 +58,7 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
 
 
 def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> Unsupported | None:
-    """Return why the back end cannot write an entry."""
+    """Return why the format cannot express an entry; None if it can."""
     try:
         emit(Plan(plan.topology, plan.collective, (replace(entry, start=0, stop=None),)), name, options=options)
     except Unsupported as error:
@@ -73,19 +72,19 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     """
     claims = entry.claims
     seconds, best_name = float(claims["seconds"]), _name_of(claims)
-    # NCCL's time follows from the claimed speedup of the winner.
-    nccl = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
+    # the library's time follows from the claimed speedup of the winner
+    library_seconds = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
     library = str(claims.get("reference", "")).upper()
-    for runner in _list_candidates(claims):
-        speedup = None if nccl is None else nccl / runner["seconds"]
+    for runner in _list_runners_up(claims):
+        speedup = None if library_seconds is None else library_seconds / runner["seconds"]
         if speedup is not None and not is_clearly_faster(plan.collective.kind, int(claims["at"]), speedup):
-            break  # the next are even slower
+            break  # the next runners-up are even slower
         substitute = _plan_runner_up(plan, entry, runner)
         if substitute is not None and _emit_error(plan, substitute, name, options) is None:
             over = "" if speedup is None else f", {speedup:.3g}x {library}"
             cost = f"{max(runner['seconds'] / seconds - 1, 0.0):.0%} slower" if seconds else "slower"
             return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{over}"
-    if nccl is None:
+    if library_seconds is None:
         raise Unsupported(
             f"{name}: can write neither {best_name} nor any runner-up; tune with other planners (--planner)"
         )
@@ -104,7 +103,7 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
         seconds = predict(Plan.of(plan.topology, planned.schedule), at, model=model)[0]["seconds"]
     except AntiphonError:
         return None
-    # Prices by a profile cannot be recomputed here, so they are trusted.
+    # predictions by a user's profile cannot be repeated, as the plan does not contain the profile: trust them
     if "profile" not in entry.claims and seconds > runner["seconds"] * (1 + SAME_PRICE):
         return None
     shared = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
@@ -112,7 +111,7 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
     return replace(entry, schedule=planned.schedule, claims=claims)
 
 
-def _list_candidates(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _list_runners_up(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the runners-up that a plan lists, the fastest first; malformed rows are skipped."""
     rows = [
         row for row in claims["runners_up"]
@@ -123,20 +122,21 @@ def _list_candidates(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _name_of(row: Mapping[str, Any]) -> str:
+    """Return the planner of a row with its options, as text."""
     return name_with_options(str(row.get("planner")), row.get("options", {}))
 
 
-def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
-    """Return the cost of the back end's option `alone` by the default model; "" if it has none, or NCCL is as fast
-    without.
+def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
+    """Return in words what the option `unjoined_seconds` would cost, by the default model; "" if the format has no such
+    option, or the model does not support the schedule.
     """
     if entry.schedule.joint is None or "alone" not in find("backend", name).options:
         return ""
     last = PRICED_AT if entry.stop is None else entry.stop - 1
-    # A size within the range, as near to PRICED_AT as possible.
+    # the size in the range that is nearest to PRICED_AT
     nbytes = max(entry.start, min(PRICED_AT, last), 1)
     try:
-        joined, alone = (
+        joined_seconds, unjoined_seconds = (
             predict(Plan.of(plan.topology, schedule), nbytes)[0]["seconds"]
             for schedule in (entry.schedule, unjoined(entry.schedule))
         )
@@ -144,10 +144,12 @@ def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
         return ""
     with suppress(AntiphonError):  # no figures of a GPU library here
         library = library_among(plan.topology, [plan.collective])
-        nccl = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
-        if library is not None and not is_clearly_faster(plan.collective.kind, nbytes, nccl / alone):
+        library_seconds = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
+        if library is not None and not is_clearly_faster(
+            plan.collective.kind, nbytes, library_seconds / unjoined_seconds
+        ):
             return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
     return (
-        f"; --option alone=yes writes it row by row, which takes {alone / joined:.3g} times as long at "
-        f"{format_size(nbytes)} by the model"
+        f"; --option alone=yes writes it row by row, which takes {unjoined_seconds / joined_seconds:.3g} times as long "
+        f"at {format_size(nbytes)} by the model"
     )

@@ -1,14 +1,14 @@
 """Cache the evaluations of schedules by a fingerprint of their rows.
 
-Planners yield the same schedule again and again: by two planners, by an option at its default, by a sweep over pieces.
-Verifying and pricing a large schedule takes seconds, its fingerprint (BLAKE2b over all columns) milliseconds.
+The same schedule is often yielded several times: by two planners, by an option at its default value, by a sweep over
+pieces. Verifying and pricing a large schedule takes seconds, its fingerprint (BLAKE2b over all columns) milliseconds.
 
-There are two fingerprints: of the rows alone, and of rows and pieces. Schedules with equal rows and other pieces need
-not be verified again, but have other times:
+There are two fingerprints: of the rows (transfers), and of rows and pieces. Schedules with equal rows and different
+pieces are verified once, but have different times:
 
-    rows and pieces known    use the cached evaluation
-    rows as those before     verified already; only the model must price it
-    otherwise                verify and price
+    rows and pieces known                        use the cached evaluation
+    rows of the schedule that was verified last  only price it
+    otherwise                                    verify and price it
 
 Example: ring with pieces=1, ring with pieces=4, ring with pieces=1 again. The first is verified and priced, the second
 only priced, the third known.
@@ -31,29 +31,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The result of verifying and pricing a schedule, whichever planner made it.
+    """The result of verifying and pricing a schedule, whichever planner made it. Tuples have one element per size."""
 
-    By size: `seconds`, `bottlenecks`, `terms` of the model, and `rests_on`, what calibrates these. `fingerprint`: equal
-    for equal schedules. `alone`: if it uses multicast or reduction in switches, seconds without these, if the model
-    prices that. `order`: the one order in which every element is combined, if requested and there is one.
-    """
-
-    fingerprint: bytes
+    fingerprint: bytes  # equal for equal schedules
     seconds: tuple[float, ...]
     bottlenecks: tuple[str, ...]
-    terms: tuple[Mapping[str, float], ...]
-    rests_on: tuple[str, ...]
-    figures: Mapping[str, Any]
-    seconds_per_byte: Fraction
-    alone: tuple[float, ...] = ()
-    order: str | None = None
+    terms: tuple[Mapping[str, float], ...]  # seconds by term of the cost model
+    rests_on: tuple[str, ...]  # what the figures are calibrated by
+    figures: Mapping[str, Any]  # chunks, steps, rounds, transfers, ...
+    seconds_per_byte: Fraction  # at zero latency
+    # If switches multicast or reduce: seconds of the same schedule if they only forward; () if the model has none.
+    unjoined_seconds: tuple[float, ...] = ()
+    order: str | None = None  # the order in which every element is combined, if requested and the same for all
 
 
 @dataclass
 class ScheduleCache:
     """Evaluations by collective and fingerprint, and the schedule that was verified last.
 
-    A process that gets a copy keeps its own from then on. Only one schedule is held, since it may be large.
+    A worker process gets a copy, which then differs. Only one schedule is kept, since it may be large.
     """
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
@@ -61,16 +57,17 @@ class ScheduleCache:
     _last_schedule: Schedule | None = None
 
     def same_rows(self, rows: bytes, schedule: Schedule) -> Schedule | None:
-        """Return the schedule verified last in the pieces of this one, if both have the same rows; else None.
+        """Return the schedule verified last, with the pieces of this one, if both have the same rows; else None.
 
-        In other pieces each transfer of a chunk is still one after the other, so no verification is needed, and what
-        is known of its loads holds. Joined transfers are an exception: switches may mind the pieces.
+        Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached
+        loads, too. Joints are an exception: whether a switch supports one may depend on the pieces.
         """
         if self._last_schedule is None or rows != self._last_rows or schedule.joint is not None:
             return None
         return replace(self._last_schedule, pieces=schedule.pieces, provenance=schedule.provenance)
 
     def set_last(self, rows: bytes, schedule: Schedule) -> None:
+        """Store the schedule that was verified last, and the fingerprint of its rows."""
         self._last_rows, self._last_schedule = rows, schedule
 
     def forget_last(self) -> None:
@@ -86,7 +83,7 @@ def fingerprint(schedule: Schedule) -> bytes:
 
 
 def fingerprints(schedule: Schedule) -> tuple[bytes, bytes]:
-    """Return the fingerprint of the rows alone, then that of rows and pieces. O(rows), 1 GB/s."""
+    """Return the fingerprint of the rows, and that of rows and pieces. O(rows), 1 GB/s."""
     digest = hashlib.blake2b(digest_size=16)
     chunks, routes = schedule.chunks, schedule.routes
     columns = {
@@ -108,6 +105,6 @@ def _add_column(digest: Any, name: str, column: object) -> None:
     else:
         text = repr(column.tolist() if isinstance(column, np.ndarray) else column)
         values = np.frombuffer(text.encode(), np.uint8)
-    # name, type and size keep columns apart: without them two splits of the same bytes would be equal
+    # name, type and size: without them, the same bytes divided otherwise among columns would have the same hash
     digest.update(f"{name} {values.dtype} {values.size} ".encode())
     digest.update(np.ascontiguousarray(values).data)

@@ -22,36 +22,41 @@ from antiphon.select.limits import Limit
 from antiphon.select.task import Task
 
 MIN_GAIN = 1.005  # a plan that is faster by less than this factor is not worth looking for
-LATER = 8.0  # factor of the expected effort of a task with options: another planner usually gains more than options
+# Factor of the expected effort of a task with options: these come later, as another planner usually gains more.
+OPTIONS_FACTOR = 8.0
 UNNEEDED = "the best plans are within 0.5 % of the lower bound at every size"
 Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: seconds by size of each of its schedules
 
 
 def expected_effort(task: Task) -> tuple[float, int]:
-    """Return a sort key of tasks: the effort that their planners' entries state; equals by index."""
+    """Return a sort key of tasks: the effort that the table entry of the planner states, then the index."""
     if task.entry is None:
         return 0.0, task.index
-    return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
+    return effort_of_planner(task.planner, task.entry) * (OPTIONS_FACTOR if task.options else 1.0), task.index
 
 
 class Sufficiency:
-    """Which tasks are still needed. `required`: whether a task always is, such as those that stand for NCCL."""
+    """Which tasks are still needed.
+
+    `required`: whether a task is always needed, such as those of planners that stand for NCCL.
+    """
 
     def __init__(self, tasks: Sequence[Task], sizes: Sequence[int], required: Callable[[Task], bool]) -> None:
         self.sizes, self.required = sizes, required
         self.order: dict[str, list[Task]] = {}
         for task in sorted((task for task in tasks if task.entry is not None), key=expected_effort):
             self.order.setdefault(task.kind, []).append(task)
-        self.place = {task.index: i for order in self.order.values() for i, task in enumerate(order)}
+        # position of each task in that order
+        self.position = {task.index: i for order in self.order.values() for i, task in enumerate(order)}
         self.reached = dict.fromkeys(self.order, 0)  # number of candidates, in order, that have been counted
-        self.best = {kind: [math.inf] * len(sizes) for kind in self.order}
-        self.last: dict[str, int] = {}  # of closed collectives: the place of the last candidate that counts
+        self.best = {kind: [math.inf] * len(sizes) for kind in self.order}  # least seconds by size of those counted
+        self.last: dict[str, int] = {}  # of closed collectives: position of the last candidate that counts
 
     def is_needed(self, task: Task) -> bool:
         """Return whether the result of a task can still matter."""
         if task.entry is None or task.kind not in self.last or self.required(task):
             return True
-        return self.place[task.index] <= self.last[task.kind]
+        return self.position[task.index] <= self.last[task.kind]
 
     def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times: Times) -> bool:
         """Count the candidates that have ended, in order; return whether that closes the collective.

@@ -2,10 +2,10 @@
 
 A planner's entry may declare option sets to try, such as pieces=1, 4, 16. The user may sweep others: "k=2:64" is every
 whole number from 2 to 64, "k=2,4,8" a list, "k=factors" the divisors of the number of ranks from 2 on. Planners that
-have the option try every combination of the values, at most MOST; those that lack it keep their declared sets.
+have the option try every combination of the values, at most MAX_VALUES; those that lack it keep their declared sets.
 
-Example: k=2,4 and fold=yes,no gives recmult (2, yes), (2, no), (4, yes), (4, no), and kring, which has k alone, 2 and
-4.
+Example: with k=2,4 and fold=yes,no planner recmult, which has both options, tries (2, yes), (2, no), (4, yes) and
+(4, no); planner kring, which has only k, tries 2 and 4.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from antiphon.options import parse_options, plain_value
 from antiphon.registry import Entry, PlannerCapabilities, find
 
 FACTORS = "factors"
-MOST = 4096  # combinations of values for one planner, and values of one option
+MAX_VALUES = 4096  # of one option, and combinations of values for one planner
 FORMS = "k=2:64, k=2,4,8 or k=factors"
 
 Value = int | float | str | bool
-Sweep = Mapping[str, Any]  # per option: its values as people write them, or one value, or several
+Sweep = Mapping[str, Any]  # option -> its values: a text as users write it, one value, or several
 
 
 def read_sweep(texts: Iterable[str]) -> dict[str, str]:
@@ -50,8 +50,8 @@ def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
     for item in items:
         for value in _expand_item(item, name, ranks):
             distinct.setdefault((type(value), value), value)
-            if len(distinct) > MOST:
-                raise Invalid(f"{name}: more than {MOST} values; sweep fewer")
+            if len(distinct) > MAX_VALUES:
+                raise Invalid(f"{name}: more than {MAX_VALUES} values; sweep fewer")
     if not distinct:
         raise Invalid(f"{name}: has no values; write for example {FORMS}")
     return tuple(distinct.values())
@@ -78,12 +78,12 @@ def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
     low, high = int(match[1]), int(match[2])
     if high < low:
         raise Invalid(f"{name}: the range {text} is empty; write the lower end first")
-    # One more value than MOST suffices for the caller to refuse it.
-    return range(low, min(high, low + MOST) + 1)
+    # one value more than MAX_VALUES suffices for the caller to refuse the range
+    return range(low, min(high, low + MAX_VALUES) + 1)
 
 
 def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[str, tuple[Value, ...]]:
-    """Return the values of every option swept; Invalid where no planner has the option."""
+    """Return the values of every option to try; Invalid if no planner has the option."""
     if sweep is not None and not isinstance(sweep, Mapping):
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')
     values = {}
@@ -99,14 +99,17 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
             raise Invalid(f"sweep: {problem} {quote(key)}; {available}")
         values[key] = values_of(written, f"sweep of {key}", ranks)
     for name in planners:
-        # Check the number of combinations before any is built.
+        # check the number of combinations before they are made
         count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).options)
-        if count > MOST:
-            raise Invalid(f"sweep: {count} combinations of values for planner {name} (at most {MOST}); sweep fewer")
+        if count > MAX_VALUES:
+            raise Invalid(
+                f"sweep: {count} combinations of values for planner {name} (at most {MAX_VALUES}); sweep fewer"
+            )
     return values
 
 
 def _list_names(names: Sequence[str]) -> str:
+    """Return the first names in words."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 

@@ -1,18 +1,18 @@
 """Try one candidate of `tune`, a planner with its options, in stages:
 
     plan_schedules    the planner yields schedules, for one size or several
-    verify_schedule   each is verified, unless it has the rows of the one before
+    verify_schedule   each is verified, unless it has the rows of the schedule before it
     price_schedule    the cost model predicts its seconds at every size
     find_bounds       the lower bounds of a collective, once for all its candidates: a task of its own
 
-`run_task` runs them and yields every result as a message (`Priced`, `Limits`, and last `Done`), so that results survive
-if the task is stopped later. It may run in this process or in a worker (`pool`).
+`run_task` runs them and yields every result as a message (`Priced`, `LowerBounds`, and last `Done`), so that results
+survive if the task is stopped later. It may run in this process or in a worker (`pool`).
 
-Nothing that a planner raises ends the tuning. It decides the status of the candidate instead: an AntiphonError is
-"refused" (this planner cannot do that here), a spent budget "timed out", anything else "failed".
+No exception of a planner ends the tuning. It sets the status of the candidate: "refused" for an AntiphonError (this
+planner does not support the request), "timed out" for a spent budget, "failed" for anything else.
 
-Planners yield equal schedules again and again: pieces 1, 2, 4, ... of one schedule, or two options with one result. A
-`ScheduleCache` knows by fingerprint which were priced before, and which has the rows of the schedule verified last.
+Planners often yield equal schedules: pieces 1, 2, 4, ... of one schedule, or the same schedule for two options. A
+`ScheduleCache` keeps the evaluations of schedules by fingerprint, and the rows of the schedule verified last.
 
 Example: ring with pieces=4 after ring with pieces=1. Its rows are the same, so it need not be verified again, but its
 time differs: it is priced at all sizes, and its evaluation is stored under the fingerprint of rows and pieces.
@@ -49,95 +49,81 @@ from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprin
 from antiphon.select.uses import CANNOT, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
-BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # what ended a candidate before it was done
+BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # causes that end a candidate early
 OUT_OF_MEMORY = "it ran out of memory"
 MAX_REASON = 500  # characters
-SIZE_STEP = 16  # of many sizes some planners plan for those that are this factor apart, ...
-MIN_PLANNED_SIZE = 2**18  # ... down to this many bytes: below latency dominates, and one plan serves all
-WARMING = ("relay", "direct", "recursive-doubling")  # planners that are quick on a few ranks
+# If many sizes are tuned, planners whose schedule depends on the size plan for some sizes only: the largest, and each
+# that is at least SIZE_STEP times smaller than the previous one, down to MIN_PLANNED_SIZE bytes. For smaller sizes
+# latency dominates, and one plan serves all.
+SIZE_STEP = 16
+MIN_PLANNED_SIZE = 2**18
+WARM_UP_PLANNERS = ("relay", "direct", "recursive-doubling")  # quick on a few ranks
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What all candidates share; a worker process gets it once.
-
-    `model_name`: as the user wrote it, with its options, which are also in `model_options`. `deterministic`: determine
-    the order in which each schedule combines. `cuts`: how the target runtime cuts messages of schedules without pieces.
-    `in_switches`: whether that runtime can let switches multicast and reduce.
-    """
+    """What all candidates share; a worker process gets it once."""
 
     topology: Topology
     collectives: Mapping[str, Collective]
-    model_name: str
+    model_name: str  # of the cost model, as the user wrote it, with its options
     model: Entry
     profile: Profile | None
-    sizes: tuple[int, ...]
-    budget: float
+    sizes: tuple[int, ...]  # in bytes, ascending
+    budget: float  # seconds of CPU time per candidate
     seed: int
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    deterministic: bool = False
-    effort: float | None = None
-    cuts: Cuts | None = None
-    in_switches: bool = True
+    model_options: Mapping[str, Any] = field(default_factory=dict)  # those in `model_name`
+    deterministic: bool = False  # determine the order in which each schedule combines values
+    effort: float | None = None  # of planners that search
+    cuts: Cuts | None = None  # how the target runtime splits messages of schedules without pieces
+    in_switches: bool = True  # whether the target runtime lets switches multicast and reduce
 
     def with_profile(self, topology: Topology) -> Topology:
-        """Return the machine with what the profile says of its links."""
+        """Return the machine with the bandwidths and latencies of the profile, if there is one."""
         return topology if self.profile is None else self.profile.on(topology)
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Plan and price a collective by a planner with these options; with no entry: find the collective's bounds."""
+    """Plan and price a collective by a planner with these options; without an entry: find the collective's bounds."""
 
     index: int
-    kind: str
+    kind: str  # of collective
     planner: str = ""
-    entry: Entry | None = None
+    entry: Entry | None = None  # of the planner, in the table of planners
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A verified and priced schedule of task number `index`.
+    """A message: a verified and priced schedule."""
 
-    `variant`: number of schedules that this planner call yielded before. `made_with`: the options that the planner
-    reports.
-    """
-
-    index: int
-    variant: int
-    made_with: Mapping[str, Any]
+    index: int  # of the task
+    variant: int  # number of schedules that this call of the planner yielded before
+    planner_options: Mapping[str, Any]  # the options that the planner reports, with its own choices
     schedule: Schedule
     evaluation: Evaluation
 
 
 @dataclass(frozen=True, eq=False)
-class Limits:
-    """The lower bounds of a collective.
+class LowerBounds:
+    """A message: the lower bounds of a collective."""
 
-    `bound`: on the machine as given, which plans claim; `by_profile`: on the machine with the measured bandwidths of
-    the profile, which predicted times are compared with. `latency`: in seconds. `times`: the least seconds by size
-    under the model; None if no bound of it is known.
-    """
-
-    index: int
-    bound: Bound
-    by_profile: Bound
-    latency: Quickest | None
-    times: Mapping[int, float] | None = None
+    index: int  # of the task
+    bound: Bound  # on the machine with its nominal bandwidths; plans claim it
+    by_profile: Bound  # on the machine with the bandwidths of the profile; predicted times are compared with it
+    latency: Quickest | None  # bound on latency in seconds, if known
+    times: Mapping[int, float] | None = None  # size -> least seconds under the cost model; None: unknown
 
 
 @dataclass(frozen=True)
 class Done:
-    """The end of a task, with its status and the reason.
+    """A message: the end of a task. Results until then count, even if it ended early."""
 
-    `by`: BUDGET, MEMORY or CRASH (of its process) if one of these ended it early; its results until then count.
-    """
-
-    index: int
+    index: int  # of the task
     status: str
     reason: str = ""
-    by: str = ""
+    by: str = ""  # BUDGET, MEMORY or CRASH (of its process) if one of these ended it early
 
 
 @dataclass(frozen=True)
@@ -147,11 +133,11 @@ class AtWork:
     tasks: tuple[tuple[int, float], ...]
 
 
-Message = Priced | Limits | Done
+Message = Priced | LowerBounds | Done
 
 
 class _EndedError(Exception):
-    """Ends a task with this status."""
+    """Raised to end a task with this status."""
 
     def __init__(self, status: str, reason: str, by: str = "") -> None:
         super().__init__(reason)
@@ -184,7 +170,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
     refusal = ""
     for variant, schedule in enumerate(plan_schedules(context, task)):
         _check_identity(context, task, schedule)
-        # the schedule may be known from another planner or option
+        # another planner or option may have yielded an equal schedule before
         rows, fingerprint = fingerprints(schedule)
         evaluation = cache.evaluations.get((task.kind, fingerprint))
         verified = schedule
@@ -196,7 +182,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
                 refusal = refusal or str(error)
                 continue
             cache.evaluations[task.kind, fingerprint] = evaluation
-        yield Priced(task.index, variant, _made_with(schedule), verified, evaluation)
+        yield Priced(task.index, variant, _planner_options(schedule), verified, evaluation)
     if refusal:
         raise _EndedError(REFUSED, refusal)
 
@@ -205,7 +191,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
 
 
 def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
-    """Yield the planner's schedules. Whatever it raises becomes an `_EndedError` with the status of the candidate."""
+    """Yield the planner's schedules. Whatever the planner raises becomes an `_EndedError` with a status."""
     assert task.entry is not None
     requests, refusals, any_schedule = _make_requests(context, task), [], False
     try:
@@ -214,7 +200,7 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
                 for schedule in call("planner", task.planner, task.entry.load(), task.options, request):
                     any_schedule = True
                     yield schedule
-            except EffortSpent:  # a normal end, the same on every machine
+            except EffortSpent:  # a normal end, the same on every computer
                 pass
             except TimedOut:
                 raise
@@ -239,16 +225,15 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
 
 
 def _make_requests(context: Context, task: Task) -> list[Request]:
-    """Return one request, or for planners of other packages one per size to plan for.
+    """Return the requests to the planner: which sizes to plan for. Size None asks for a plan for any size.
 
-    If one size is tuned: a plan for that size and a plan for any size, since a planner chooses by estimates of its own
-    and the model may price the other one lower. If many are tuned: a plan for any size, and from planners that plan
-    each size differently (`can.sizes`) also plans for some of the sizes. Our own planners read several sizes from one
-    request.
+    If one size is tuned: that size and None, since a planner chooses by estimates of its own, and the model may price
+    the other plan lower. If many are tuned: None, and some of the sizes if the planner plans each size differently
+    (`can.sizes`). Our own planners read all sizes from one request; planners of other packages get a request per size.
     """
     assert task.entry is not None
     sizes: tuple[int | None, ...] = (*context.sizes, None)
-    if len(context.sizes) > 1:  # the plan for any size comes first
+    if len(context.sizes) > 1:  # first the plan for any size
         sizes = (None, *_spaced_sizes(context.sizes)) if task.entry.can.sizes else (None,)
     request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
@@ -266,8 +251,8 @@ def _spaced_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(spaced)
 
 
-def _made_with(schedule: Schedule) -> dict[str, Any]:
-    """Return the options in the provenance that are plain values."""
+def _planner_options(schedule: Schedule) -> dict[str, Any]:
+    """Return the options in the provenance that are plain values: those that the planner used."""
     options = schedule.provenance.get("options")
     items = options.items() if isinstance(options, Mapping) else ()
     return {k: one_line(v) if isinstance(v, str) else v for k, v in items if isinstance(v, str | int | float)}
@@ -277,7 +262,7 @@ def _made_with(schedule: Schedule) -> dict[str, Any]:
 
 
 def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
-    """Refuse a schedule for another collective, and a provenance that no file can hold."""
+    """Raise an error if the schedule is for another collective, or its provenance cannot be written to a file."""
     if schedule.collective != context.collectives[task.kind]:
         verify(schedule, context.topology).or_raise()
         raise ValueError("the schedule is for another collective than the one asked for")
@@ -315,13 +300,13 @@ def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: S
         rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predictions),
         figures={**claims(schedule, context.topology), **uses},
         seconds_per_byte=timeline(schedule, context.topology).total,
-        alone=_seconds_alone(context, schedule) if uses else (),
+        unjoined_seconds=_price_unjoined(context, schedule) if uses else (),
         order=order_of_combining(schedule) if context.deterministic else None,
     )  # fmt: skip
 
 
 def _make_predictor(context: Context, schedule: Schedule) -> Predictor:
-    """Return the model prepared for a schedule, cut as the target runtime does."""
+    """Return the model prepared for a schedule, with messages split as the target runtime splits them."""
     name = context.model_name.partition(":")[0]
     options = {"profile": context.profile, **context.model_options}
 
@@ -336,8 +321,10 @@ def _make_predictor(context: Context, schedule: Schedule) -> Predictor:
         raise _UnpricedError(f"model {name} cannot price this on {context.topology.name}: {why}") from None
 
 
-def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
-    """Return seconds by size if no switch multicasts or reduces; () if the model does not price that."""
+def _price_unjoined(context: Context, schedule: Schedule) -> tuple[float, ...]:
+    """Return seconds by size of the schedule without joints, so that switches only forward; () if the model does not
+    price it.
+    """
     try:
         predict = _make_predictor(context, unjoined(schedule))
         return tuple(float(predict(nbytes).seconds) for nbytes in context.sizes)
@@ -346,14 +333,14 @@ def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
 
 
 def warm_up(context: Context) -> None:
-    """Price small schedules, so that the time in which a model is loaded and compiled counts for no candidate.
+    """Price small schedules, so that the time to load and compile the model is not counted for the first candidate.
 
-    They are on the first and the last few ranks. An error here is not reported: it comes again with the first
-    candidate.
+    The schedules are among the first and the last few ranks. An error here is not reported: the first candidate will
+    raise it again.
     """
     members = next(iter(context.collectives.values())).members
     ends = tuple(sorted({*members[:4], *members[-4:]}))
-    for name in WARMING:
+    for name in WARM_UP_PLANNERS:
         with suppress(Exception):
             collective = Collective("allreduce", context.topology.ranks, ends)
             request = Request(context.topology, collective, budget=1.0)
@@ -367,7 +354,7 @@ def warm_up(context: Context) -> None:
 # ---- the bounds of a collective ----
 
 
-def find_bounds(context: Context, task: Task) -> Limits:
+def find_bounds(context: Context, task: Task) -> LowerBounds:
     """Return the lower bounds of the task's collective."""
     collective, machine = context.collectives[task.kind], context.with_profile(context.topology)
     nominal = bound(context.topology, collective)
@@ -376,7 +363,7 @@ def find_bounds(context: Context, task: Task) -> Limits:
     lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
     times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
     latency = quickest_need(machine, proofs.needs, by_profile.latency_witness)
-    return Limits(task.index, nominal, by_profile, latency, times)
+    return LowerBounds(task.index, nominal, by_profile, latency, times)
 
 
 # ---- text ----

@@ -1,14 +1,14 @@
-"""Tune a collective: try every planner that can, and find the best schedule for every size.
+"""Tune a collective: try every planner that supports it, and find the best schedule for every size.
 
     1. read the arguments; choose the planners (`usual_planners`, or those named) and the values of swept options
     2. list the tasks: for each collective its bounds, then a task per planner and combination of options, also for the
        planners that stand for NCCL
-    3. have them done, in this process or in workers (`pool.run_tasks`)
-    4. the `Ledger` collects results, and makes winners, ranges and plans of them
+    3. run the tasks, in this process or in workers (`pool.run_tasks`)
+    4. collect the results in a `Ledger`, which turns them into winners, ranges and plans
 
 Example: tune("allreduce", "dgx1v", nbytes="1KB:1MB", planners=["ring", "trees"]) prices a dozen sizes. Tasks: the
-bounds; ring; trees; multi-ring and double-binary-tree, only to be compared with. The result is a range or two: say
-trees from 1 KB, ring from 256 KB, each with its gap to the bound and its speedup over NCCL.
+bounds; ring; trees; and multi-ring and double-binary-tree, which stand for NCCL. The result is a range or two: for
+example trees from 1 KB, ring from 256 KB, each with its gap and its speedup over NCCL.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from antiphon.select.tuning import Tuning
 from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import Sizes
 
-BUDGET, EFFORT = 60.0, 5.0  # CPU seconds, and units of about a second
-MAX_JOINED = 256  # ranks up to which it is checked whether all are joined: a search per rank
+BUDGET = 60.0  # CPU seconds per candidate
+EFFORT = 5.0  # of planners that search, in units of about a second
+MAX_JOINED = 256  # ranks up to which it is checked whether links join every two ranks: a search per rank
 ProfileLike = Profile | str | os.PathLike[str] | None
 
 
@@ -66,24 +67,49 @@ def tune(  # noqa: PLR0913
     plans: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Tuning:
-    """Return the best schedule for every size among those of the planners here; every schedule is verified.
+    """Return the best schedule for every size among those of all planners; every schedule is verified.
 
-    `spec`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known, else
-    alpha-beta. `planners`: only these (those that stand for NCCL are priced, too). `effort`: how much a planner that
-    searches tries, in units of about a second, which are counted, so that the result is the same on every machine.
-    `budget`: CPU seconds after which a candidate is stopped, which is reported. `profile`: measurements, or their file:
-    times, and the bound beside them, are by it; rounds and gaps that plans claim stay those of the topology. `workers`:
-    processes, by default (or 0) one per core; "none": only this one. `sweep`: values of options ({"k": range(2, 65)},
-    "2:64", "factors", ...): planners that have the option try every combination instead of those that their entries
-    declare. `nccl=False`: no candidates only to compare with, and no speedup. `deterministic`: every element is
-    combined in one and the same order at all sizes, the order that is fastest over all sizes. `shortlist`: this number
-    of the best at every size, and the best of every classic, are returned with their schedules, to be measured. `cuts`:
-    how the target runtime sends what has no pieces; its real messages are priced. `in_switches`: whether that runtime
-    can let switches multicast and combine; if not, such schedules are refused. `plans`: files of plans that are
-    candidates, too. `against`: the machine before it lost what the topology lacks: bounds before and after are
-    returned, and slower links. `progress` receives the number of candidates done, their total, and the last one. The
-    result does not depend on `workers`. Ctrl-C ends it early with the result so far. Time: that of the planners, with
-    what exceeds two seconds spread over the workers; memory: the schedules that can still win, and one per worker.
+    The result does not depend on `workers`. Ctrl-C ends the tuning early with the result so far. Time: that of the
+    planners; what exceeds two seconds is spread over the workers. Memory: the schedules that can still win, and one per
+    worker.
+
+    Parameters
+    ----------
+    spec
+        A collective, its name, or "all" for the eight common ones.
+    model
+        The cost model. "": `calls` if its figures for the machine are known, else alpha-beta.
+    planners
+        Use only these. The planners that stand for NCCL are priced, too.
+    budget
+        CPU seconds after which a candidate is stopped; this is reported.
+    effort
+        Limit on the work of a planner that searches, in units of about a second; the same on every computer.
+    profile
+        Measurements, or their file. They determine times and the lower bound on time. Rounds and gaps that plans claim
+        remain those of the topology.
+    workers
+        Number of worker processes. None or 0: one per core; "none": only this process.
+    against
+        The intact machine, if the topology is degraded. Bounds on both machines are returned, and slower links.
+    sweep
+        Values of options to try ({"k": range(2, 65)}, "2:64", "factors", ...). Planners that have the option try every
+        combination, instead of the options that their table entry declares.
+    nccl
+        False: do not compare with NCCL.
+    deterministic
+        Combine every element in the same order at all sizes: the order that is fastest over all sizes.
+    shortlist
+        Also return this many of the best schedules at every size, and the best of every classic algorithm, to be
+        measured.
+    cuts
+        How the target runtime splits messages of schedules without pieces; the resulting messages are priced.
+    in_switches
+        False: refuse schedules in which switches multicast or reduce.
+    plans
+        Files of plans that are candidates, too.
+    progress
+        Receives the number of candidates done, their total, and the name of the last one.
     """
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
@@ -106,7 +132,7 @@ def tune(  # noqa: PLR0913
         topology, targets, model, entry, measured, sizes, seconds, seed, options, deterministic=deterministic,
         effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
     )  # fmt: skip
-    context.with_profile(topology)  # refuse a profile of other links now, not once per candidate
+    context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
     tasks = _list_tasks(targets, names, values, compared, bool(named))
     library = own_choice(model, options, topology, targets)
@@ -121,20 +147,20 @@ def tune(  # noqa: PLR0913
     )  # fmt: skip
     complete = True
     try:
-        run_tasks(context, ledger.to_do, processes, ledger.receive, ledger.is_needed)
+        run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed)
     except KeyboardInterrupt:
         complete = False
     lost = (
         compare_bounds(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
     )
-    # links at ranks that take no part were not lost, if these have no links left
+    # a rank that is no member and has no links left was left out on purpose: its links were not lost
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = compare_links(intact, topology, members) if intact is not None else None
     return ledger.close(span, lost, links, complete, values)
 
 
 def _model_of(model: str) -> tuple[Entry[ModelCapabilities], Mapping[str, Any]]:
-    """Return a model and its options; unknown options are refused now, not once per candidate."""
+    """Return a model and its options. Raises now, and not once per candidate, if an option is unknown."""
     if not isinstance(model, str):
         raise unknown("model", model, table("model"))
     entry, options = model_of(model)
@@ -172,19 +198,19 @@ def _read_targets(
 
 
 def usual_planners(topology: Topology) -> list[str]:
-    """Return all planners that are tried unasked.
+    """Return all planners that are tried if the user names none.
 
-    Not those whose entry says that another planner does the same, better (`tuned`), does so on fewer ranks than
-    `tuned_from` or where all ranks are joined (`tuned_joined`), and those that need switches with more abilities than
-    this machine's.
+    The table entry of a planner leaves it out where another planner is always as good: everywhere (`tuned` is false),
+    on fewer ranks than `tuned_from`, or if links join every two ranks (`tuned_joined` is false). Planners whose
+    schedules let switches multicast or reduce are left out if no switch of the machine can.
     """
     joined = _join_all_ranks(topology)
-    usual = [
+    available = [
         (name, entry)
         for name, entry in table("planner").items()
         if entry.can.tuned and topology.ranks >= entry.can.tuned_from and (entry.can.tuned_joined or not joined)
     ]
-    return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
+    return [name for name, entry in available if has_helpful_switches(topology) or not needs_switches(entry)]
 
 
 def _join_all_ranks(topology: Topology) -> bool:
@@ -198,23 +224,23 @@ def _join_all_ranks(topology: Topology) -> bool:
 def _is_usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
     """Return whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
     tuned = entry.can.tuned
-    return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives  # which is listed as refused
+    # a planner that does not support the collective is listed as refused
+    return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives
 
 
 def _list_tasks(
-    targets: Mapping[str, Collective], names: Sequence[str],
-    values: Mapping[str, Sequence[Value]] | None = None, beside: Mapping[str, Groups] = BASELINES, named: bool = True,
+    targets: Mapping[str, Collective], names: Sequence[str], values: Mapping[str, Sequence[Value]] | None = None,
+    baselines: Mapping[str, Groups] = BASELINES, named: bool = True,
 ) -> list[Task]:  # fmt: skip
-    """Return for every collective its bounds, then every planner that declares it, with each combination of swept
-    options.
+    """Return the tasks: for every collective its bounds, then every planner with each combination of options to try.
 
-    Planners to compare with, for the collectives in `beside`, are swept as they declare it. `named`: whether the user
-    named the planners.
+    `values`: of swept options. `baselines`: by collective the planners that stand for NCCL; they try the options that
+    their entries declare. `named`: whether the user named the planners.
     """
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
-        compared = [n for group in beside.get(kind, ()) for n in group if n not in names and n in table("planner")]
+        compared = [n for group in baselines.get(kind, ()) for n in group if n not in names and n in table("planner")]
         for name in [*names, *compared]:
             entry = find("planner", name)
             if not named and not _is_usual(entry, kind):

@@ -2,10 +2,10 @@
 
 `Tuning` is what `tune` returns, `as_json` what `antiphon tune --json` prints; DEFINITIONS explains the keys of a range.
 
-`measure_gains` computes what is gained by choosing an option's value per size instead of keeping one value. For every
-size the best of the swept settings is chosen; the gain is its speedup over the first setting of the sweep, as a
-geometric mean over the sizes and as the maximum. Example: k = 2 takes 10, 20 us at two sizes, k = 8 takes 12, 5 us: the
-best is k = 2, then k = 8, the gains are 1 and 4, the mean is 2.
+A sweep tries several values of planner options; a setting is one combination of them. `measure_gains` computes what is
+gained by choosing the best setting for every size instead of the first one for all sizes: the speedup over the first
+setting, as a geometric mean over the sizes and as the maximum. Example: k = 2 takes 10 and 20 us at two sizes, k = 8
+takes 12 and 5 us. The best is k = 2, then k = 8; the speedups are 1 and 4, their mean is 2.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from antiphon.select.uses import uses_text
 from antiphon.select.verdict import verdict_of
 from antiphon.units import format_seconds, format_size
 
-ENDED = ("collective", "planner", "options", "ended_by", "reason")  # JSON keys of candidates that were ended
-Sweep = Mapping[str, tuple[Value, ...]]
+ENDED_KEYS = ("collective", "planner", "options", "ended_by", "reason")  # JSON keys of candidates that ended early
+Sweep = Mapping[str, tuple[Value, ...]]  # option -> the values to try
 Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of one candidate
 DEFINITIONS = {
     "verdict": "by collective one sentence: which sizes to serve by these plans, and which to leave to the library",
@@ -66,34 +66,28 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted.
-
-    `no_speedup`: by collective, why there is no speedup. `damage`: links lost against the machine compared with.
-    `sweep`: the options swept with their values; `gains`: what choosing among them is worth. `shortlist`: by
-    collective the schedules worth measuring, if requested. `untried`: the number of candidates that an interruption
-    skipped. `no_bound`: by collective, why its bounds are unknown.
-    """
+    """The result of `tune`. Mappings are by collective, unless stated otherwise."""
 
     topology: Topology
-    model: str
-    span: tuple[int, int]
-    sizes: tuple[int, ...]
+    model: str  # of costs, with its options
+    span: tuple[int, int]  # the least and the greatest size requested
+    sizes: tuple[int, ...]  # the sizes at which candidates were priced
     collectives: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     ranges: tuple[Range, ...]
-    limits: Mapping[str, Limit]
-    baselines: Mapping[str, tuple[str, ...]]
-    plans: Mapping[str, Plan]
-    losses: tuple[Loss, ...] = ()
-    complete: bool = True
+    limits: Mapping[str, Limit]  # lower bounds
+    baselines: Mapping[str, tuple[str, ...]]  # the planners that stand for NCCL
+    plans: Mapping[str, Plan]  # the winners
+    losses: tuple[Loss, ...] = ()  # bounds on the degraded and the intact machine, if compared
+    complete: bool = True  # False: it was interrupted
     profile: str | None = None  # its name
-    no_speedup: Mapping[str, str] = field(default_factory=dict)
-    damage: Damage | None = None
-    sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)
-    untried: int = 0
-    no_bound: Mapping[str, str] = field(default_factory=dict)
-    library: Library | None = None  # what NCCL would choose, where the model has its figures
+    no_speedup: Mapping[str, str] = field(default_factory=dict)  # why there is no speedup
+    damage: Damage | None = None  # links that the degraded machine lost
+    sweep: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  # option -> values tried
+    shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)  # schedules worth measuring, if requested
+    untried: int = 0  # number of candidates that an interruption skipped
+    no_bound: Mapping[str, str] = field(default_factory=dict)  # why the lower bounds are unknown
+    library: Library | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
 
     def __repr__(self) -> str:
@@ -108,7 +102,7 @@ class Tuning:
 
     @property
     def plan(self) -> Plan:
-        """The plan, where one collective was tuned."""
+        """Return the plan, if one collective was tuned. Raises Invalid otherwise."""
         if len(self.collectives) != 1:
             raise Invalid(f"{len(self.collectives)} collectives were tuned; take one of .plans by its name")
         if not self.plans:
@@ -118,13 +112,13 @@ class Tuning:
 
     @property
     def unpriced(self) -> str:
-        """The model's reason, if it refused every schedule for this machine; else ""."""
+        """Return the reason of the cost model, if it refused every schedule for this machine; else ""."""
         reasons = [c.reason for c in self.candidates if c.status == REFUSED and c.reason.startswith("model ")]
         return reasons[0] if reasons and not self.ranges else ""
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the figures, a line each."""
+        """Return what users must know of the figures, a line each."""
         kinds_by_reason: dict[str, list[str]] = {}
         for kind, why in self.no_speedup.items():
             kinds_by_reason.setdefault(why, []).append(kind)
@@ -140,7 +134,7 @@ class Tuning:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By collective one sentence: which sizes to serve by our plans, and which to leave to the library."""
+        """Return by collective one sentence: which sizes to serve by our plans, and which to leave to the library."""
         return {
             kind: verdict_of([r for r in self.ranges if r.collective == kind], self.baselines.get(kind, ()))
             for kind in self.collectives if kind in self.plans
@@ -148,29 +142,30 @@ class Tuning:
 
     @property
     def ended_early(self) -> tuple[Candidate, ...]:
-        """The candidates that their budget, lack of memory or a crash ended; their results until then count."""
+        """Return the candidates that their budget, lack of memory or a crash ended; their results until then count."""
         return tuple(c for c in self.candidates if c.ended_by)
 
     @property
     def stopped(self) -> int:
-        """Count the candidates that their budget ended: with more time or a less busy computer they may improve."""
+        """Return the number of candidates that their budget ended: with more time they may improve."""
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
     def rests_on(self, collective: str) -> str:
-        """Return what calibrates the figures of this collective, at any size."""
+        """Return what the figures of this collective are calibrated by, at any size."""
         return join_bases([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
+        """Return the candidates of a collective."""
         return tuple(c for c in self.candidates if c.collective == collective)
 
     @property
     def gains(self) -> tuple[Gain, ...]:
-        """What choosing the values of the options swept is worth, by collective and planner."""
+        """Return the speedup by choosing the best swept setting for every size, by collective and planner."""
         return measure_gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
-        """Return the seconds of NCCL's own choice, if its figures are known; else of the best schedule of the planners
-        that stand for it.
+        """Return the seconds of NCCL's own choice if its figures are known, else those of the best schedule of the
+        planners that stand for it; None if there is none.
         """
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
@@ -179,7 +174,7 @@ class Tuning:
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys; times in seconds, sizes in bytes, bandwidths in bytes per second."""
+        """Return the result as JSON. Keys are stable; seconds, bytes, bytes per second."""
         return {
             "topology": self.topology.name,
             "model": self.model,
@@ -189,7 +184,7 @@ class Tuning:
             "complete": self.complete,
             "stopped": self.stopped,
             "ended_early": [
-                {key: value for key, value in c.as_json().items() if key in ENDED} for c in self.ended_early
+                {key: value for key, value in c.as_json().items() if key in ENDED_KEYS} for c in self.ended_early
             ],
             "untried": self.untried,
             "verdict": self.verdicts,
@@ -210,8 +205,8 @@ class Tuning:
 
 
 def _switches_note(r: Range) -> str:
-    """Return what a range's best lets switches do, and the alternatives; "" if nothing, or if a library serves the
-    range.
+    """Return a note on what the best schedule of a range uses of switches, and on the alternatives; "" if it uses
+    nothing, or if a library serves the range.
     """
     if r.without is None or r.served_by:
         return ""
@@ -228,25 +223,21 @@ def _switches_note(r: Range) -> str:
     )
 
 
-# ---- what choosing among swept options is worth ----
+# ---- gains by choosing among swept settings ----
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The speedup of a planner with the best setting for each size over its first setting.
-
-    `mean`: geometric, over the sizes; `most`: the greatest, at size `at`. `best`: (from, to, setting). `rests_on`: what
-    calibrates the figures of all its settings.
-    """
+    """The speedup of a planner with the best setting for each size over its first setting at all sizes."""
 
     collective: str
     planner: str
     first: Setting
-    mean: float
-    most: float
+    mean: float  # geometric mean over the sizes
+    most: float  # the greatest speedup, at size `at`
     at: int
-    best: tuple[tuple[int, int, Setting], ...]
-    rests_on: str
+    best: tuple[tuple[int, int, Setting], ...]  # (from, to, best setting for these sizes)
+    rests_on: str  # what the figures are calibrated by
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -264,9 +255,10 @@ class Gain:
 def settings(
     candidates: Sequence[Candidate], sweep: Sweep, sizes: Sequence[int]
 ) -> dict[str, dict[Setting, tuple[float, ...]]]:
-    """Return for candidates of one collective, by planner that was swept and by setting, the seconds per size.
+    """Return the seconds per size of the candidates of one collective, by planner and by setting, in order of the
+    sweep.
 
-    In the order of the sweep; the best of several schedules of one setting. Settings without a schedule are left out.
+    Of several schedules of one setting the best counts at each size. Settings without a schedule are left out.
     """
     times_of: dict[str, dict[Setting, tuple[float, ...]]] = {}
     for c in candidates:
@@ -287,7 +279,7 @@ def settings(
 def measure_gains(
     candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Sequence[int]
 ) -> tuple[Gain, ...]:
-    """Return gains by collective and planner; nothing where only one setting has a schedule."""
+    """Return the gains of planners that have schedules with two settings or more."""
     rows = []
     for kind, of_kind in candidates.items() if sweep else ():
         for planner, by_setting in settings(of_kind, sweep, sizes).items():
@@ -310,4 +302,5 @@ def measure_gains(
 
 
 def _time_ratio(first: float, best: float) -> float:
+    """Return first / best; 1 if one of them is 0."""
     return first / best if best > 0 and first > 0 else 1.0

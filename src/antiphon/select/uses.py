@@ -1,7 +1,8 @@
-"""What schedules and planners use of switches beside forwarding: multicast, and reduction.
+"""Find out what schedules and planners use of switches beside forwarding: multicast, and reduction.
 
-Some switches (NVLS, SHARP) can multicast and reduce; see "joint" in the glossary. Runtimes without that ability cannot
-execute schedules with joints.
+Some switches (NVLS, SHARP) can multicast and reduce. A schedule uses that by joints: several of its rows (transfers)
+that a switch turns into one multicast or one reduction. Runtimes that cannot do this cannot execute schedules with
+joints.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CANNOT = (
 
 
 def uses_of(schedule: Schedule) -> tuple[str, ...]:
-    """Return which of multicast and reduction the schedule lets switches do; () where every row goes alone."""
+    """Return which of multicast and reduction the schedule lets switches do; () if it has no joints."""
     joints = joints_of(schedule)
     if joints is None:
         return ()

@@ -15,9 +15,9 @@ from antiphon.units import format_ends, format_size
 
 
 def verdict_of(ranges: Sequence[Range], stand_ins: Sequence[str] = ()) -> str:
-    """Return one sentence on the ranges of one collective, in order of size; "" where there are none.
+    """Return one sentence on the ranges of one collective, in order of size; "" if there are none.
 
-    `stand_ins`: the planners that the speedup is over, where the library's own choice is not known.
+    `stand_ins`: the planners that speedups are over, if the library's own choice is not known.
     """
     if not ranges:
         return ""
@@ -32,7 +32,7 @@ def is_even(r: Range) -> bool:
 
 
 def _against_library(ranges: Sequence[Range]) -> str:
-    """Return the verdict where the library's own choice is known."""
+    """Return the verdict if the library's own choice is known."""
     library = next(r.reference for r in ranges if r.over).upper()
     ours = [r for r in ranges if not r.served_by]
     rivals = [r for r in ranges if r.served_by]
@@ -67,7 +67,7 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
 
 
 def speedups_text(speedups: Sequence[float], library: str) -> str:
-    """Return the least and the greatest speedup in brackets: (1.3x to 1.8x over NCCL)."""
+    """Return the least and the greatest speedup: " (1.3x to 1.8x over NCCL)"."""
     if not speedups:
         return ""
     ends = dict.fromkeys(
@@ -77,7 +77,7 @@ def speedups_text(speedups: Sequence[float], library: str) -> str:
 
 
 def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
-    """Return the verdict where there is no library to compare with: how near the lower bound the plans come."""
+    """Return the verdict if the library's own choice is not known: by the greatest gap, and speedups over stand-ins."""
     text = "use Antiphon's plans at all sizes"
     if all(r.gap is not None for r in ranges):
         largest = max(r.gap for r in ranges if r.gap is not None)

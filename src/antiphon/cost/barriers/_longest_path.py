@@ -4,11 +4,11 @@ A message starts when the data that it reads have arrived and the links on its r
 the summed latency and the transmission time. So its time is the maximum over what it waits for, plus its own time: the
 longest path in the acyclic graph of messages, found in one pass in the order of steps, vectorised per step.
 
-Messages that share a link in one step take turns; the turn that delayed a message is recorded, so that the critical
-path can be traced back from the last message: it alternates between "waited for this data" and "waited for this link".
+Messages that share a link take turns on it. The turn that delayed a message is recorded, so that the critical path can
+be traced back from the last message: it alternates between "waited for this data" and "waited for this link".
 
-Example: 0 -> 1 -> 2, latency 1 us and 2 us per message: landing at 3 us and 6 us. If 0 -> 2 used the second link
-during [4, 5], the second message would land one microsecond later.
+Example: 0 -> 1 -> 2, 1 us of latency and 2 us of transmission per message: they arrive at 3 us and 6 us. If a message
+0 -> 2 used the second link from 2 to 4 us, the second message would wait one microsecond for it and arrive at 7 us.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ ROUNDING = 1e-12  # relative difference below which two times count as equal
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """When things happen, in seconds: per message, per use of a link, per row, per version.
+    """When everything happens, in seconds.
 
     A version is the value of a cell (a rank's copy of a chunk) between two writes; see core/dependencies.py.
     """
 
-    ready: Floats  # everything that a message reads is available
-    sent: Floats  # its last turn on a link is over
-    use_start: Floats
+    ready: Floats  # per message: everything that it reads is available
+    sent: Floats  # per message: its last turn on a link is over
+    use_start: Floats  # per use of a link or limit: its turn begins
     use_end: Floats
-    written: Floats  # a row's data is in its cell
-    there: Floats  # a version is complete
-    read: Floats  # all messages that read a version have left
+    written: Floats  # per row of the schedule: its data is in its cell
+    complete: Floats  # per version: all that it is made of is written
+    read: Floats  # per version: all messages that read it have been sent
 
 
 @dataclass(frozen=True, eq=False)
 class PathTime:
     """One path through the messages; its time is linear in nbytes: alpha + beta * nbytes."""
 
-    alpha: float
-    beta: float
-    messages: int
-    greatest: float
+    alpha: float  # seconds
+    beta: float  # seconds per byte
+    messages: int  # number of messages whose latency is on the path
+    greatest: float  # the greatest of these latencies, in seconds
     weight: dict[int, float]  # link or limit -> its contribution to beta
     hops: tuple[Hop, ...]
 
     def at(self, nbytes: int) -> float:
+        """Return the seconds of the path at this size."""
         return self.alpha + self.beta * nbytes
 
 
@@ -66,13 +67,13 @@ class PathTime:
 class Flow:
     """A sorted schedule prepared for any size.
 
-    Results are cached as path times: if two sizes lie on one line, so do all sizes between them.
+    Results are cached as path times. If two sizes have the same critical path, so do all sizes between them.
     """
 
     schedule: Schedule
     topology: Topology
-    known: dict[int, PathTime] = field(default_factory=dict)
-    asked: list[int] = field(default_factory=list)
+    cached: dict[int, PathTime] = field(default_factory=dict)  # by size
+    cached_sizes: list[int] = field(default_factory=list)  # ascending
     paths: Paths = field(init=False)
     messages: Messages = field(init=False)
     cost: Floats = field(init=False)  # per use of a link or limit, in seconds per byte of nbytes
@@ -99,40 +100,42 @@ class Flow:
         return Events(self.paths, start, landed, times.use_start, times.use_end)
 
     def _name_bottleneck(self, line: PathTime, terms: dict[str, float]) -> str:
+        """Return the bottleneck in words: what causes the greatest term."""
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"
         if greatest == "latency":
-            return latency_name(line.messages, line.greatest).replace("step", "message")
+            return latency_name(line.messages, line.greatest, noun="message")
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
     def _find_line(self, nbytes: int) -> PathTime:
-        """Return the path time at this size.
+        """Return the critical path at this size.
 
-        The time is convex in nbytes: it lies below its chords and above its tangents, and where the two meet no
-        simulation is needed.
+        The time is convex in nbytes, as the maximum over paths. Between two cached sizes it lies below the chord that
+        joins their times, and above the lines of their critical paths. Where the two meet no simulation is needed.
         """
-        if nbytes in self.known:
-            return self.known[nbytes]
-        at = bisect_left(self.asked, nbytes)
-        if 0 < at < len(self.asked):
-            below, above = self.asked[at - 1], self.asked[at]
-            first, last = self.known[below].at(below), self.known[above].at(above)
+        if nbytes in self.cached:
+            return self.cached[nbytes]
+        at = bisect_left(self.cached_sizes, nbytes)
+        if 0 < at < len(self.cached_sizes):
+            below, above = self.cached_sizes[at - 1], self.cached_sizes[at]
+            first, last = self.cached[below].at(below), self.cached[above].at(above)
             chord = first + (last - first) * ((nbytes - below) / (above - below))
-            line = max(self.known[below], self.known[above], key=lambda line_at: line_at.at(nbytes))
+            line = max(self.cached[below], self.cached[above], key=lambda line_at: line_at.at(nbytes))
             if chord - line.at(nbytes) <= ROUNDING * chord:
                 return line
         traced = self._trace_back(self.run(nbytes))
-        self.known[nbytes] = traced
-        self.asked.insert(at, nbytes)
+        self.cached[nbytes] = traced
+        self.cached_sizes.insert(at, nbytes)
         return traced
 
     # ---- forward ----
 
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-        """The order in which `run` works: rows by message; where each message's rows begin; where each step's messages,
-        rows and uses begin; and every use's index among those of its link in its step.
+        """Return the order in which `run` works, as six columns: rows by message; where each message's rows begin;
+        where each step's messages, rows and uses of links begin; and the place of every use in the queue of its link
+        and step.
 
         >>> from antiphon.core.example import machine, star
         >>> rows, row_ptr, steps, row_steps, uses, place = Flow(star(), machine())._order
@@ -149,6 +152,7 @@ class Flow:
 
     @cached_property
     def _by_message(self) -> Longs:
+        """Return the uses of links and limits, sorted by message."""
         return order_of(self.paths.use_message, max(len(self.messages), 1))
 
     def run(self, nbytes: int) -> Times:
@@ -167,7 +171,7 @@ class Flow:
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
             begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
-            free[resource] = end  # of several turns of a link, the last one is assigned last
+            free[resource] = end  # when the link is idle again: of several turns on it, the last one is assigned last
             out = ready[m0:m1].copy()
             np.maximum.at(out, user, end)
             sent[m0:m1] = out
@@ -184,7 +188,7 @@ class Flow:
 
     @cached_property
     def turn_before(self) -> Longs:
-        """For each use, the previous use of the same link."""
+        """Return for each use the previous use of the same link."""
         order = order_of(self.paths.use_resource, self.paths.resources)
         out = np.empty(len(order), np.int64)
         out[order[1:]] = order[:-1]
@@ -192,12 +196,15 @@ class Flow:
 
     @cached_property
     def _use_ptr(self) -> Longs:
+        """Return where the uses of each message begin in `_by_message`."""
         return pointers(self.paths.use_message[self._by_message], len(self.messages))
 
     def uses_by_message(self, message: int) -> Longs:
+        """Return the uses of links and limits by a message."""
         return self._by_message[self._use_ptr[message] : self._use_ptr[message + 1]]
 
     def rows_of_message(self, message: int) -> Longs:
+        """Return the rows of the schedule that form a message."""
         rows, row_ptr, *_ = self._order
         return rows[row_ptr[message] : row_ptr[message + 1]]
 
@@ -207,10 +214,11 @@ class Flow:
         walk = _Walk(self)
         row = int(times.written.argmax()) if len(times.written) else -1
         while row >= 0:
+            # the row writes version before + 1: the previous version of the cell must be complete and read by then
             message, before = int(table.of_row[row]), int(version_table.write[row]) - 1
             latest = times.sent[message] + alpha[message]
-            if max(times.there[before], times.read[before]) > latest:  # its cell was not free yet
-                if times.there[before] >= times.read[before]:
+            if max(times.complete[before], times.read[before]) > latest:  # its cell was not free yet
+                if times.complete[before] >= times.read[before]:
                     row = walk.writer(before, times)
                     continue
                 readers = version_table.readers[1][
@@ -226,12 +234,12 @@ class Flow:
 
 @dataclass(eq=False)
 class _Walk:
-    """The critical path traced backwards through links and cells, with its accumulated costs."""
+    """The critical path, traced backwards through links and cells."""
 
     flow: Flow
-    alpha: list[float] = field(default_factory=list)
-    uses: list[int] = field(default_factory=list)
-    passed: list[int] = field(default_factory=list)
+    alpha: list[float] = field(default_factory=list)  # latencies on the path, in seconds
+    uses: list[int] = field(default_factory=list)  # turns on the path
+    passed: list[int] = field(default_factory=list)  # messages on the path, latest first
 
     def turns(self, message: int, times: Times) -> int:
         """Go back through the turns that delayed this message; return the message whose turn found the link idle."""
@@ -250,12 +258,13 @@ class _Walk:
         return message
 
     def source(self, message: int, times: Times) -> int:
-        """Return the row that was last to write what this message reads; -1 where all of it is initial data."""
+        """Return the row that was the last to write what this message reads; -1 if all of that is initial data."""
         rows = self.flow.rows_of_message(message)
         read = self.flow.versions.read[rows]
-        return self.writer(int(read[times.there[read].argmax()]), times)
+        return self.writer(int(read[times.complete[read].argmax()]), times)
 
     def writer(self, version: int, times: Times) -> int:
+        """Return the row that was the last to write into this version; -1 if it is initial data."""
         if self.flow.versions.initial[version]:
             return -1
         ptr, rows = self.flow.versions.writers
@@ -263,6 +272,7 @@ class _Walk:
         return int(writers[times.written[writers].argmax()])
 
     def line(self) -> PathTime:
+        """Return the path with its latency and its seconds per byte."""
         table = self.flow.messages
         cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
         weight: dict[int, float] = {}
@@ -275,11 +285,13 @@ class _Walk:
 
 
 def _queue_turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
-    """Return start and end of every turn, queued one after another on each link; `place` is 0 where a link's queue
-    begins.
+    """Return the begin and end of every turn, one after another on each link.
 
-    The end of turn i is the greatest, over turns j up to i, of ready_j plus all costs from j to i: a running maximum,
-    found in log2(longest queue) passes.
+    `ready`, `cost`: per turn, in seconds. `free`: per turn, when its link becomes idle. `place`: per turn, its place in
+    the queue of its link; 0 begins a queue.
+
+    The end of turn i is the greatest of ready[j] + cost[j] + ... + cost[i] over the turns j <= i of its queue. With
+    prefix sums of the costs this is a running maximum, found in log2(longest queue) passes.
     """
     begin = np.maximum(ready, np.where(place == 0, free, 0.0))
     longest = int(place.max(initial=0))

@@ -21,17 +21,19 @@ from antiphon.cost.trace import Traced, expanded_rows, most_rows
 def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
     """Start each message when all data that it reads have arrived, and let it queue for each of its links and limits.
 
-    Waits follow from the versions of cells (docs/schedule.md), never from steps: data are written when they have
-    arrived, the previous value of their cell has been written, and all readers of that have sent it; until then they
-    wait in a receive buffer. A link or limit serves messages one by one, step by step and in message order within a
-    step (docs/program.md), at its full bandwidth; the links of a route are queues of their own, so that no message
-    blocks another's link. A message has arrived when all its turns are over and its latency has passed.
+    - A message waits for the data that it reads (docs/schedule.md), not for the end of a step.
+    - Data are written to their cell when they have arrived, the previous value of the cell has been written, and all
+      messages that read this value have been sent; until then the data wait in a receive buffer.
+    - A link or limit serves messages one by one at its full bandwidth, in the order of steps and within a step in the
+      order of messages (docs/program.md). Each link of a route has its own queue: a message that waits for one link
+      does not block another.
+    - A message has arrived when its turns on all links are over and then its latency has passed.
 
-    So the time is never above that of alpha-beta, never below the bound, and in nbytes monotone and convex (a maximum
-    of straight lines): a size between two that lie on one line costs nothing. Other sizes cost O(E) NumPy work in rows
-    times links per route, and about 0.2 ms per step. Pieces are expanded, up to 64 rows per transfer (at least 2^18, at
-    most 2^22 in total); beyond that the result is that of alpha-beta, which is proved to be no less, and `note` states
-    it.
+    The time is at most that of alpha-beta and at least the lower bound. In nbytes it is monotone and convex (a maximum
+    of straight lines), so a size between two with the same critical path costs nothing. Other sizes cost O(E) NumPy
+    work in rows times links per route, and about 0.2 ms per step. Pieces are expanded, up to 64 rows per transfer (at
+    least 2^18, at most 2^22 in total). Beyond that the result is that of alpha-beta, which is no less, and `note`
+    states it.
     """
     profiled_topology = as_profile(profile).on(topology)
     rows, max_rows = expanded_rows(schedule), most_rows(schedule)

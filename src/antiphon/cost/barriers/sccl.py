@@ -39,7 +39,7 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     steps = pipelined_steps(schedule)
     collective = schedule.collective
     input_share = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
-    turns = rounds(schedule, profiled_topology, barriers.line)
-    beta = turns * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
+    total_rounds = rounds(schedule, profiled_topology, barriers.line)
+    beta = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
     return Traced(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

@@ -2,8 +2,8 @@
 
 Input: the recorded moments of a run. Output: seconds per term (latency alpha, bandwidth beta, incast epsilon, additions
 gamma, memory access delta) that sum to the total time, and the messages on the path. Going back, a version (a cell's
-value) was delayed by the last message that wrote it or by its rank's earlier work; a message was delayed by the version
-that it read last or by the previous message on its connection.
+value between two writes) was delayed by the last message that wrote it or by its rank's earlier work; a message was
+delayed by the version that it read last or by the previous message on its connection.
 
 Example: 0 -> 1 -> 2, each 1 us latency and 2 us of bytes: from the final version at 6 us back to message 1 -> 2 (began
 moving at 4), its latency (ready at 3), the version at rank 1, message 0 -> 1: alpha 2 us, beta 4 us.
@@ -25,20 +25,22 @@ TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 
 @dataclass
 class Walk:
-    """Seconds per term, the messages passed, and how long each link or limit delayed them, latest first."""
+    """The walk back along the critical path, and what it adds up."""
 
     tables: FlowTables
     moments: Moments
     terms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TERMS, 0.0))
-    passed: list[int] = field(default_factory=list)
-    holding: dict[int, float] = field(default_factory=dict)
-    ranks: dict[int, float] = field(default_factory=dict)
-    slowest: float = 0.0  # the greatest latency passed
-    latencies: int = 0
+    passed: list[int] = field(default_factory=list)  # messages on the path, latest first
+    delay: dict[int, float] = field(default_factory=dict)  # link or limit -> seconds in which it set a message's rate
+    combining: dict[int, float] = field(default_factory=dict)  # rank -> seconds in which it combined
+    slowest: float = 0.0  # the greatest latency on the path, in seconds
+    latencies: int = 0  # messages whose latency is on the path
 
     def trace_back(self) -> Walk:
-        """Trace from the end to the beginning: O(1) per message and version passed, and their readers and writers."""
-        written_at = self.moments.there
+        """Trace from the end to the beginning. O(number of messages and versions on the path, their readers and
+        writers).
+        """
+        written_at = self.moments.written_at
         version = int(written_at.argmax()) if len(written_at) else -1
         while version >= 0:
             message, version = self._trace_version(version)
@@ -56,27 +58,28 @@ class Walk:
         """Return what delayed writing this version: a message, or an earlier version; -1 for none."""
         moments, version_table, work = self.moments, self.tables.versions, self.tables.work
         # Split the seconds of combining into additions (gamma) and memory access (delta).
-        spent = float(moments.there[version] - moments.combine[version])
+        spent = float(moments.written_at[version] - moments.combine[version])
         if spent > 0 and work is not None:
             adding = spent * float(work.adding[version] / work.seconds[version])
             self.terms["gamma"] += adding
             self.terms["delta"] += spent - adding
             rank = int(self.tables.rank[version])
-            self.ranks[rank] = self.ranks.get(rank, 0.0) + spent
+            self.combining[rank] = self.combining.get(rank, 0.0) + spent
         if moments.combine[version] > moments.possible[version]:
             return -1, int(moments.before[version])
         of_row = self.tables.messages.of_row
+        # rows that write this version, and rows that read the previous version of its cell (CSR: pointers, rows)
         rows = [version_table.writers[1][version_table.writers[0][version] : version_table.writers[0][version + 1]]]
         if not version_table.initial[version]:
             rows.append(
                 version_table.readers[1][version_table.readers[0][version - 1] : version_table.readers[0][version]]
             )
-        waited = of_row[np.concatenate(rows)]
-        if not len(waited):
+        messages = of_row[np.concatenate(rows)]
+        if not len(messages):
             return -1, -1
-        # The last of what it waited for is on the critical path.
-        last = int(waited[moments.sent[waited].argmax()])
-        if not version_table.initial[version - 1] and moments.there[version - 1] > moments.sent[last]:
+        # the last message that it waited for is on the critical path
+        last = int(messages[moments.sent[messages].argmax()])
+        if not version_table.initial[version - 1] and moments.written_at[version - 1] > moments.sent[last]:
             return -1, version - 1
         return last, -1
 
@@ -87,16 +90,16 @@ class Walk:
         moving, lost = float(moments.sent[message] - moments.begin[message]), float(moments.lost[message])
         self.terms["beta"] += moving - lost
         self.terms["epsilon"] += lost
-        bottleneck = int(moments.held[message])
-        self.holding[bottleneck] = self.holding.get(bottleneck, 0.0) + moving
+        bottleneck = int(moments.bottleneck[message])
+        self.delay[bottleneck] = self.delay.get(bottleneck, 0.0) + moving
         before = int(tables.preceding[message])
         alpha = float(tables.paths.alpha[message])
-        # Held up by the previous message on the same connection rather than by its own data.
+        # delayed by the previous message on the same connection, rather than by its own data
         if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
             return before, -1
         self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])
         self.slowest, self.latencies = max(self.slowest, alpha), self.latencies + 1
         rows = tables.rows_of(message)
         read = tables.versions.read[rows]
-        version = int(read[moments.there[read].argmax()])
+        version = int(read[moments.written_at[read].argmax()])
         return -1, -1 if tables.versions.initial[version] else version

@@ -3,7 +3,8 @@
 Each message is a flow over the links of its route. While the set of flows is constant every flow has a constant rate;
 rates change only when a flow begins or ends. So the simulation jumps from one such moment to the next.
 
-    tables.py   dependencies as counters: what a message reads, what a version waits for, which links a message uses
+    tables.py   dependencies as counters: what a message reads, what a version (the value of a cell between two writes)
+                waits for, which links a message uses
     run.py      the event loop: flow ends, latency expires, a rank finishes combining
     rates.py    max-min fair rates by progressive filling, recomputed only for flows that a change can reach
     _path.py    the critical path back from the last event: seconds of latency, bandwidth, incast and combining
@@ -28,7 +29,7 @@ from antiphon.cost.busy import Log, Utilisation
 from antiphon.cost.flows._path import Walk
 from antiphon.cost.flows.run import Moments, Run
 from antiphon.cost.flows.tables import FlowTables, prepare_tables
-from antiphon.cost.pieces import within_pieces
+from antiphon.cost.pieces import limit_pieces
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import latency_name
@@ -36,37 +37,40 @@ from antiphon.cost.trace import Events
 
 
 def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
-    """Simulate every message as a flow: it waits for what it reads, then for the latency of its route, then its bytes
-    move.
+    """Prepare a schedule for flow-level simulation; return its predictor.
+
+    Every message is a flow: it waits for what it reads, then for the latency of its route, then its bytes move.
 
     - All flows that cross a link or shared limit at the same time share it max-min fairly: no rate can grow except at
       the cost of one that is no greater. Rates change when a flow begins or ends.
-    - A link gives 1 / (beta + epsilon * max(f - w_t, 0)) bytes per second while f flows cross it to one receiver;
-      epsilon and w_t by kind of link from the profile's `incast`; a shared limit has that of its links.
-    - Waits follow from the versions of cells (docs/schedule.md), never from steps, and messages of one connection (src,
-      dst, route) move one after another, in the order of steps. Nothing else separates flows of different steps. Every
-      piece of a message is a message of its own: two that meet in one step do not wait for each other's arrival.
-    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. It counts as one sender to one
-      receiver, the ends of its first row; what it combined on its way arrives, and is combined with the cell's value,
-      once.
-    - A rank combines what arrives by gamma and delta of the profile, everything that meets in a cell at once: f values
-      of a byte take f - 1 additions and f + 1 memory accesses. It does one such piece of work after another.
+    - A link carries 1 / (beta + epsilon * max(f - w_t, 0)) bytes per second while f flows cross it to one receiver.
+      beta: seconds per byte of the link. w_t: senders to one receiver that cost nothing. epsilon: seconds per byte for
+      each further sender. The profile's `incast` has both by kind of link; a shared limit has those of its links.
+    - A message waits for the versions that it reads (docs/schedule.md) and for the previous message of its connection
+      (src, dst, route). It does not wait for the other messages of an earlier step: there is no barrier between steps.
+      Every piece of a message is a message of its own, and pieces that are sent in one step do not wait for each other.
+    - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. For incast it counts as one flow
+      from the sender to the receiver of its first row. Its result arrives once, and is combined once with the cell's
+      value.
+    - A rank combines all values that meet in a cell at once. For f values, every byte takes f - 1 additions, gamma
+      seconds each, and f + 1 memory accesses, delta seconds each (both from the profile). A rank does this work for one
+      moment after another.
 
-    Never below the bounds: no link ever carries more than its bandwidth, and each message pays its latency after what
-    it waited for. Prepared in O(E log E) for E = rows times links per route; each size is simulated anew, in
-    O(concurrent flows) NumPy work for each moment at which flows begin or end. Pieces are expanded, up to 2^17 rows in
-    total; beyond that fewer, larger ones are simulated, and `note` states it.
+    No prediction is below the lower bound: no link ever carries more than its bandwidth, and the latency of a message
+    begins after what it waited for. Prepared in O(E log E) for E = rows times links per route; each size is simulated
+    anew, in O(concurrent flows) NumPy work for each moment at which flows begin or end. Pieces are expanded, up to 2^17
+    rows in total; beyond that fewer, larger pieces are simulated, and `note` states it.
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
-    reduced, note = within_pieces(schedule)
-    fine, steps = expand_separately(reduced)
-    return Flows(fine.sorted(), steps, profiled_topology, loaded_profile, note)
+    limited, note = limit_pieces(schedule)
+    expanded, reported_step = expand_separately(limited)
+    return Flows(expanded.sorted(), reported_step, profiled_topology, loaded_profile, note)
 
 
 @dataclass(frozen=True, eq=False)
 class FlowEvents(Events):
-    """Turns on one link overlap here: `busy` has the load of each link."""
+    """Times of messages. The times at which messages use one link may overlap, so `busy` has the load of each link."""
 
     busy: Utilisation
 
@@ -76,53 +80,57 @@ class Flows:
     """A schedule prepared for any size; predictions are cached."""
 
     schedule: Schedule
-    steps: Ints  # per step of the expanded schedule, the pipelined step to report
+    reported_step: Ints  # per step of the expanded schedule: the step of the caller's schedule that reports name
     topology: Topology
     profile: Profile
     note: str = ""
-    known: dict[int, Prediction] = field(default_factory=dict)
+    cached: dict[int, Prediction] = field(default_factory=dict)  # by nbytes
 
     @cached_property
     def tables(self) -> FlowTables:
-        return prepare_tables(self.schedule, self.topology, self.profile, self.steps)
+        """Return the tables of the simulation, made once."""
+        return prepare_tables(self.schedule, self.topology, self.profile, self.reported_step)
 
     def __post_init__(self) -> None:
-        self.tables  # noqa: B018 (faults of the schedule show when it is prepared)
+        self.tables  # noqa: B018 (made now, so that a fault of the schedule is reported when it is prepared)
 
     def __call__(self, nbytes: int) -> Prediction:
-        if nbytes not in self.known:
-            self.known[nbytes] = self._predict_size(nbytes)
-        return self.known[nbytes]
+        if nbytes not in self.cached:
+            self.cached[nbytes] = self._predict_size(nbytes)
+        return self.cached[nbytes]
 
     def run(self, nbytes: int) -> Moments:
-        """Return when everything happens."""
+        """Simulate one size; return when every message and every version is complete."""
         return Run(self.tables, nbytes).run_events()
 
     def utilisation(self, nbytes: int) -> Utilisation:
         """Return how busy every link and limit is over time."""
         log = Log()
         Run(self.tables, nbytes, log).run_events()
-        return log.runs(self.topology)
+        return log.utilisation(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
-        """Return when every message is in transit; its turn on each link lasts as long as its bytes move."""
-        log, user = Log(), self.tables.paths.use_message
+        """Return when every message is in transit. It uses each link of its route for as long as its bytes move."""
+        log, message_of_use = Log(), self.tables.paths.use_message
         moments = Run(self.tables, nbytes, log).run_events()
-        turns = moments.begin[user], moments.sent[user]
-        return FlowEvents(self.tables.paths, moments.ready, moments.sent, *turns, log.runs(self.topology))
+        use_begin, use_end = moments.begin[message_of_use], moments.sent[message_of_use]
+        load = log.utilisation(self.topology)
+        return FlowEvents(self.tables.paths, moments.ready, moments.sent, use_begin, use_end, load)
 
     def _predict_size(self, nbytes: int) -> Prediction:
+        """Return the prediction for a size: the terms are those along the critical path."""
         walk = Walk(self.tables, self.run(nbytes)).trace_back()
         terms = dict(walk.terms)
         return Prediction(sum(terms.values()), terms, self._name_bottleneck(walk, terms), walk.hops(), self.note)
 
     def _name_bottleneck(self, walk: Walk, terms: dict[str, float]) -> str:
+        """Return the bottleneck in words: what causes the greatest term of the critical path."""
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"
         if greatest == "alpha":
-            return latency_name(walk.latencies, walk.slowest).replace("step", "message")
+            return latency_name(walk.latencies, walk.slowest, noun="message")
         if greatest in ("gamma", "delta"):
-            return f"rank {max(walk.ranks, key=lambda rank: walk.ranks[rank])}: combining what arrives"
-        named = resource_name(self.topology, max(walk.holding, key=lambda resource: walk.holding[resource]))
-        return f"{named}: incast" if greatest == "epsilon" else named
+            return f"rank {max(walk.combining, key=lambda rank: walk.combining[rank])}: combining what arrives"
+        name = resource_name(self.topology, max(walk.delay, key=lambda resource: walk.delay[resource]))
+        return f"{name}: incast" if greatest == "epsilon" else name

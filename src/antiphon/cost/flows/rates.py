@@ -23,28 +23,33 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost.flows.tables import FlowTables, Watch
 
 EQUAL = 1 - 1e-12  # rates whose ratio exceeds this are equal
-WIDE = 4096  # links and limits up to which arrays over all of them are cheap
-FEW = 32  # up to this many flows, all are recomputed without searching for those affected
+MAX_DENSE_RESOURCES = 4096  # links and limits up to which arrays over all of them are cheap
+MIN_SEARCHED_FLOWS = 32  # up to this many flows, all are recomputed without searching for those affected
 REACH = 6  # rounds of the search for affected flows before all are recomputed
 
 
 class Network:
-    """Flows in transit at `now`: their rates, remaining bytes, and end times if nothing changes."""
+    """Flows in transit: their rates, remaining bytes, and the times at which they end if nothing changes.
+
+    Arrays are per message, or per resource (link or limit) with an extra element for "none".
+    """
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
         self.tables, self.watch = tables, watch
         message_count, none = len(tables.messages), tables.resources
-        self.left: Floats = tables.messages.share * nbytes
-        self.left[(tables.uses == none).all(axis=1)] = 0.0  # no link to cross: a copy within a rank
+        self.remaining: Floats = tables.messages.share * nbytes
+        self.remaining[(tables.uses == none).all(axis=1)] = 0.0  # no link to cross: a copy within a rank
+        # bytes per second, and the time since which a flow has this rate
         self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
         self.end = np.full(message_count, np.inf)
-        self.held = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
+        self.bottleneck = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
         self.in_transit: Longs = np.zeros(0, np.int64)
-        self.count = np.zeros(none + 1, np.int64)  # flows per resource; none has 0
+        self.count = np.zeros(none + 1, np.int64)  # flows per resource; 0 for "none"
         self.numbers: Longs = np.arange(none + 1)
         self.cost = np.append(tables.cost[:-1], 1e-300)  # the padding resource "none" never limits a flow
-        # Per resource: senders to the receiver with most, if incast is possible.
+        # Per resource where incast is possible: the greatest number of its flows that have the same receiver.
         self.senders = np.zeros(none + 1, np.int64)
+        # flows per (resource, receiver), and per (resource, receiver, sender): see `Crowds`
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
         # Per message: seconds lost to incast so far, and the fraction of its time that it loses at its current rate.
@@ -52,6 +57,7 @@ class Network:
         self.mark: Bools = np.zeros(none + 1, np.bool_)
 
     def next_end(self) -> float:
+        """Return when the next flow ends; infinite if none is in transit."""
         return float(self.end[self.in_transit].min()) if len(self.in_transit) else np.inf
 
     def flows_ended(self, until: float) -> tuple[Longs, float]:
@@ -67,7 +73,7 @@ class Network:
         if len(ended):
             if self.tables.crowds is not None:
                 self.lost[ended] += self.losing[ended] * (now - self.since[ended])
-            self.rate[ended], self.left[ended], self.end[ended] = 0.0, 0.0, np.inf
+            self.rate[ended], self.remaining[ended], self.end[ended] = 0.0, 0.0, np.inf
             keep = np.isfinite(self.end[self.in_transit])
             self.in_transit = self.in_transit[keep]
         if len(begun):
@@ -114,26 +120,26 @@ class Network:
         searching.
         """
         flows, uses, mark = self.in_transit, self.tables.uses, self.mark
-        if len(flows) <= FEW:
+        if len(flows) <= MIN_SEARCHED_FLOWS:
             return flows
         mark[:] = False
         mark[freed], mark[entered] = True, True
         mark &= self.count > 0
-        reached = 0
+        previous_count = 0
         # Breadth-first search over flows and links, one layer per round.
         for _ in range(REACH):
-            lines = uses[flows]
-            hit = mark[lines].any(axis=1)
-            hits = int(hit.sum())
-            if hits == reached or hits == len(flows):
-                return flows[hit]
-            reached = hits
-            mark[lines[hit].ravel()] = True
+            used_links = uses[flows]
+            is_reached = mark[used_links].any(axis=1)
+            reached_count = int(is_reached.sum())
+            if reached_count == previous_count or reached_count == len(flows):
+                return flows[is_reached]
+            previous_count = reached_count
+            mark[used_links[is_reached].ravel()] = True
             mark[-1] = False
         return flows
 
     def _update_rates(self, now: float, flows: Longs) -> None:
-        """Assign new rates to flows that share no link with any other; unchanged ones are left alone."""
+        """Assign new rates to `flows`, which share no link with any other flow; unchanged rates are not written."""
         rate, bottleneck = self.fill_rates(flows)
         old = self.rate[flows]
         # Flows whose rate stays the same keep their predicted end: fewer updates, and no drift by rounding.
@@ -143,16 +149,16 @@ class Network:
         else:
             self.lost[flows] += self.losing[flows] * (now - self.since[flows])
             self.losing[flows] = 1 - self.tables.cost[bottleneck] / self.seconds_per_byte(bottleneck)
-        self.left[flows] = np.maximum(self.left[flows] - old * (now - self.since[flows]), 0.0)
-        self.since[flows], self.rate[flows], self.held[flows] = now, rate, bottleneck
-        self.end[flows] = now + self.left[flows] / rate
+        self.remaining[flows] = np.maximum(self.remaining[flows] - old * (now - self.since[flows]), 0.0)
+        self.since[flows], self.rate[flows], self.bottleneck[flows] = now, rate, bottleneck
+        self.end[flows] = now + self.remaining[flows] / rate
 
     def fill_rates(self, flows: Longs) -> tuple[Floats, Longs]:
         """Compute max-min fair rates by progressive filling, all local bottlenecks of a round at once.
 
         A link is a local bottleneck if, for each of its flows, no other link of the flow offers a smaller equal share.
-        As flows settle the shares of other links only rise, so its flows have their final rate. O(uses) per round;
-        there are as many rounds as bottlenecks depend on one another in a chain.
+        Its flows then have their final rate, as the shares of other links only rise when flows get their rates. O(uses)
+        per round; the number of rounds is the length of the longest chain of bottlenecks that depend on each other.
 
         >>> from antiphon.core.example import machine, star
         >>> from antiphon.cost.flows.tables import prepare_tables
@@ -161,47 +167,51 @@ class Network:
         >>> network.fill_rates(np.array([0, 1]))
         (array([1.e+09, 1.e+09]), array([3, 1]))
         """
-        lines: NDArray[Any] = self.tables.uses[flows]
+        used_links: NDArray[Any] = self.tables.uses[flows]
         none = self.tables.resources
         resources: Any = slice(None)
-        if none > WIDE and lines.size < none:  # a large machine, few flows: renumber the links in use
-            resources, lines = np.unique(lines, return_inverse=True)
-            lines = lines.reshape(len(flows), -1)
-        number, width = self.numbers[resources], lines.shape[1]
+        if (
+            none > MAX_DENSE_RESOURCES and used_links.size < none
+        ):  # a large machine, few flows: renumber the links in use
+            resources, used_links = np.unique(used_links, return_inverse=True)
+            used_links = used_links.reshape(len(flows), -1)
+        number, width = self.numbers[resources], used_links.shape[1]
         resource_count, idle = len(number), number == none
-        room, users = 1 / self.seconds_per_byte(number), np.bincount(lines.ravel(), minlength=resource_count)
+        room, users = 1 / self.seconds_per_byte(number), np.bincount(used_links.ravel(), minlength=resource_count)
         users[idle] = 0
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
         while len(open_flows):
             # Equal share of every link on every flow's path; the smallest of them limits the flow.
-            offered = (room / np.maximum(users, 1))[lines]
+            offered = (room / np.maximum(users, 1))[used_links]
             smallest = offered.min(axis=1)
             # A link is a bottleneck when it is the smallest offer for every one of its flows.
-            agreed = np.bincount(lines[smallest[:, None] >= offered * EQUAL], minlength=resource_count)
-            pinned = ((agreed == users) & (users > 0))[lines]
-            done = pinned.any(axis=1)
+            agreeing_flows = np.bincount(used_links[smallest[:, None] >= offered * EQUAL], minlength=resource_count)
+            is_bottleneck = ((agreeing_flows == users) & (users > 0))[used_links]
+            done = is_bottleneck.any(axis=1)
             settled, rates = open_flows[done], smallest[done]
             rate[settled] = rates
-            bottleneck[settled] = number[lines[done, pinned[done].argmax(axis=1)]]
+            bottleneck[settled] = number[used_links[done, is_bottleneck[done].argmax(axis=1)]]
             if len(settled) == len(open_flows):
                 break
             # Take the settled flows out: their rates leave the room of all links that they cross.
-            flat = lines[done].ravel()
+            flat = used_links[done].ravel()
             room -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
             users -= np.bincount(flat, minlength=resource_count)
             users[idle] = 0
             room[idle] = np.inf
-            open_flows, lines = open_flows[~done], lines[~done]
+            open_flows, used_links = open_flows[~done], used_links[~done]
         return rate, bottleneck
 
     def _report_loads(self, now: float, changed: Longs, touched: Longs) -> None:
         """Report the load of every link whose flows or rates changed."""
         assert self.watch is not None
-        lines = self.tables.uses[touched].ravel()
-        resources = np.unique(np.concatenate([changed, lines]))
+        used_links = self.tables.uses[touched].ravel()
+        resources = np.unique(np.concatenate([changed, used_links]))
         resources = resources[resources < self.tables.resources]
         load = np.bincount(
-            lines, weights=np.repeat(self.rate[touched], self.tables.uses.shape[1]), minlength=self.tables.resources + 1
+            used_links,
+            weights=np.repeat(self.rate[touched], self.tables.uses.shape[1]),
+            minlength=self.tables.resources + 1,
         )
         self.watch(now, resources, load[resources])

@@ -29,27 +29,25 @@ _EXPIRES, _COMBINED = 0, 1  # kinds of calendar entries: a latency ends, a rank 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """When everything happened, in seconds.
+    """When everything happened, in seconds."""
 
-    Per message: `ready` all it reads has arrived, `begin` its bytes begin to move, `sent` the last has arrived; `held`:
-    the link or limit that set its last rate. Per version: `possible` it could be written, `combine` its rank began to
-    combine it, `there` it is written; `before`: the version that its rank combined just before, or -1.
-    """
-
-    ready: Floats
-    begin: Floats
-    sent: Floats
-    held: Ints
+    # per message
+    ready: Floats  # all that it reads has arrived
+    begin: Floats  # its bytes begin to move
+    sent: Floats  # its last byte has arrived
+    bottleneck: Ints  # the link or limit that set its last rate
     lost: Floats  # the part of `sent` - `begin` that is due to incast
-    possible: Floats
-    combine: Floats
-    there: Floats
-    before: Longs
-    count: int  # number of moments
+    # per version
+    possible: Floats  # all that it waits for has happened
+    combine: Floats  # its rank begins to combine it
+    written_at: Floats  # it is complete
+    before: Longs  # the version that its rank combined just before, or -1
+    count: int  # number of moments at which something changed
 
     @property
     def last(self) -> float:
-        return max(float(self.sent.max(initial=0.0)), float(self.there.max(initial=0.0)))
+        """Return when the last message has arrived and the last version is written."""
+        return max(float(self.sent.max(initial=0.0)), float(self.written_at.max(initial=0.0)))
 
 
 class Run:
@@ -61,14 +59,15 @@ class Run:
         self.network = Network(tables, nbytes, watch)
         self.reads, self.waits, self.gates = tables.reads.copy(), tables.waits.copy(), tables.gates.copy()
         self.ready, self.begin, self.sent = np.zeros(message_count), np.zeros(message_count), np.zeros(message_count)
-        self.possible, self.combine, self.there = (np.zeros(versions) for _ in range(3))
+        self.possible, self.combine, self.written_at = (np.zeros(versions) for _ in range(3))
         self.before = np.full(versions, -1, np.int64)
         ranks = int(tables.rank.max(initial=-1)) + 1
-        self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)  # of each rank's processor
-        # calendar: heap of (time, number, kind, messages or versions); the number breaks ties.
+        # per rank: when its processor becomes idle, and the last version that it combined
+        self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)
+        # A heap of (time, number, kind, messages or versions); the number breaks ties.
         self.calendar: list[tuple[float, int, int, Longs]] = []
         self.number = count()
-        # marks: scratch space of `_drop_repeats`; never cleared, as only places just written are read.
+        # Scratch space of `_drop_repeats`; never cleared, as only elements just written are read.
         self.marks: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
         self.moments = 0
 
@@ -81,7 +80,7 @@ class Run:
         >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
         >>> moments = Run(prepare_tables(star().sorted(), machine(), Profile()), 1000).run_events()
-        >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.there)]
+        >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.written_at)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """
         self._process_moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
@@ -102,8 +101,8 @@ class Run:
             self._process_moment(now, ended, _concatenate(due[_EXPIRES]), _concatenate(due[_COMBINED]), NOTHING)
         network = self.network
         return Moments(
-            self.ready, self.begin, self.sent, network.held, network.lost, self.possible, self.combine, self.there,
-            self.before, self.moments,
+            self.ready, self.begin, self.sent, network.bottleneck, network.lost,
+            self.possible, self.combine, self.written_at, self.before, self.moments,
         )  # fmt: skip
 
     def _process_moment(self, now: float, ended: Longs, expired: Longs, written: Longs, ready: Longs) -> None:
@@ -121,7 +120,7 @@ class Run:
             ready = _concatenate([ready, self._mark_written(now, written)])
             begun = _concatenate([free, self._mark_expired(self._start_ready(now, ready)), self._mark_expired(expired)])
             self.begin[begun] = now
-            moves = self.network.left[begun] > 0
+            moves = self.network.remaining[begun] > 0
             moving.append(begun[moves])
             ended, written = begun[~moves], self._start_combining(now, full)
             expired = ready = NOTHING
@@ -166,7 +165,7 @@ class Run:
         """Mark versions as written; return the messages that now have all they read."""
         if not len(written):
             return NOTHING
-        self.there[written] = now
+        self.written_at[written] = now
         readers = self.tables.readers_of(written)
         np.subtract.at(self.reads, readers, 1)
         return self._drop_repeats(readers[self.reads[readers] == 0])
@@ -186,12 +185,11 @@ class Run:
     def _start_combining(self, now: float, chosen: Longs) -> Longs:
         """Return versions that can be written at once, those without work. The others queue for their rank's processor.
 
-        Everything that a rank can combine at one moment is one piece of work: it begins when the previous one is done,
-        and ends as a whole.
+        Everything that a rank can combine at one moment is one job of its processor: it begins when the previous job is
+        done, and all its versions are written at its end.
         """
         if not len(chosen):
             return NOTHING
-        # self.free: per rank when its processor becomes idle; self.last: the last version that it combined
         self.possible[chosen] = now
         self.combine[chosen] = now
         if self.tables.work is None:
@@ -201,7 +199,7 @@ class Run:
         busy, seconds = chosen[seconds > 0], seconds[seconds > 0]
         if not len(busy):
             return at_once
-        # Group by rank; each rank's processor does its work as one unit after what it is doing.
+        # one job per rank
         order = order_of(self.tables.rank[busy], len(self.free))
         ranks = self.tables.rank[busy][order]
         first = np.flatnonzero(starts(ranks))

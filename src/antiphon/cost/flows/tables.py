@@ -1,10 +1,11 @@
 """Prepare a schedule for flow-level simulation: dependencies as counters, and the links that each message uses.
 
 A version is the value of a cell (a rank's copy of a chunk) between two writes. A message waits for the versions that it
-reads (`reads`); a version can be written when its *gates* are open: all messages that write it have arrived, the
-previous version of its cell is written, and all readers of that one have sent it. All of this is independent of the
-size, so it is computed once per schedule. `Crowds` lists where incast (many senders to one receiver) is possible,
-`Combining` what the ranks' additions and memory accesses cost.
+reads; `reads` counts them. A version can be written when all of these events, its *gates*, have happened: all messages
+that write it have arrived, the previous version of its cell is written, and all messages that read that previous
+version have been sent. `gates` counts them. All of this is independent of the size, so it is computed once per
+schedule. `Crowds` lists where incast (many senders to one receiver) is possible, `Combining` what the ranks' additions
+and memory accesses cost.
 
 Example (`core.example.star`): the sum at rank 0 has 2 gates, the arrivals of two messages; both copies read it.
 """
@@ -40,30 +41,34 @@ from antiphon.core.topology import Topology
 from antiphon.cost.genmodel.work import Incasts
 from antiphon.cost.profile import Profile
 
-NEVER = np.int32(2**30)  # the counter of sentinel entries, which never falls to zero
+NEVER = np.int32(2**30)  # counter of the sentinel "no message", "no version": more than can be subtracted from it
 
 
 @dataclass(frozen=True, eq=False)
 class Crowds:
-    """Possible incast: the (link or limit, receiver) pairs over which more than w_t ranks may send to one receiver at
-    once."""
+    """Possible incast: the pairs (link or limit, receiver) over which more than w_t ranks may send at once.
+
+    w_t is the number of senders that cost nothing; `pair` and `sender` have the shape of `FlowTables.uses`.
+    """
 
     epsilon: Floats  # per resource, and one for "none": seconds per byte and sender beyond w_t
     w_t: Longs
     pairs: int
-    pair: Ints  # per message and column of `uses` the number of the pair; `pairs` if incast is impossible there
+    pair: Ints  # per message and column of `uses`: the number of the pair; `pairs` if incast is impossible there
     first: Longs  # pairs are sorted by resource: the first pair of each resource in `resource`
-    resource: Longs
-    sender: Ints | None  # like `pair` for (pair, sender); None if no rank sends to another by several routes
-    sender_pair: Longs  # per (pair, sender) its pair
+    resource: Longs  # the resources that have pairs
+    # As `pair`, the number of (pair, sender), so that a sender with several routes counts once. None if no rank has
+    # those.
+    sender: Ints | None
+    sender_pair: Longs  # per (pair, sender): its pair
 
 
 @dataclass(frozen=True, eq=False)
 class Combining:
-    """Per version, in seconds per byte of nbytes, its rank's work to combine it: additions, and memory access."""
+    """Per version, the work of its rank to combine it, in seconds per byte of nbytes."""
 
-    adding: Floats
-    access: Floats
+    adding: Floats  # additions
+    access: Floats  # memory accesses
 
     @cached_property
     def seconds(self) -> Floats:
@@ -74,30 +79,28 @@ class Combining:
 class FlowTables:
     """Everything about a simulated schedule that does not depend on the size.
 
-    `uses` has one row of resources per message, padded with the number of resources; `after` is the next message of the
-    same connection (src, dst, route), or the number of messages. Counters: `reads` of a message, the rows of it that
-    wait for a version; `gates` of a version, the events before it can be written. Both have one extra element at the
-    end, which never falls to zero.
+    A message stands for its number, and the number of messages for "none"; the same for versions and for resources
+    (links and limits). Counters have an extra element for "none", which never falls to zero.
     """
 
     paths: Paths
     versions: Versions
-    uses: Ints
+    uses: Ints  # per message a row of the resources that it uses, padded with "none"
     cost: Floats  # per resource, and 0 for "none": seconds per byte
     crowds: Crowds | None
-    after: Longs
-    waits: NDArray[np.int32]  # 1 for the latency, and 1 if another message precedes it on the connection
-    reads: NDArray[np.int32]
-    gates: NDArray[np.int32]
-    row_ptr: Longs  # message -> its rows, in the three columns below
+    after: Longs  # message -> the next message of its connection (src, dst, route)
+    waits: NDArray[np.int32]  # counter per message: 1 for its latency, and 1 if another precedes it on its connection
+    reads: NDArray[np.int32]  # counter per message: its rows that wait for a version
+    gates: NDArray[np.int32]  # counter per version: the events before it can be written
+    row_ptr: Longs  # message -> its rows, as a range of the three columns below
     by_message: Longs  # the row of the schedule
-    writes: Ints
-    frees: Ints  # the version after the one read, which may then be written; or the number of versions
-    reader_ptr: Longs  # version -> the messages that read it
+    writes: Ints  # the version that the row writes
+    frees: Ints  # the version after the one that the row reads: it may be written once the row is sent
+    reader_ptr: Longs  # version -> the messages that read it, as a range of `readers`
     readers: Longs
-    follows: Ints  # version -> the next of its cell, or the number of versions
-    rank: Longs  # per version
-    work: Combining | None
+    follows: Ints  # version -> the next version of its cell
+    rank: Longs  # version -> its rank
+    work: Combining | None  # None: combining takes no time
 
     @property
     def messages(self) -> Messages:
@@ -105,10 +108,10 @@ class FlowTables:
 
     @cached_property
     def preceding(self) -> Longs:
-        """The previous message on the same connection, or -1."""
-        out = np.full(len(self.messages) + 1, -1, np.int64)
-        out[self.after[:-1]] = np.arange(len(self.messages))
-        return out[:-1]
+        """Return per message the previous message on the same connection, or -1."""
+        previous = np.full(len(self.messages) + 1, -1, np.int64)
+        previous[self.after[:-1]] = np.arange(len(self.messages))
+        return previous[:-1]
 
     @property
     def resources(self) -> int:
@@ -121,7 +124,7 @@ class FlowTables:
     def rows_of_messages(self, chosen: Longs) -> Longs:
         """Return the rows of these messages, as indices into `writes` and `frees`. O(rows)."""
         if self.row_ptr[-1] == len(self.messages):
-            return chosen  # each has one
+            return chosen  # each message has one row
         first = self.row_ptr[chosen]
         return ranges(first, self.row_ptr[chosen + 1] - first)
 
@@ -249,8 +252,8 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     epsilon, w_t = np.append(figures.epsilon, 0.0), np.append(figures.w_t, 0)
     senders = np.bincount(distinct(sent.dst * ranks + sent.src) // ranks, minlength=topology.ranks)
     # Incast is possible only where a receiver has more senders than the threshold of some link.
-    may = (epsilon[uses] > 0) & (senders[sent.dst][:, None] > w_t[uses])
-    message, place = np.nonzero(may)
+    is_possible = (epsilon[uses] > 0) & (senders[sent.dst][:, None] > w_t[uses])
+    message, place = np.nonzero(is_possible)
     if not len(message):
         return None
     resource = uses[message, place].astype(np.int64)

@@ -1,7 +1,7 @@
-"""Compiled loops: Numba where it is installed (extra [sim]), else the same functions as plain Python, slowly.
+"""Compile functions with Numba if it is installed (extra [sim]); otherwise they run as plain Python, slowly.
 
-Modules that use this are imported only when they are needed: Numba takes a third of a second to load. What it
-compiles is kept beside the source, or in the user's cache where that cannot be written.
+Modules that use this are imported only when they are needed, as Numba takes a third of a second to load. Compiled code
+is cached beside the source, or in the user's cache directory if that is not writable.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
 
-The forms hold if nothing contends: a rank has a port for everything it sends at once (recursive multiplying: as many as
-its greatest radix, less one), and nodes share no NIC. Each takes `as_printed=True` for the formula as the paper prints
-it; without, it is corrected where it miscounts, as the docstring explains. `gap=False` ignores the gap between
-messages, as in a simulation with a free port for every message; with `gap=True` a round lasts at least g + (m-1) G, as
-with one port. Figures may be those of a `Level`: then each message takes the figures of its own size.
+The formulas hold without contention: a rank has a port for everything that it sends at once (recursive multiplying: its
+greatest radix, less one), and ranks share no NIC. Options of each formula:
+
+    as_printed    true: as the paper prints it; false: corrected where it miscounts, as the docstring explains gap
+    false: without LogGP's g, the least time between two messages of a port, as in a simulation with a port
+                  for every message; true: a round lasts at least g + (m-1) G, as with one port
+
+Parameters may be those of a `Level`: then each message takes the parameters for its own size.
 
 Example: `recmult(8, 2, m, f)`, an allgather on 8 ranks by radix 2, has rounds of m, 2 m and 4 m bytes: each takes o_s +
 (bytes - 1) G + L + o_r.
@@ -24,14 +27,14 @@ COLLECTIVES = ("allgather", "allreduce")
 
 @dataclass(frozen=True)
 class Figures:
-    """LogGP's parameters: seconds; G (transfer) and gamma (what a rank combines) in seconds per byte."""
+    """LogGP's parameters."""
 
-    L: float
-    o_s: float
-    o_r: float
-    g: float
-    G: float
-    gamma: float = 0.0
+    L: float  # latency in seconds
+    o_s: float  # seconds of the sender per message
+    o_r: float  # seconds of the receiver per message
+    g: float  # least seconds between two messages of a port
+    G: float  # seconds per byte
+    gamma: float = 0.0  # seconds per byte that a rank combines
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -45,37 +48,37 @@ FiguresLike = Figures | Level
 
 @dataclass(frozen=True)
 class _Round:
-    """The time of a round of messages of `nbytes` with these figures."""
+    """A round of the algorithm: messages of `nbytes` with these parameters."""
 
     nbytes: float
     figures: Figures
-    gap: bool
+    gap: bool  # whether g counts
 
     @property
-    def alone(self) -> float:
-        """T_final: the time of a round after which nothing is sent."""
+    def final_seconds(self) -> float:
+        """Return T_final: the time of the last round, after which nothing is sent."""
         f = self.figures
         return f.o_s + (self.nbytes - 1) * f.G + f.L + f.o_r
 
     @property
-    def followed(self) -> float:
-        """T_I, T_i: the time until the same port may send the next message."""
+    def seconds(self) -> float:
+        """Return T_I or T_i: the time of a round that is not the last, until its port may send the next message."""
         f = self.figures
-        hidden = f.g - f.o_s if self.gap else 0.0
-        return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, hidden)
+        remaining_gap = f.g - f.o_s if self.gap else 0.0  # the next o_s overlaps with g
+        return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, remaining_gap)
 
     def combining(self, vectors: int = 1, pipelined: bool = False) -> float:
         """Return the seconds of combining after the data have arrived.
 
         `pipelined`: combining starts with the first byte, so it overlaps with the transfer (G).
         """
-        seconds = vectors * self.nbytes * self.figures.gamma
-        bytes_hidden = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
-        return seconds - bytes_hidden if pipelined else seconds
+        total = vectors * self.nbytes * self.figures.gamma
+        overlapped = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
+        return total - overlapped if pipelined else total
 
 
 def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
-    """Return the figures for messages of this size."""
+    """Return the parameters for messages of this size."""
     if isinstance(figures, Figures):
         return figures
     if not isinstance(figures, Level):
@@ -88,7 +91,7 @@ def message(figures: FiguresLike, m: float) -> float:
 
     Half of the round trip PRTT(1, 0, m): o_s + (m - 1) G + L + o_r.
     """
-    return _Round(_check_bytes(m), figures_at(figures, m), gap=False).alone
+    return _Round(_check_bytes(m), figures_at(figures, m), gap=False).final_seconds
 
 
 def kring(  # noqa: PLR0913 (the figures of the formula, and which of its variants)
@@ -104,20 +107,21 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     as_printed: bool = False,
     gap: bool = True,
 ) -> float:
-    """Return the time of k-ring (section III.A) on p ranks in groups of k; every round sends a block of m bytes, nbytes
-    / p.
+    """Return the time of k-ring (section III.A) on p ranks in groups of k. Every round sends a block of m = nbytes / p
+    bytes.
 
     Allgather: T_AG = (p/k - 1) T_I + (p/k (k-1) - 1) T_i + T_final; with `overlap` rounds within groups take place
     during those between groups: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i) + (k-2) T_i + T_final.
 
     Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in total. The algorithm needs p - 1 rounds to combine
-    and as many to spread; here the first half is the allgather backwards, each of its rounds with m gamma (and no final
-    one: a message always follows). `pipelined`: bytes are combined while further ones arrive, so after the last one
-    only that is left if gamma <= G. Rounds within groups and between them then overlap in both halves.
+    and as many to spread. So here the first half is the allgather backwards: p - 1 rounds, each with m gamma, none of
+    which is the last. `pipelined`: bytes are combined while further ones arrive, so that after the arrival of the last
+    byte only this byte is left to combine, if gamma <= G. Rounds within groups and between them then overlap in both
+    halves.
 
     With k = 1 all rounds, the last included, are between groups (the paper prints one within a group). If g > o_s + L +
-    o_r and the figures of both levels differ, a simulation is a little faster where rounds of one level follow those of
-    the other: the first message there waits only for the gap of its own level, and ranks can combine in that gap. O(1).
+    o_r and the parameters of both levels differ, a simulation is a little faster where a round of one level follows one
+    of the other: its message waits only for the g of its own level, and ranks can combine in that time. O(1).
     """
     _check_arguments(p, m, collective)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:
@@ -125,24 +129,26 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     if p == 1:
         return 0.0
     outer, inner = _Round(m, figures_at(inter, m), gap), _Round(m, figures_at(intra, m), gap)
-    # Rounds between groups and rounds within groups; together p - 1.
-    between, inside = p // k - 1, p // k * (k - 1)
+    # rounds between groups and rounds within groups; together p - 1
+    between_groups, within_groups = p // k - 1, p // k * (k - 1)
     if k == 1 and not as_printed:
-        spread = (between - 1) * outer.followed + outer.alone
+        allgather = (between_groups - 1) * outer.seconds + outer.final_seconds
     elif overlap:
-        spread = between * max(outer.followed, (k - 1) * inner.followed) + (k - 2) * inner.followed + inner.alone
+        allgather = (
+            between_groups * max(outer.seconds, (k - 1) * inner.seconds) + (k - 2) * inner.seconds + inner.final_seconds
+        )
     else:
-        spread = between * outer.followed + (inside - 1) * inner.followed + inner.alone
+        allgather = between_groups * outer.seconds + (within_groups - 1) * inner.seconds + inner.final_seconds
     if collective == "allgather":
-        return spread
+        return allgather
     if as_printed:
-        return spread + (p - 1) * inner.combining(1, pipelined)
-    # Corrected allreduce: p - 1 combining rounds precede the allgather, so each of them is followed by a message.
-    t_outer = outer.followed + outer.combining(1, pipelined)
-    t_inner = inner.followed + inner.combining(1, pipelined)
+        return allgather + (p - 1) * inner.combining(1, pipelined)
+    # corrected allreduce: p - 1 combining rounds precede the allgather, so none of them is the last
+    t_outer = outer.seconds + outer.combining(1, pipelined)
+    t_inner = inner.seconds + inner.combining(1, pipelined)
     if overlap:
-        return between * max(t_outer, (k - 1) * t_inner) + (k - 1) * t_inner + spread
-    return between * t_outer + inside * t_inner + spread
+        return between_groups * max(t_outer, (k - 1) * t_inner) + (k - 1) * t_inner + allgather
+    return between_groups * t_outer + within_groups * t_inner + allgather
 
 
 def recmult(
@@ -156,29 +162,28 @@ def recmult(
     as_printed: bool = False,
     gap: bool = True,
 ) -> float:
-    """Return the time of recursive multiplying (section III.B) on p ranks by radix k, or by these radices, round by
-    round.
+    """Return the time of recursive multiplying (section III.B) on p ranks by radix k, or by one radix per round.
 
-    m: bytes of a block (allgather; a round sends as many blocks as the product of the radices before it) or of the
-    vector (allreduce; every round sends it whole). T = T_final + sum of T_i(r) over the rounds before the last.
-    `figures`: of all rounds, or one for each. The permuted variant takes as long, plus its permutation. O(rounds).
+    `m`: for allgather the bytes of a block; a round sends as many blocks as the product of the radices before it. For
+    allreduce the bytes of the vector, which every round sends as a whole. `figures`: for all rounds, or one per round.
+    T = T_final + sum of T_i(r) over the rounds before the last. The permuted variant takes as long, plus the
+    permutation. O(rounds).
 
-    Allreduce: the paper charges m gamma per round; k - 1 vectors arrive and are combined, so here it is (k-1) m gamma.
+    Allreduce: the paper charges m gamma per round. As k - 1 vectors arrive and are combined, it is (k-1) m gamma here.
     """
     _check_arguments(p, m, collective)
     radices = _parse_radices(p, k)
-    several = list(figures) if isinstance(figures, Sequence) else [figures] * len(radices)
-    if len(several) != len(radices):
-        raise Invalid(f"figures: {len(several)} for {len(radices)} rounds; give one for each, or one for all")
+    by_round = list(figures) if isinstance(figures, Sequence) else [figures] * len(radices)
+    if len(by_round) != len(radices):
+        raise Invalid(f"figures: {len(by_round)} for {len(radices)} rounds; give one for each, or one for all")
     total, size = 0.0, float(m)
-    for number, (radix, own) in enumerate(zip(radices, several, strict=True)):
-        # Allgather: the message grows by the radix each round; allreduce: the vector keeps its size.
-        turn = _Round(size, figures_at(own, size), gap)
-        total += turn.alone if number == len(radices) - 1 else turn.followed
+    for number, (radix, round_figures) in enumerate(zip(radices, by_round, strict=True)):
+        current = _Round(size, figures_at(round_figures, size), gap)
+        total += current.final_seconds if number == len(radices) - 1 else current.seconds
         if collective == "allreduce":
-            total += turn.combining(1 if as_printed else radix - 1, pipelined)
+            total += current.combining(1 if as_printed else radix - 1, pipelined)
         else:
-            size *= radix
+            size *= radix  # the message grows by the radix in each round
     return total
 
 

@@ -1,15 +1,15 @@
 """The event queue of the LogGP simulators: the earliest event first, and among equal times the one put in first.
 
-Schedules are regular, and many events share a moment. Events put in one after another for the same moment form one
-*entry*, a list, of a heap with four children per node. Every message has at most one pending event, so the lists are
-threaded through one array. Everything is in two arrays, `heap` and `lists`, because a call of a compiled function costs
-by the number of arrays it is passed.
+Schedules are regular, so many events have the same time. Events put in one after another for the same time form one
+*entry* of a heap: a list of messages. In the heap each entry has four children. Every message has at most one event in
+the queue, so all lists are linked through one array, "message -> the next". Everything is in two arrays, `heap` and
+`lists`, as the cost of a call of a compiled function grows with the number of arrays that are passed.
 
 Example: events (1.0, message 4), (1.0, message 2), (0.5, message 3) are two entries; they come out as 3, 4, 2.
 
-`heap`: the times of entries that may still grow, the current moment, then the heap's times. `lists`: counters, those
-entries, then the heap's (sequence << BITS | entry), and per entry its first and last message, per message the next, and
-entries to use again. With room for R events, by index:
+`heap` has the times of the entries that may still grow, the current time, then the times of the heap. `lists` has
+counters, the entries that may still grow, then the heap's keys (sequence << BITS | entry); per entry its first and its
+last message; per message the next; and entries to use again. With room for R events, by index:
 
 | heap                    | lists                                                                                    |
 |-------------------------|------------------------------------------------------------------------------------------|
@@ -19,8 +19,8 @@ entries to use again. With room for R events, by index:
 | at place i of the heap  | WHATS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;   |
 |                         | + 4 R..: entries to use again                                                            |
 
-An entry grows while it is among the last RECENT that were begun; a later event of that moment begins another one, which
-has a higher sequence number and so comes after it.
+An entry may grow while it is among the last RECENT entries that were made. A later event of the same time makes another
+entry, which has a higher sequence number and so comes after it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from antiphon.core.columns import Floats, Longs
 from antiphon.cost.loggp.compiled import compiled
 
 RECENT = 4  # entries that may still grow
-BITS = 26  # low bits of a key for the entry's number; its sequence number is above them
+BITS = 26  # low bits of a key that hold the entry; its sequence number is above them
+# indices into `lists`, and below into `heap`
 ENTRIES, SPARE, FRESH, SEQUENCE, OLDEST, NOW, ROOM, GROWING, WHATS = 0, 1, 2, 3, 4, 5, 6, 8, 16
 MOMENT, TIMES = 4, 8
 
 
 def new_queue(messages: int) -> tuple[Floats, Longs]:
-    """Allocate a queue for one event of each of that many messages; memory is touched only as it fills.
+    """Allocate a queue for one event of each of this many messages; memory is touched only as it fills.
 
-    Messages 4 and 2 have an event at moment 1, put in in this order, and 3 one before:
+    Messages 4 and 2 have an event at time 1, put in in this order, and 3 has one at 0.5:
 
     >>> heap, lists = new_queue(5)
     >>> for time, message in ((1.0, 4), (1.0, 2), (0.5, 3)):
@@ -67,7 +68,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     room = lists[ROOM]
     first, last, following = WHATS + room, WHATS + 2 * room, WHATS + 3 * room
     lists[following + message] = -1
-    for i in range(RECENT):  # an entry of that moment, with messages left or none: at its end
+    for i in range(RECENT):  # an entry of that time may still grow, even if all its messages were taken: append to it
         if heap[i] == time:
             entry = lists[GROWING + i]
             if lists[first + entry] < 0:
@@ -76,7 +77,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
                 lists[following + lists[last + entry]] = message
             lists[last + entry] = message
             return
-    # A new entry, preferably one to use again; it is the youngest of those that may grow.
+    # make a new entry; it replaces the oldest of those that may grow
     if lists[SPARE]:
         lists[SPARE] -= 1
         entry = lists[WHATS + 4 * room + lists[SPARE]]
@@ -93,21 +94,21 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     lists[SEQUENCE] += 1
     at = lists[ENTRIES]
     lists[ENTRIES] += 1
-    # Sift up from the last place: parents later than the new entry move down. Ties go by sequence number.
+    # sift up from the last index: parents later than the new entry move down; equal times go by sequence number
     while at > 0:
-        up = (at - 1) >> 2
-        if heap[TIMES + up] < time or (heap[TIMES + up] == time and lists[WHATS + up] < key):
+        parent = (at - 1) >> 2
+        if heap[TIMES + parent] < time or (heap[TIMES + parent] == time and lists[WHATS + parent] < key):
             break
-        heap[TIMES + at] = heap[TIMES + up]
-        lists[WHATS + at] = lists[WHATS + up]
-        at = up
+        heap[TIMES + at] = heap[TIMES + parent]
+        lists[WHATS + at] = lists[WHATS + parent]
+        at = parent
     heap[TIMES + at] = time
     lists[WHATS + at] = key
 
 
 @compiled
 def take(heap: Floats, lists: Longs) -> tuple[float, int]:
-    """Remove the next event and return its time and its message; -1 where the queue is empty."""
+    """Remove the next event and return its time and its message; -1 if the queue is empty."""
     room = lists[ROOM]
     first, following = WHATS + room, WHATS + 3 * room
     entry = lists[NOW]
@@ -144,7 +145,7 @@ def _remove_first(heap: Floats, lists: Longs) -> None:
         if best >= count:
             break
         best_time, best_key = heap[TIMES + best], lists[WHATS + best]
-        # Four children per node: fewer levels and cache misses than a binary heap.
+        # four children per entry: fewer levels and cache misses than in a binary heap
         for child in range(best + 1, min(best + 4, count)):
             if heap[TIMES + child] < best_time or (
                 heap[TIMES + child] == best_time and lists[WHATS + child] < best_key

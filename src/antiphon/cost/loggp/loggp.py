@@ -1,4 +1,4 @@
-"""LogGP with contention: a discrete-event simulation of messages, their overheads, gaps, ports and network cards
+"""The cost model `loggp`: LogGP with contention, a discrete-event simulation of messages, ports and network cards
 (NICs).
 
 Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
@@ -6,7 +6,8 @@ Communication", sections III and IV. docs/models/loggp.md specifies the simulati
 options (options.py), prepares the messages (work.py) and returns a `Simulation` (run.py), a function from nbytes to a
 prediction. `simulate_graph` does the same for a graph of messages read from a file.
 
-Example: one message of b bytes alone takes o_s + G (b - 1) + L + o_r.
+LogGP's parameters: L latency, o_s and o_r overheads of sender and receiver per message, g least time between two
+messages of a rank, G seconds per byte. Example: one message of b bytes takes o_s + G (b - 1) + L + o_r.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost.loggp.options import options_of
-from antiphon.cost.pieces import within_pieces
+from antiphon.cost.pieces import limit_pieces
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.errors import Invalid, quote
@@ -33,33 +34,46 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     node_radix: int | str | None = None, local: str = "off", cpu: str | None = None, eager: int | str | None = None,
     meaning: str = "ports",
 ) -> Predictor:  # fmt: skip
-    """Simulate messages with LogGP's costs and limited ports and network cards.
+    """Prepare the simulation of a schedule with LogGP's costs and limited ports and network cards.
 
-    Every message pays o_s, waits for a port of its rank (with a gap g after the previous message), crosses its node's
-    NIC if it leaves the node, takes G for every byte but the first, then L, a port of the receiver, o_r, and gamma for
+    Every message pays o_s, waits for a port of its rank (at least g after the previous message), crosses the NIC of its
+    host if it leaves the host, takes G for every byte but the first, then L, a port of the receiver, o_r, and gamma for
     every byte that is combined.
 
-    - `fidelity`: "packet": between nodes messages are cut into packets that take turns on NICs; "message": every
-      message is one piece there.
-    - `order`: what a message waits for (docs/program.md): "rounds": everything that its rank sent and received in
-      earlier rounds, as in programs of blocking calls; "streams": the same, separately on each level of the hierarchy,
-      plus the data; "data": only the versions that it reads.
-    - `sent`: a message that a rank sent in an earlier round counts when it is "received", or when its last byte has
-      "left".
-    - `contention`: "off" ignores ports and NICs.
-    - `device_radix`, `node_radix`: override the profile's; "none" for no limit.
-    - `local`: "on": for runtimes that perform the local work which the schedule declares (PICCL's permutations), at the
-      end, at the profile's memory bandwidth; ours do not.
-    - `cpu`: "overlap": overheads of several messages overlap; "shared": a rank has one processor, busy o_s with each
-      message it sends, and o_r and the transfer of all bytes with each message it receives.
-    - `eager`: with cpu=shared, the size in bytes up to which a message has left once o_s is over; a longer one has left
-      when the receiver begins to take it.
-    - `meaning`: "loggops" stands for cpu=shared, sent=left, device_radix=1 and node_radix=none.
+    Parameters
+    ----------
+    fidelity
+        "message": every message is sent as a whole. "packet": between hosts messages are divided into packets that take
+        turns on NICs.
+    order
+        What a message waits for (docs/program.md). "rounds": everything that its rank sent and received in earlier
+        steps, as in programs of blocking calls. "streams": the same, separately on each level of the profile, and the
+        data. "data": only the data that it reads.
+    sent
+        When a message that a rank sent in an earlier step counts: when it is "received", or when its last byte has
+        "left".
+    contention
+        "off" ignores ports and NICs.
+    device_radix, node_radix
+        Number of ports of a rank, and of NICs of a host, instead of the profile's; "none" for no limit.
+    local
+        "on" adds the time of the local work that the schedule declares (PICCL's permutations), at the end, at the
+        profile's memory bandwidth. For runtimes that perform it; ours do not.
+    cpu
+        "overlap": overheads of several messages overlap. "shared": a rank has one processor, which is busy for o_s with
+        each message that it sends, and for o_r and the transfer of all bytes with each message that it receives.
+    eager
+        With cpu=shared: messages up to this size in bytes have left once o_s is over; longer ones have left when the
+        receiver begins to take them.
+    meaning
+        "loggops" stands for cpu=shared, sent=left, device_radix=1 and node_radix=none.
 
-    Without figures in the profile ("loggp") they come from the topology: L and G from each route, no overheads, one
-    port; and as that ignores links that several ranks share, no time is below what the busiest link takes.
+    Notes
+    -----
+    If the profile has no "loggp" parameters, they are derived from the topology: L and G from each route, no overheads,
+    one port. As that ignores that ranks share links, the prediction is then at least the time of the busiest link.
 
-    Prepared in O(rows); a size costs O(messages log(messages in progress)), for packets O(packets ...).
+    Prepared in O(rows); a size costs O(messages log(messages in progress)), or as much for packets.
     """
     refuse_joints(schedule, "model loggp", "models alpha-beta, critical-path and flows price it")
     loaded_profile = as_profile(profile)
@@ -70,9 +84,9 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 
-    reduced, note = within_pieces(schedule)
+    limited, note = limit_pieces(schedule)
     profiled_topology = loaded_profile.on(topology)
-    work = work_of(expand(reduced), profiled_topology, loaded_profile.loggp, order, options.sent)
+    work = work_of(expand(limited), profiled_topology, loaded_profile.loggp, order, options.sent)
     return Simulation(
         profiled_topology, loaded_profile, work, options, note, _local_work(schedule, loaded_profile, local)
     )
@@ -95,7 +109,7 @@ def simulate_graph(  # noqa: PLR0913
     contention: str = "on", device_radix: int | str | None = None, node_radix: int | str | None = None,
     cpu: str | None = None, sent: str | None = None, eager: int | str | None = None, meaning: str = "ports",
 ) -> Predictor:  # fmt: skip
-    """Prepare a graph of messages read from a file. Its sizes are in bytes: call the predictor with 1."""
+    """Prepare a graph of messages read from a file. Its sizes are in bytes: call the predictor with nbytes = 1."""
     loaded_profile = as_profile(profile)
     if loaded_profile.loggp is None:
         raise Invalid(

@@ -1,7 +1,7 @@
-"""Resolve the options of model loggp: limits, who pays overheads, when a send is over.
+"""Resolve the options of model loggp: limits on ports and NICs, how overheads overlap, when a message has left.
 
 Explicit options override those that `meaning` implies, which override the profile's. Example: meaning="loggops" with
-device_radix=2 gives one processor per rank, sends over when left, 2 ports and no limit on network cards.
+device_radix=2 gives one processor per rank, sent=left, 2 ports and no limit on network cards.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import parse_size
 
-FIDELITIES = ("message", "packet")  # option `fidelity`: what is simulated one by one
-CPUS = ("overlap", "shared")  # option `cpu`: overheads overlap, or share a processor
+FIDELITIES = ("message", "packet")  # option `fidelity`: messages are sent as a whole, or in packets
+CPUS = ("overlap", "shared")  # option `cpu`: overheads of messages overlap, or share a processor
 SENT = (RECEIVED, LEFT)
-# Option `meaning`: a name for several other options
+# option `meaning`: a name for the values of several other options
 MEANINGS: dict[str, dict[str, int | str | None]] = {
     "ports": {"cpu": "overlap", "sent": RECEIVED},
     "loggops": {"cpu": "shared", "sent": LEFT, "device_radix": 1, "node_radix": "none"},
@@ -27,14 +27,13 @@ MEANINGS: dict[str, dict[str, int | str | None]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Resolved options. `packets`: fidelity=packet; `processors`: cpu=shared; `sent`: when a sent message counts for
-    its rank's rounds; `eager`: bytes up to which a send is over before the receiver takes the message."""
+    """Resolved options."""
 
-    limits: LogGP
-    packets: bool = False
-    processors: bool = False
-    sent: str = RECEIVED
-    eager: float = float("inf")
+    limits: LogGP  # ports and NICs
+    packets: bool = False  # fidelity=packet
+    processors: bool = False  # cpu=shared
+    sent: str = RECEIVED  # when a message counts for the steps of its sender: received, or left
+    eager: float = float("inf")  # bytes up to which a message has left before the receiver takes it
 
 
 def options_of(
@@ -77,6 +76,7 @@ def _refuse_incompatible_options(options: Options, contention: str) -> None:
 
 
 def _one_of(name: str, value: object, choices: Sequence[str]) -> str:
+    """Return the value of an option; raise Invalid if it is none of the choices."""
     if value not in choices:
         *rest, last = choices
         raise Invalid(f"option {name} of model loggp: expected {', '.join(rest)} or {last}, got {quote(value)}")

@@ -4,13 +4,13 @@
     count_contributions  per condition, the number of messages that must happen before it is satisfied
     group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
     find_levels          per message the innermost place (socket, host, rack) that both ends share
-    at_once              bound the messages that are in progress at the same time, so that limits may be left out
+    max_simultaneous     bound the messages that are in progress at the same time, so that limits need not be simulated
     simulate_free        replace the event loop if nothing queues
 
 Example: messages 0 and 1 need condition 1, message 2 needs condition 0. Counting sort: pointers [0, 1, 3], messages
 [2, 0, 1].
 
-Long results are passed in as `out`: NumPy asks the system for large pages, Numba does not.
+Arrays for long results are passed in as `out`, as NumPy allocates large pages and Numba does not.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from antiphon.cost.loggp.state import Cost
 def number_classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: Ints) -> tuple[Longs, int]:
     """Number the distinct (weight, combined, level) and write each message's number into `out`.
 
-    Returns the distinct triples and their count, which is above `max_kinds` where they are too many for a linear
-    search. A `weight` of one entry holds for all messages. O(messages * max_kinds), mostly O(messages).
+    Return the distinct triples and their count, which is above `max_kinds` if they are too many for a linear search. A
+    `weight` of one element holds for all messages. O(messages * max_kinds), mostly O(messages).
 
     Four messages of one weight, 6; the second and third are combined:
 
     >>> combined, level = np.array([0, 6, 6, 0]), np.array([1, 1, 1, 1], np.int32)
-    >>> klass = np.empty(4, np.int32)
-    >>> kinds, count = number_classes(np.array([6]), combined, level, 64, klass)
-    >>> klass.tolist(), kinds[:count].tolist()
+    >>> cost_class = np.empty(4, np.int32)
+    >>> kinds, count = number_classes(np.array([6]), combined, level, 64, cost_class)
+    >>> cost_class.tolist(), kinds[:count].tolist()
     ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
     """
     kinds = np.empty((max_kinds, 3), np.int64)
@@ -61,8 +61,8 @@ def count_contributions(done: Ints, after_sent: Ints, before: Ints) -> tuple[Int
     """Return the number of events that each condition waits for (contributing messages and its predecessor), and
     its successor or -1.
 
-    In the rounds of `core.example.star` messages give to conditions 0, 0, 1, 2 and to 3, 3, 4, 5, which are after
-    those:
+    With order "rounds" the messages of `core.example.star` contribute to conditions 0, 0, 1, 2, and to 3, 3, 4, 5,
+    which come after those:
 
     >>> done, after_sent = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
     >>> [column.tolist() for column in count_contributions(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
@@ -106,11 +106,11 @@ def group_by_condition(needs: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 @compiled
-def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[int, int]:
-    """Bound the messages that a rank can send, or receive, at once, and those between a node and other nodes.
+def max_simultaneous(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[int, int]:
+    """Bound the messages that a rank can send, or receive, at once, and those between a node (host) and other nodes.
 
-    For schedules in rounds, where a rank goes on only when a round is received: then only one round of a rank's sends
-    is in progress, and one message from each source of a receiver. Returns `limit` + 1 if the count is higher or
+    For order "rounds", in which a rank goes on only when it has received all of a step. So only one step of a rank's
+    sends is in progress, and one message from each sender to a receiver. Return `limit` + 1 if the count is higher or
     unknown. Messages are sorted by step. O(messages * limit).
 
     Ranks 0 and 1 are a node, 2 and 3 another. In step 0 rank 0 sends to 1 and to 2, in step 1 rank 2 to 1 and 3 to 1.
@@ -118,15 +118,17 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
 
     >>> step, src = np.array([0, 0, 1, 1], np.int32), np.array([0, 0, 2, 3], np.int32)
     >>> dst, node = np.array([1, 2, 1, 1], np.int32), np.array([0, 0, 1, 1])
-    >>> print(*at_once(step, src, dst, node, 4), *at_once(step, src, dst, node, 2))
+    >>> print(*max_simultaneous(step, src, dst, node, 4), *max_simultaneous(step, src, dst, node, 2))
     3 2 3 3
     """
     ranks, nodes, unknown = len(node), int(node.max()) + 1, limit + 1
     sources, source_count = np.empty((ranks, limit), np.int32), np.zeros(ranks, np.int32)
-    # rank -> the step it last sent in, its messages then, those of them to other nodes, the maximum of these
+    # rank -> the step in which it last sent, its messages in that step, those of them to other nodes, the maximum of
+    # these
     when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
-    rank_most, leaves_most, comes = 0, np.zeros(ranks, np.int32), np.zeros(nodes + 1, np.int32)
-    # node -> the sources in other nodes of all its ranks: the maximum number of messages that come in at once
+    rank_most, leaves_most = 0, np.zeros(ranks, np.int32)
+    # node -> the senders in other nodes to all its ranks: as many messages can arrive at once
+    comes = np.zeros(nodes + 1, np.int32)
     for m in range(len(src)):
         a, b = src[m], dst[m]
         crosses = node[a] != node[b]
@@ -135,7 +137,7 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
         sends[a] += 1
         leaves[a] += crosses
         leaves_most[a] = max(leaves_most[a], leaves[a])
-        i = 0  # where a is among the sources of b
+        i = 0  # position of a among the senders to b
         while i < source_count[b] and sources[b, i] != a:
             i += 1
         again = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
@@ -146,8 +148,8 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
             source_count[b] += 1
             comes[node[b]] += crosses  # for ranks in no node (-1) the last entry, which is not used
         rank_most = max(rank_most, sends[a], source_count[b])
-    node_most, goes = 0, np.zeros(nodes + 1, np.int32)
-    for a in range(ranks):  # node -> the sum of its ranks' maxima
+    node_most, goes = 0, np.zeros(nodes + 1, np.int32)  # goes: node -> the sum of its ranks' maxima
+    for a in range(ranks):
         goes[node[a]] += leaves_most[a]
     for n in range(nodes):
         node_most = max(node_most, goes[n], comes[n])
@@ -156,7 +158,9 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) -> tuple[
 
 @compiled
 def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
-    """Write into `out` per message the innermost level whose place both ends share (group[level, rank], -1: none).
+    """Write into `out` per message the innermost level whose place both ends share.
+
+    group[level, rank]: the number of the rank's place at this level, -1 if none.
 
     Ranks 0 and 1 are in one host and 2 in another; the second level is for all:
 
@@ -175,31 +179,32 @@ def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
 
 @compiled
 def simulate_free(
-    klass: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, latest: Floats
+    cost_class: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, latest: Floats
 ) -> tuple[float, int]:  # fmt: skip
-    """Return the time at which all is done, and the message done last, if nothing queues; messages are sorted by step.
+    """Return the time at which all is done, and the message done last, if no message queues.
 
-    Then one pass in the order of steps computes what the event loop would: sums are taken in the order of its events,
-    so that they are equal to the last bit. Every message waits for one condition and contributes to two, as in rounds
+    One pass in the order of steps computes what the event loop would. Times are added in the same order, so that they
+    are equal to the last bit. Every message waits for one condition and contributes to two, as with order "rounds"
     (`antiphon.core.messages`). O(messages).
 
-    `klass`: m -> its class; `needs`: m -> the condition that it waits for, -1: none; gives[2 * m : 2 * m + 2]: those
-    that it contributes to; `before`: c -> the condition before it, -1: none; `latest`: c -> the latest contribution to
-    it, zeros at first. What a message needs is of earlier steps, so `latest` is final by then.
+    Messages m are sorted by step. `cost_class`: m -> its class. `needs`: m -> the condition that it waits for, -1 if
+    none. gives[2 * m : 2 * m + 2]: the conditions that m contributes to. `before`: condition -> the one before it, -1
+    if none. `latest`: condition -> the latest contribution to it, zeros at first. A message needs only contributions of
+    earlier steps, so `latest` is final when it is read.
 
-    The rounds of `core.example.star`, with o_s = o_r = 1 s, L = 2 s, G (b - 1) = 3 s, and 1 s to combine: messages 0
-    and 1 are done at 8, and those that wait for the round of rank 0 7 s later:
+    Messages of `core.example.star`, with o_s = o_r = 1 s, L = 2 s, G (b - 1) = 3 s, and 1 s to combine: messages 0
+    and 1 are done at 8, and those that wait for them 7 s later:
 
     >>> gives, before = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.array([-1, -1, -1, 0, 1, 2], np.int32)
     >>> cost = Cost(*np.array([[2, 2], [1, 1], [1, 1], [1, 1], [3, 3], [4, 4], [1, 0]], np.float64))
-    >>> klass, needs = np.array([0, 0, 1, 1], np.int32), np.array([-1, -1, 0, 0], np.int32)
-    >>> print(*simulate_free(klass, cost, needs, gives, before, np.zeros(6)))
+    >>> cost_class, needs = np.array([0, 0, 1, 1], np.int32), np.array([-1, -1, 0, 0], np.int32)
+    >>> print(*simulate_free(cost_class, cost, needs, gives, before, np.zeros(6)))
     15.0 2
     """
     latency, send, receive, _, flight, _, work = cost
     last, last_message = 0.0, -1
-    for m in range(len(klass)):
-        need, k = needs[m], klass[m]
+    for m in range(len(cost_class)):
+        need, k = needs[m], cost_class[m]
         ready = latest[need] if need >= 0 else 0.0
         done = ready + send[k] + latency[k] + flight[k] + receive[k] + work[k]
         if done > last:

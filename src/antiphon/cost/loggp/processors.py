@@ -1,6 +1,6 @@
 """The event loop of the LogGP simulator in which a rank has one processor (`cpu=shared`, as in LogGOPSim). Compiled.
 
-In `event_loop` the overheads of several messages overlap, and bytes come in independently of what the rank does. Here
+In `event_loop` the overheads of several messages overlap, and bytes arrive independently of what the rank does. Here
 every rank has one processor, which does one operation at a time:
 
     operation   the processor is busy for        and before it begins it needs
@@ -8,16 +8,16 @@ every rank has one processor, which does one operation at a time:
     TAKING      G (b - 1) + o_r                  the processor and a port to receive, L after the sending
     COMBINING   gamma times the bytes            the processor
 
-Operations of each kind queue in a *line* per rank. Of the heads of lines that could begin at a moment, the one that was
-enqueued first does. That is why this is a loop of its own: its events are ordered by *turns*, numbers which an
-operation keeps when it is put back for a later moment, where `event_loop` orders by when an event was put in (`heap`,
-which is faster but forgets how long an event has been waiting); and processing an event has nothing in common with a
-stage there. Both loops share the bookkeeping of dependencies (`freed_by`), the classes of cost and the log.
-docs/models/loggp.md specifies the model; the example is that of `event_loop`.
+Operations of each kind queue in a *line* per rank. Of the first operations of the lines that could begin at a time, the
+one that was enqueued first begins. This needs a loop of its own: events are ordered by *turns*, numbers that an
+operation keeps when it is put back for a later time. `event_loop` orders events of the same time by when they were put
+in (`heap`), which is faster, but forgets how long an event has been waiting. Both loops share the bookkeeping of
+dependencies (`contribute`), the classes of cost and the log. docs/models/loggp.md specifies the model; the example is
+that of `event_loop`.
 
-The queue is a heap with four children per node, in two arrays: the event at place i has its moment at times[i], and
-turn << BITS | number at turns[1 + i]; turns[0] is the number of events. The children of place i are 4 i + 1 to 4 i + 4,
-and none is earlier than it.
+The queue is a heap in which each entry has four children, in two arrays: the entry at index i has its time at times[i],
+and turn << BITS | operation at turns[1 + i]; turns[0] is the number of entries. The children of index i are 4 i + 1 to
+4 i + 4, and none is earlier than it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.cost.loggp.compiled import compiled
 from antiphon.cost.loggp.state import (
-    FAR,
+    FAR_PAST,
     PROCESSOR,
     RECEIVE_PORT,
     SEND_PORT,
@@ -35,28 +35,28 @@ from antiphon.cost.loggp.state import (
     Graph,
     Log,
     Room,
+    contribute,
     find_earliest,
-    freed_by,
-    new_room,
+    new_workspace,
     record_blame,
 )
 
-SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line for each
-BITS = 31  # low bits of a key for the event's number; the turn is above them
+SENDING, TAKING, COMBINING = 0, 1, 2  # kinds of operations; each rank has a line for each
+BITS = 31  # low bits of a key that hold the operation's number; the turn is above them
 
 
 def simulate_processors(
     graph: Graph, cost: Cost, eager: Bools, ranks: int, ports: int, log: Log
 ) -> tuple[float, int, int]:
-    """Return the time at which all is done, the message done last, and the number done.
+    """Return the time at which all is done, the message done last, and the number of messages done.
 
-    `ports`: per rank and direction, 0 for no limit; `eager`: by class, whether a send is over before the receiver takes
-    it. At the start all operations are enqueued rank by rank. O(M log(messages in progress)).
+    `ports`: number per rank and direction, 0 for no limit. `eager`: by class, whether a message counts as left before
+    the receiver takes it. At the start all operations are enqueued rank by rank. O(M log(messages in progress)).
 
     The example of `event_loop` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one processor
-    per rank. Message 1 is rank 1's, so it is enqueued before 0: rank 0 takes it in from 3 to 7, then 0, which was
-    enqueued before the combining of 1, from 7 to 11; 1 and 0 are combined at 12 and 13. Rank 0 then begins to send at
-    13 and, as its port is busy for G (b - 1) and g, at 17:
+    per rank. Message 1 is sent by rank 1, so it is enqueued before message 0, which rank 2 sends. Rank 0 takes 1 in
+    from 3 to 7. Then it takes 0 in from 7 to 11, as that was enqueued before the combining of 1. 1 and 0 are combined
+    at 12 and 13. Rank 0 then begins to send at 13 and, as its port is busy for G (b - 1) and g, at 17:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.cost.figures import Level, LogGP
@@ -69,11 +69,11 @@ def simulate_processors(
     >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
     ([1.0, 1.0, 14.0, 18.0], [10.0, 6.0, 19.0, 23.0], [13.0, 12.0, 20.0, 24.0])
     """
-    room = new_room(graph, 0, 0)
-    begin = np.flatnonzero(graph.needed == 0)
-    begin = begin[np.argsort(graph.src[begin], kind="stable")]
+    workspace = new_workspace(graph, 0, 0)
+    first_messages = np.flatnonzero(graph.needed == 0)
+    first_messages = first_messages[np.argsort(graph.src[first_messages], kind="stable")]
     last, message, done = _simulate_queue(
-        *new_turns(2 * len(graph.src)), begin, room, graph, cost, eager, ranks,
+        *new_turns(2 * len(graph.src)), first_messages, workspace, graph, cost, eager, ranks,
         ports, log,
     )  # fmt: skip
     return last, message, done
@@ -81,61 +81,63 @@ def simulate_processors(
 
 @compiled
 def _simulate_queue(  # noqa: PLR0913, PLR0917
-    times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
+    times: Floats, turns: Longs, first_messages: Longs, workspace: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """Run `simulate_processors` in a workspace that is used up; the log is filled if there is one.
+    """Run `simulate_processors` in a workspace that cannot be used again; the log is filled if there is one.
 
-    `times`, `turns`: an empty queue; `begin`: the messages that wait for nothing, in the order of turns.
+    `times`, `turns`: an empty queue. `first_messages`: the messages that wait for nothing, in the order of turns.
 
-    Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining. An
-    operation gets a turn when it is enqueued, and enters the queue for the moment from which it may begin. Taken out,
-    it joins its line, or, if it is first there, goes back in for when processor and port are free, with the same turn;
-    then it begins. So an operation is in the queue until it joins its line, and again at the head of its line: those
-    behind it cannot begin before it does. Everything that the beginning causes is known at once: it is one event.
+    Operation m is the sending of message m. Operation count + m is what its receiver does: taking in, then combining.
+    An operation gets a turn when it is enqueued, with the time from which it may begin. When it is taken out, it joins
+    its line; if it is the first there, it is put back for the time when processor and port are idle, with the same
+    turn, and then it begins. So an operation is in the queue until it joins its line, and again once it is first in its
+    line: those behind it cannot begin before it. All consequences of its beginning are known then, so it is one event.
     """
-    src, dst, klass = graph.src, graph.dst, graph.klass
-    give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
+    src, dst, cost_class = graph.src, graph.dst, graph.cost_class
+    on_done_ptr, on_done, on_left_ptr, on_left = graph.on_done_ptr, graph.on_done, graph.on_left_ptr, graph.on_left
     latency, send, receive, gap, flight, _, work = cost
-    count, record, tells_early = len(src), len(log.ready) > 0, len(early_ptr) > 0
+    count, record, reports_left = len(src), len(log.ready) > 0, len(on_left_ptr) > 0
     turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, once it is enqueued
     taken_in = np.zeros(count, np.bool_)  # m -> it was taken in; combining remains
-    ready, freed = room.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
-    who = np.full(len(room.waits) if record else 0, -1, np.int32)  # c -> who gave to it last
+    ready, made_ready = workspace.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
+    # c -> the message that contributed last
+    last_contributor = np.full(len(workspace.waits) if record else 0, -1, np.int32)
     # 3 * rank + kind: the first and the last in each line, -1: it is empty; operation -> the next in line
     head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
-    behind = np.full(2 * count, -1, np.int64)
-    # rank -> when its processor is free, and whom it served last; (kind * ranks + rank) * ports + i: port i, likewise
-    processor, served = np.zeros(ranks), np.full(ranks, -1, np.int32)
-    clear, user = np.full(2 * ranks * ports, FAR), np.full(2 * ranks * ports, -1, np.int32)
-    last, last_message, finished, now, turned = 0.0, -1, 0, 0.0, 0
-    for m in begin:
+    next_in_line = np.full(2 * count, -1, np.int64)
+    # rank -> when its processor is idle, and the message that it served last; the same for port i of a rank, at index
+    # (kind * ranks + rank) * ports + i
+    processor_idle_from, last_served = np.zeros(ranks), np.full(ranks, -1, np.int32)
+    idle_from, last_user = np.full(2 * ranks * ports, FAR_PAST), np.full(2 * ranks * ports, -1, np.int32)
+    last, last_message, finished, now, turn_count = 0.0, -1, 0, 0.0, 0
+    for m in first_messages:
         taken_in[m] = src[m] == dst[m]
         operation = count + m if taken_in[m] else m
-        turn[operation] = turned << BITS | operation
+        turn[operation] = turn_count << BITS | operation
         push_event(times, turns, 0.0, turn[operation])
-        turned += 1
+        turn_count += 1
     while turns[0]:
         now, entry = pop_event(times, turns)
         operation = entry & ((1 << BITS) - 1)
-        # ---- the first of its line begins when the processor and the port that it needs are free ----
+        # ---- an operation that is first in its line begins when the processor and the port that it needs are idle ----
         m = operation if operation < count else operation - count
         kind = SENDING if operation < count else COMBINING if taken_in[m] else TAKING
         rank = src[m] if kind == SENDING else dst[m]
         line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports
         uses_port = ports > 0 and kind != COMBINING
         if head[line] >= 0 and head[line] != operation:  # behind others
-            behind[tail[line]] = operation
+            next_in_line[tail[line]] = operation
             tail[line] = operation
             continue
-        port, free = find_earliest(clear, first_port, ports) if uses_port else (0, FAR)
-        if max(processor[rank], free) > now:  # first in line, too early
+        port, free = find_earliest(idle_from, first_port, ports) if uses_port else (0, FAR_PAST)
+        if max(processor_idle_from[rank], free) > now:  # first in line, too early
             head[line] = operation
-            if behind[operation] < 0:
+            if next_in_line[operation] < 0:
                 tail[line] = operation
-            push_event(times, turns, max(processor[rank], free), entry)
+            push_event(times, turns, max(processor_idle_from[rank], free), entry)
             continue
-        k, inside = klass[m], src[m] == dst[m]
+        k, inside = cost_class[m], src[m] == dst[m]
         if record:  # how long it waited since it could have begun
             if kind == SENDING or inside:
                 waited = now - ready[m]
@@ -143,51 +145,52 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 waited = now - (log.begin[m] + latency[k])
             else:
                 waited = now - (log.landed[m] + receive[k])
-            if free > processor[rank]:
-                record_blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, user[port], waited)
+            if free > processor_idle_from[rank]:
+                record_blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, last_user[port], waited)
             else:
-                record_blame(log, m, PROCESSOR, served[rank], waited)
-            served[rank] = m
+                record_blame(log, m, PROCESSOR, last_served[rank], waited)
+            last_served[rank] = m
             if uses_port:
-                user[port] = m
+                last_user[port] = m
             if kind != COMBINING or inside:
                 log.port[m] += waited
-        # ---- it begins: until when processor and port are busy; whether the send is over; whether it is done ----
-        lets_go, done, sent_time = False, False, now
+        # ---- it begins: find until when processor and port are busy, whether the message has left, whether it is done
+        # ----
+        has_left, done, sent_time = False, False, now
         if kind == SENDING:
-            processor[rank] = now + send[k]
-            lets_go, sent_time = eager[k], processor[rank]
+            processor_idle_from[rank] = now + send[k]
+            has_left, sent_time = eager[k], processor_idle_from[rank]
             # enqueue the taking in, for when the first byte has arrived
-            turn[count + m] = turned << BITS | (count + m)
-            push_event(times, turns, processor[rank] + latency[k], turn[count + m])
-            turned += 1
+            turn[count + m] = turn_count << BITS | (count + m)
+            push_event(times, turns, processor_idle_from[rank] + latency[k], turn[count + m])
+            turn_count += 1
             if record:
-                log.ready[m], log.begin[m] = ready[m], processor[rank]
+                log.ready[m], log.begin[m] = ready[m], processor_idle_from[rank]
         elif kind == TAKING:
-            processor[rank] = now + flight[k] + receive[k]
-            lets_go, done = not eager[k], work[k] == 0
+            processor_idle_from[rank] = now + flight[k] + receive[k]
+            has_left, done = not eager[k], work[k] == 0
             if record:
                 log.landed[m] = now + flight[k]
             if not done:
                 taken_in[m] = True
-                turn[operation] = turned << BITS | operation
-                push_event(times, turns, processor[rank], turn[operation])
-                turned += 1
+                turn[operation] = turn_count << BITS | operation
+                push_event(times, turns, processor_idle_from[rank], turn[operation])
+                turn_count += 1
         else:
-            processor[rank] = now + work[k]
-            lets_go, sent_time, done = inside, processor[rank], True
+            processor_idle_from[rank] = now + work[k]
+            has_left, sent_time, done = inside, processor_idle_from[rank], True
             if record and inside:
                 log.ready[m], log.begin[m], log.landed[m], log.combining[m] = ready[m], now, sent_time, work[k]
             elif record:
                 log.combining[m] = sent_time - (log.landed[m] + receive[k])
         if uses_port:
-            clear[port] = now + gap[k] + flight[k]
-        end_time = processor[rank]
+            idle_from[port] = now + gap[k] + flight[k]
+        end_time = processor_idle_from[rank]
         if head[line] == operation:  # the next in line is the first now
-            head[line] = behind[operation]
-            behind[operation] = -1
+            head[line] = next_in_line[operation]
+            next_in_line[operation] = -1
             if head[line] >= 0:
-                free = find_earliest(clear, first_port, ports)[1] if uses_port else FAR
+                free = find_earliest(idle_from, first_port, ports)[1] if uses_port else FAR_PAST
                 push_event(times, turns, max(end_time, free), turn[head[line]])
         if done:
             finished += 1
@@ -195,24 +198,38 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 last, last_message = end_time, m
             if record:
                 log.done[m] = end_time
-        # ---- give to the conditions of messages that wait for it to have left, then of those that wait until done ----
+        # ---- contribute to conditions that wait until the message has left, then to those that wait until it is done
+        # ----
         for side in range(2):
-            give_from, give_to, moment = 0, 0, end_time
-            if side == 0 and lets_go and tells_early:
-                give_from, give_to, moment = early_ptr[m], early_ptr[m + 1], sent_time
+            first_condition, end_condition, moment = 0, 0, end_time
+            if side == 0 and has_left and reports_left:
+                first_condition, end_condition, moment = on_left_ptr[m], on_left_ptr[m + 1], sent_time
             elif side == 1 and done:
-                if len(give_ptr):
-                    give_from, give_to = give_ptr[m], give_ptr[m + 1]
+                if len(on_done_ptr):
+                    first_condition, end_condition = on_done_ptr[m], on_done_ptr[m + 1]
                 else:
-                    give_from, give_to = 2 * m, 2 * m + 2
-            gives = early if side == 0 else give
-            for i in range(freed_by(room, graph, log, who, freed, gives, give_from, give_to, moment, m)):
-                other = freed[i]
+                    first_condition, end_condition = 2 * m, 2 * m + 2
+            conditions = on_left if side == 0 else on_done
+            for i in range(
+                contribute(
+                    workspace,
+                    graph,
+                    log,
+                    last_contributor,
+                    made_ready,
+                    conditions,
+                    first_condition,
+                    end_condition,
+                    moment,
+                    m,
+                )
+            ):
+                other = made_ready[i]
                 taken_in[other] = src[other] == dst[other]
                 operation = count + other if taken_in[other] else other
-                turn[operation] = turned << BITS | operation
+                turn[operation] = turn_count << BITS | operation
                 push_event(times, turns, ready[other], turn[operation])
-                turned += 1
+                turn_count += 1
     return last, last_message, finished
 
 
@@ -220,9 +237,9 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
 
 
 def new_turns(capacity: int) -> tuple[Floats, Longs]:
-    """Allocate a queue of `capacity` events: their times; and the number of events, then turn << BITS | number of each.
+    """Allocate a queue of `capacity` entries: their times; and their number, then turn << BITS | operation of each.
 
-    Event 7 has turn 1 and event 5 turn 2; 7 is put back for moment 4 after 5 was put in for it, and yet comes first:
+    Operation 7 has turn 1, operation 5 turn 2. 7 is put in for time 4 after 5, but comes out first:
 
     >>> times, turns = new_turns(2)
     >>> push_event(times, turns, 4.0, 2 << BITS | 5)
@@ -238,21 +255,21 @@ def new_turns(capacity: int) -> tuple[Floats, Longs]:
 
 @compiled
 def push_event(times: Floats, turns: Longs, time: float, entry: int) -> None:
-    """Insert an event (turn << BITS | number) at this time. O(log events)."""
+    """Insert an entry (turn << BITS | operation) at this time. O(log entries)."""
     at = turns[0]
     turns[0] += 1
     while at > 0:  # sift up: later events on the way from the last place to the top move down
-        up = (at - 1) >> 2
-        if times[up] < time or (times[up] == time and turns[1 + up] < entry):
+        parent = (at - 1) >> 2
+        if times[parent] < time or (times[parent] == time and turns[1 + parent] < entry):
             break
-        times[at], turns[1 + at] = times[up], turns[1 + up]
-        at = up
+        times[at], turns[1 + at] = times[parent], turns[1 + parent]
+        at = parent
     times[at], turns[1 + at] = time, entry
 
 
 @compiled
 def pop_event(times: Floats, turns: Longs) -> tuple[float, int]:
-    """Remove the next event and return its time and its turn << BITS | number. The queue must not be empty."""
+    """Remove the next entry and return its time and its turn << BITS | operation. The queue must not be empty."""
     now, first = times[0], turns[1]
     turns[0] -= 1
     count = turns[0]

@@ -1,12 +1,12 @@
 """State shared by the simulation loops (dependencies, costs per class, log), and small compiled functions on it.
 
-In arrays m is a message, k its class (messages of one class cost the same), c a condition. Moments and spans are in
-seconds, or in whole grains of 1e-15 s while a simulation runs. A message contributes to ("gives to") conditions when it
-is done or when its last byte has left; a message is ready when all conditions that it needs hold
-(core/messages/waits.py).
+In comments m is a message, k its class (messages of one class cost the same), c a condition; "m -> x" describes an
+array indexed by m. Times are in seconds, or in whole *grains* of 1e-15 s while a simulation runs. A message contributes
+to conditions when it is done, and to others when its last byte has left. A condition holds when all its contributions
+have happened; a message is ready when all conditions that it needs hold (core/messages/waits.py).
 
-Example: messages 0 and 1 give to condition 0, which messages 2 and 3 need: waits[0] = 2, release = [2, 3]. When 0 is
-done at 8 and 1 at 12, condition 0 holds from 12, and `freed_by` returns 2 and 3, ready at 12.
+Example: messages 0 and 1 contribute to condition 0, which messages 2 and 3 need: waits[0] = 2, release = [2, 3]. When 0
+is done at 8 and 1 at 12, condition 0 holds from 12, and `contribute` reports that 2 and 3 are ready at 12.
 """
 
 from __future__ import annotations
@@ -22,46 +22,49 @@ from antiphon.cost.loggp.heap import new_queue
 
 # The resource that a message waited for.
 NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
-FAR = -1e300  # a moment before all others
-ROUNDING = 1e-12  # relative to the time so far: moments closer than this are equal
-GRAINS = 1e15  # per second. Sums of whole grains are exact up to 9 s, so equal moments compare equal however computed
+FAR_PAST = -1e300  # a time before all others
+ROUNDING = 1e-12  # relative to the time so far: times closer than this are equal
+# Grains per second. Sums of whole grains are exact up to 9 s, so equal times compare equal however they were computed.
+GRAINS = 1e15
 
 
 class Graph(NamedTuple):
     """Dependencies between messages: `antiphon.core.messages.Waits`, and the same indexed by condition.
 
-    A condition is satisfied when all its contributors are done and the condition before it is satisfied; a message is
-    ready when all the conditions that it needs hold.
+    Conditions form chains: a condition may have one before it. It holds when all its contributing messages are done (or
+    have left), and the condition before it holds.
     """
 
     src: Ints  # m -> rank
     dst: Ints  # m -> rank
-    klass: Ints  # m -> k
+    cost_class: Ints  # m -> k
     needed: Ints  # m -> number of conditions that it needs
-    give_ptr: Ints  # m gives to the conditions give[give_ptr[m]:give_ptr[m + 1]] when it is done;
-    give: Ints  # an empty give_ptr stands for two each: give[2 * m : 2 * m + 2]
-    early_ptr: Ints  # likewise, when its last byte has left; empty where none does
-    early: Ints
+    # When m is done, it contributes to the conditions on_done[on_done_ptr[m]:on_done_ptr[m + 1]]. If on_done_ptr is
+    # empty, every message contributes to two conditions: on_done[2 * m : 2 * m + 2].
+    on_done_ptr: Ints
+    on_done: Ints
+    on_left_ptr: Ints  # likewise, when its last byte has left; empty if no message does so
+    on_left: Ints
     release_ptr: Ints  # c -> the messages that need it, by number: release[release_ptr[c]:release_ptr[c + 1]]
     release: Ints
     waits: Ints  # c -> number of contributions to it, counting the condition before it
-    after: Ints  # c -> the condition after it, -1: none
+    after: Ints  # c -> the condition after it in its chain, -1: none
 
 
 class Cost(NamedTuple):
-    """Seconds, or grains, for a message of b bytes, per class."""
+    """The cost of a message of b bytes in seconds, or in grains; arrays are per class."""
 
     latency: Floats  # L
     send: Floats  # o_s
     receive: Floats  # o_r
-    gap: Floats  # g, between two messages of a port
+    gap: Floats  # g: least time between two messages of a port
     flight: Floats  # G (b - 1): from the first byte to the last
-    busy: Floats  # G b: on a NIC
+    busy: Floats  # G b: for which it occupies a NIC
     work: Floats  # gamma times the bytes that are combined, plus other local work; 0: it is not combined
 
 
 class Packets(NamedTuple):
-    """How messages are cut into packets between nodes."""
+    """How messages are divided into packets between hosts."""
 
     nbytes: float  # of a packet
     size: Floats  # k -> bytes of a message
@@ -71,97 +74,100 @@ class Packets(NamedTuple):
 class Log(NamedTuple):
     """Records per message; empty arrays if nothing is recorded."""
 
-    ready: Floats  # the moment when its last condition held
+    ready: Floats  # when the last condition that it needs held
     begin: Floats  # when its first byte left
-    landed: Floats  # when its last byte was in
+    landed: Floats  # when its last byte arrived
     done: Floats  # when it was received, and combined
-    port: Floats  # seconds that it waited for ports (or processors), both ends together
-    nic: Floats  # for NICs
-    combining: Floats  # from being in to being combined
+    port: Floats  # time that it waited for ports (or processors), at both ends
+    nic: Floats  # time that it waited for NICs
+    combining: Floats  # time between its arrival and the end of combining it
     before: Ints  # the message that made it ready last, -1: none
     cause: NDArray[np.uint8]  # the resource of its longest wait: NOTHING, SEND_PORT, ...
     holder: Ints  # the message that held that resource, -1: none
-    longest: Floats  # the longest wait in seconds
+    longest: Floats  # its longest wait
 
 
 class Room(NamedTuple):
-    """Workspace of a simulation. Allocated outside the compiled loop: NumPy asks for large pages, Numba does not."""
+    """Arrays that a simulation changes. Allocated outside the compiled loop, as NumPy uses large pages and Numba does
+    not.
+    """
 
     heap: Floats  # the event queue, see heap.py
     lists: Longs
     event: NDArray[np.uint8]  # number in the queue -> kind of event: ASK, SEND, ...
     needed: Ints  # m -> number of conditions that it still needs
     waits: Ints  # c -> number of contributions still missing
-    ready: Floats  # m -> the latest moment, so far, at which a condition that it needs was satisfied
-    held: Floats  # c -> the latest moment, so far, of a contribution to it
+    ready: Floats  # m -> the latest time, so far, from which a condition that it needs holds
+    holds_from: Floats  # c -> the latest time, so far, of a contribution to it
 
 
-def new_room(graph: Graph, events: int, ports: int) -> Room:
-    """Allocate the workspace for that many simultaneous events of messages, and for the port events."""
+def new_workspace(graph: Graph, events: int, ports: int) -> Room:
+    """Allocate the workspace for this many simultaneous events of messages, and of ports."""
     heap, lists = new_queue(events + ports)
     ready, latest = np.zeros(len(graph.src)), np.zeros(len(graph.waits))
     return Room(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, latest)
 
 
 @inlined
-def freed_by(  # noqa: PLR0913, PLR0917
-    room: Room,
+def contribute(  # noqa: PLR0913, PLR0917
+    workspace: Room,
     graph: Graph,
     log: Log,
-    who: Ints,
-    freed: Ints,
-    gives: Ints,
+    last_contributor: Ints,
+    made_ready: Ints,
+    conditions: Ints,
     first: int,
     end: int,
-    give_time: float,
+    contribution_time: float,
     m: int,
 ) -> int:
-    """Count the messages that become ready when message m contributes to the conditions gives[first:end] at
-    `give_time`.
+    """Let message m contribute to the conditions gives[first:end] at `contribution_time`; return how many messages
+    become ready.
 
-    Their numbers are left in `freed` in ascending order, in which they then ask for resources. A condition holds from
-    the latest moment of its contributions; then it contributes to the condition after it. `who`: c -> the message that
-    contributed last, if a log is kept. Moments may lie ahead of the current event, so the last contribution need not be
-    the latest: hence the maximum.
+    Their numbers are written to the beginning of `made_ready`, in ascending order. A condition holds from the latest
+    time of its contributions; then it contributes to the condition after it. `last_contributor`: c -> the message that
+    contributed last, if a log is kept. Contributions may be for times after the current event, so the last one to be
+    processed need not be the latest: hence the maximum.
     """
     count = 0
     for i in range(first, end):
-        c = gives[i]
-        # A condition that now holds contributes to its successor in turn: follow the chain until one still waits.
-        moment, by = give_time, m
+        c = conditions[i]
+        # a condition that now holds contributes to the next in its chain: follow the chain until one does not hold yet
+        time, contributor = contribution_time, m
         while c >= 0:
-            if moment >= room.held[c]:
-                room.held[c] = moment
-                if len(who):
-                    who[c] = by
-            room.waits[c] -= 1
-            if room.waits[c] > 0:
+            if time >= workspace.holds_from[c]:
+                workspace.holds_from[c] = time
+                if len(last_contributor):
+                    last_contributor[c] = contributor
+            workspace.waits[c] -= 1
+            if workspace.waits[c] > 0:
                 break
-            moment = room.held[c]  # it holds: count it for the messages that need it
-            if len(who):
-                by = who[c]
+            time = workspace.holds_from[c]  # condition c holds: count it for the messages that need it
+            if len(last_contributor):
+                contributor = last_contributor[c]
             for j in range(graph.release_ptr[c], graph.release_ptr[c + 1]):
                 other = graph.release[j]
-                if moment >= room.ready[other]:
-                    room.ready[other] = moment
-                    if len(who):
-                        log.before[other] = by
-                room.needed[other] -= 1
-                if room.needed[other] == 0:
-                    freed[count] = other
+                if time >= workspace.ready[other]:
+                    workspace.ready[other] = time
+                    if len(last_contributor):
+                        log.before[other] = contributor
+                workspace.needed[other] -= 1
+                if workspace.needed[other] == 0:
+                    made_ready[count] = other
                     count += 1
             c = graph.after[c]
     if count > 1:
-        in_order(freed, count)
+        in_order(made_ready, count)
     return count
 
 
 @compiled
 def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: float) -> int:
-    """Return the port idle for longest among those neither in use nor reserved; -1 if there is none.
+    """Return the port that has been idle for longest, among those that are neither in use nor reserved; -1 if none.
 
-    Ports are first, ..., first + count - 1; `times`: when the last byte passed or will pass; `reserved`: whether it is
-    taken. Port 0 was left at 3, 1 at 2 but is reserved, 2 at 1, 3 is in use until 9:
+    Ports are first, ..., first + count - 1. `times`: per port when its last byte passed or will pass. `reserved`: per
+    port whether it is reserved. Port 0 is idle since 3; port 1 since 2, but is reserved; port 2 since 1; port 3 is in
+    use until 9:
 
     >>> times, reserved = np.array([3.0, 2.0, 1.0, 9.0]), np.array([False, True, False, False])
     >>> [find_free_port(times, reserved, 0, ports, 5.0) for ports in (1, 3)], find_free_port(times, reserved, 3, 1, 5.0)
@@ -176,9 +182,9 @@ def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: 
 
 @compiled
 def in_order(values: Ints, count: int) -> None:
-    """Sort the first `count` values in ascending order; those released by a single condition are sorted already.
+    """Sort the first `count` values in ascending order. Mostly they are sorted already, as one condition released them.
 
-    Shell's method: it compiles in a tenth of the time that NumPy's sort takes.
+    This is Shell sort, which compiles in a tenth of the time that NumPy's sort takes.
 
     >>> values = np.array([3, 5, 4, 0], np.int32)
     >>> in_order(values, 3)
@@ -190,8 +196,7 @@ def in_order(values: Ints, count: int) -> None:
         sorted_so_far += 1
     if sorted_so_far == count:
         return
-    gap = count // 2
-    # Shell sort with gaps shrinking by 5/11; the last pass has gap 1.
+    gap = count // 2  # distance of the elements compared; it shrinks by 5/11 per pass, and is 1 in the last
     while gap > 0:
         for i in range(gap, count):
             value, at = values[i], i
@@ -204,8 +209,8 @@ def in_order(values: Ints, count: int) -> None:
 
 @compiled
 def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
-    """Return index and value of the smallest of times[first:first + count] (the first of equal ones): the server free
-    soonest.
+    """Return index and value of the least of times[first:first + count], the first of equal ones: of the port or NIC
+    that is idle first.
 
     >>> place, moment = find_earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
     >>> place, float(moment)
@@ -219,12 +224,12 @@ def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
 
 
 @inlined
-def find_latest_before(times: Floats, first: int, count: int, moment: float) -> tuple[int, float]:
-    """Return index and value of the greatest of times[first:first + count] that is at most `moment`, or else of the
-    smallest.
+def find_latest_before(times: Floats, first: int, count: int, time: float) -> tuple[int, float]:
+    """Return index and value of the greatest of times[first:first + count] that is at most `time`; if none is, of the
+    least.
 
-    Of the servers free by then this is the one that was busy last, so the others stay free for earlier arrivals that
-    ask later.
+    Of the NICs that are idle by then, this is the one that was busy last. The others remain idle for messages that
+    arrived earlier, but whose events are processed later.
 
     >>> times = np.array([0.0, 7.0, 4.0, 5.0])
     >>> [(i, float(at)) for i, at in (find_latest_before(times, 1, 3, 6.0), find_latest_before(times, 1, 3, 3.0))]
@@ -232,14 +237,14 @@ def find_latest_before(times: Floats, first: int, count: int, moment: float) -> 
     """
     best, best_time = first, times[first]
     for i in range(first + 1, first + count):
-        if (times[i] > best_time and times[i] <= moment) or (times[i] < best_time and best_time > moment):
+        if (times[i] > best_time and times[i] <= time) or (times[i] < best_time and best_time > time):
             best, best_time = i, times[i]
     return best, best_time
 
 
 @inlined
 def record_blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
-    """Record how long message m waited for a resource and for which message, if that was its longest wait."""
+    """Record how long message m waited for a resource, and which message held it, if that was its longest wait."""
     if seconds > log.longest[m]:
         log.longest[m], log.cause[m], log.holder[m] = seconds, cause, holder
 
@@ -251,7 +256,7 @@ def no_log() -> Log:
 
 
 def new_log(count: int) -> Log:
-    """Allocate a log for that many messages."""
+    """Allocate a log for this many messages."""
     before, holder = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
     cause = np.zeros(count, np.uint8)
     ready, begin, landed, done, port, nic, combining, longest = (np.zeros(count) for _ in range(8))

@@ -1,9 +1,10 @@
 """Prepare a schedule for the LogGP simulators: messages in classes of equal cost, and their dependencies.
 
-Input: a schedule (or a graph of messages from a file), a topology and LogGP figures by level (figures.py), or None to
-derive L and G from routes. Output: `SentWork`. Messages with equal weight, combined weight and level cost the same at
-every size: they form a class, and simulators look up costs by class. Dependencies are conditions
-(core/messages/waits.py), inverted so that a condition knows the messages that it releases.
+Input: a schedule (or a graph of messages from a file), a topology and LogGP parameters by level (figures.py), or None
+to derive L and G from routes. A level holds the parameters between ranks that share a place, such as a host. Output:
+`SentWork`. Messages with equal weight, combined weight and level cost the same at every size: they form a class, and
+simulators look up costs by class. Dependencies are conditions (core/messages/waits.py): a message needs some, and
+contributes to some when it is done.
 
 Example (`core.example.star`): messages 0 and 1 to rank 0 are combined, 2 and 3 back are not: two classes.
 """
@@ -43,55 +44,52 @@ FEW_CLASSES = 64  # up to this many classes are numbered by a linear search
 
 @dataclass(frozen=True, eq=False)
 class SentWork:
-    """Messages in the order of `antiphon.core.messages`; per class its level, its share of nbytes, the share that is
-    combined on arrival, and further seconds of work.
+    """The messages of a schedule, prepared for simulation."""
 
-    Level -1: within a rank, where only combining takes time. `node`: per rank. `latency`, `per_byte`: per level, if no
-    profile gives figures.
-    """
-
-    sent: Messages | MessageGraph
-    klass: Ints
-    level: Longs
-    share: Floats
-    combined: Floats
-    seconds: Floats
-    node: Longs
-    waits: Waits
-    latency: Floats
-    per_byte: Floats
-    capacity: float  # seconds per byte of nbytes on the busiest link alone, if no profile gives figures
-    busiest: int  # that link or limit
+    sent: Messages | MessageGraph  # in the order of `antiphon.core.messages`
+    cost_class: Ints  # per message its class
+    # per class
+    level: Longs  # -1: within a rank, where only combining takes time
+    share: Floats  # bytes of a message as a share of nbytes
+    combined: Floats  # bytes that are combined on arrival as a share of nbytes
+    seconds: Floats  # further seconds of work
+    node: Longs  # per rank the node (host) whose NICs it uses, -1 if none
+    waits: Waits  # dependencies
+    # Only if the profile has no parameters: per level, and the busiest link or limit.
+    latency: Floats  # seconds
+    per_byte: Floats  # seconds per byte
+    capacity: float  # seconds per byte of nbytes for which the busiest link or limit is busy
+    busiest: int
 
     def __len__(self) -> int:
         return len(self.sent)
 
     @cached_property
     def graph(self) -> Graph:
-        """Dependencies indexed by condition; built when a simulation first needs them."""
-        return _build_graph(self.sent, self.klass, self.waits)
+        """Return the dependencies indexed by condition; built when a simulation first needs them."""
+        return _build_graph(self.sent, self.cost_class, self.waits)
 
     @property
     def in_rounds(self) -> bool:
-        """Whether every message waits for one condition only: that its rank has received everything of the round
-        before."""
+        """Return whether every message waits for one condition only: that its rank has received everything of the step
+        before.
+        """
         return not len(self.waits.need_ptr) and not len(self.waits.left)
 
 
 def work_of(
     schedule: Schedule, topology: Topology, figures: LogGP | None, order: str, sent: str = RECEIVED
 ) -> SentWork:
-    """Prepare a schedule whose pieces are already expanded, one per row.
-
-    O(rows) for order "rounds" (rows by message), otherwise one sort of them.
+    """Prepare a schedule whose pieces are already expanded. O(rows) for order "rounds", otherwise one sort of rows.
 
     `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, all of level 0, which matches all
-    pairs; 0 and 1 are combined. In rounds 2 and 3 wait for condition 0, what rank 0 received, which two contribute to:
+    pairs; 0 and 1 are combined. With order "rounds" messages 2 and 3 wait for condition 0 (rank 0 has received its
+    messages), to which 0 and 1 contribute:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.cost.figures import Level
     >>> work = work_of(star(), machine(), LogGP((Level(),)), "rounds")
-    >>> work.klass.tolist(), work.level.tolist(), work.share.tolist(), work.combined.tolist()
+    >>> work.cost_class.tolist(), work.level.tolist(), work.share.tolist(), work.combined.tolist()
     ([0, 0, 1, 1], [0, 0], [1.0, 1.0], [1.0, 0.0])
     >>> work.graph.needed.tolist(), work.graph.release.tolist(), work.graph.waits.tolist()
     ([0, 0, 1, 1], [2, 3], [2, 1, 1, 3, 2, 2])
@@ -104,15 +102,15 @@ def work_of(
         level = _find_levels(message_table, figures, topology)
         node, latency, per_byte, capacity, busiest = figures.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[message_table.src == message_table.dst] = -1
-    klass, kinds = _find_classes([message_table.weight, message_table.combined, level])
+    cost_class, kinds = _find_classes([message_table.weight, message_table.combined, level])
     levels, (share, combined) = (
         kinds[2].astype(np.int64),
         (kinds[i].astype(np.float64) / message_table.scale for i in (0, 1)),
     )
     wait = waits(message_table, order, sent, level)
     return SentWork(
-        message_table, klass, levels, share, combined, np.zeros(len(levels)), node, wait, latency, per_byte, capacity,
-        busiest,
+        message_table, cost_class, levels, share, combined, np.zeros(len(levels)), node, wait,
+        latency, per_byte, capacity, busiest,
     )  # fmt: skip
 
 
@@ -124,16 +122,16 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     """
     if sent == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
-        # Among messages of one sender (work inside of the rank aside) it is enough that the earlier one has left.
+        # among messages of one sender to other ranks it is enough that the earlier one has left
         own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
         graph = replace(graph, left=graph.left | own)
     level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
     times, seconds = np.unique(graph.seconds, return_inverse=True)
-    klass, kinds = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
+    cost_class, kinds = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
     return SentWork(
-        graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
+        graph, cost_class, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
         figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip
 
@@ -141,23 +139,23 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
 def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     """Group messages with equal columns into classes; return each message's class, and each column's value by class.
 
-    Few classes are numbered as they come, many by their values:
+    Up to FEW_CLASSES are numbered in order of their first message, more by their values:
 
     >>> weight, combined, level = np.array([6, 6, 2, 6]), np.array([6, 6, 0, 0]), np.array([1, 1, 1, 1], np.int32)
-    >>> klass, kinds = _find_classes([weight, combined, level])
-    >>> klass.tolist(), [kind.tolist() for kind in kinds]
+    >>> cost_class, kinds = _find_classes([weight, combined, level])
+    >>> cost_class.tolist(), [kind.tolist() for kind in kinds]
     ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
     """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
-        # Broadcast columns (stride 0) are constant: pass one value instead of copying the column.
+        # a column of stride 0 is constant: pass one value instead of copying the column
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
         weight, combined, level = fixed(weight, combined, columns[2])
-        klass = np.empty(len(level), np.int32)
-        kinds, count = passes.number_classes(weight, combined, level, FEW_CLASSES, klass)
+        cost_class = np.empty(len(level), np.int32)
+        kinds, count = passes.number_classes(weight, combined, level, FEW_CLASSES, cost_class)
         if count <= FEW_CLASSES:
-            return klass, list(kinds[:count].T)
-    # Many classes: rank each column, pack the ranks into one key, and number the distinct keys.
+            return cost_class, list(kinds[:count].T)
+    # many classes: number the distinct values of each column, pack these numbers into one key, number the distinct keys
     encoded = [np.unique(column, return_inverse=True) for column in columns]
     key, _ = packed(*((place.ravel(), len(values)) for values, place in encoded))
     _, at, place = np.unique(key, return_index=True, return_inverse=True)
@@ -180,10 +178,10 @@ def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topolo
 
 
 def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
-    """Derive levels from routes: routes with equal latency and bottleneck bandwidth form a level.
+    """Derive levels from routes: routes with equal latency and equal bandwidth of their slowest link form a level.
 
-    Return per message its level; per level the latency and the seconds per byte; the busiest resource's seconds per
-    byte of nbytes, and its number.
+    Return per message its level; per level the latency in seconds and the seconds per byte; for how many seconds per
+    byte of nbytes the busiest link or limit is busy, and its number.
 
     The links of `core.example.machine` are equal, and in `core.example.star` each carries one message:
 
@@ -194,7 +192,7 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     """
     slowness = seconds_per_byte(routes.topology)
     beta = np.zeros(len(routes.messages))
-    # beta: the slowest link or limit on the route; load: seconds per byte that each resource is busy in total.
+    # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
     np.maximum.at(beta, routes.use_message, slowness[routes.use_resource])
     kinds, kind = np.unique(np.stack([routes.alpha, beta], axis=1), axis=0, return_inverse=True)
     carried = sums(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
@@ -203,8 +201,8 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     return narrow(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
 
 
-def _build_graph(sent: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
-    """Invert the dependencies (`antiphon.core.messages.Waits`): for each condition, the messages that it releases."""
+def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -> Graph:
+    """Index the dependencies (`antiphon.core.messages.Waits`) by condition: for each, the messages that need it."""
     if len(wait.need_ptr):
         message, condition = wait.pairs("need")
         order = np.argsort(condition, kind="stable")
@@ -215,6 +213,6 @@ def _build_graph(sent: Messages | MessageGraph, klass: Ints, wait: Waits) -> Gra
         pointer, release = passes.group_by_condition(wait.need, len(wait))
     count, after = passes.count_contributions(wait.done, wait.left, wait.before)
     return Graph(
-        sent.src, sent.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
+        sent.src, sent.dst, cost_class, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
         count, after,
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """Regroup DDP's gradients into buckets of another size; the times at which gradients are ready stay as recorded.
 
 DDP (PyTorch's data-parallel training) collects gradients in the order in which they are computed and sends a bucket
-once it has reached the bucket size; the remainder is sent when all are computed. `cut` replaces the recorded buckets of
-a step, so that steps.py can replay it. Example: gradients of 4, 4, 4 MB ready at 1, 2, 3 ms: with buckets of 8 MB one
-bucket of 8 MB is sent at 2 ms and one of 4 MB at 3 ms.
+once it has reached the bucket size; the remainder is sent when all are computed. `rebucket` replaces the recorded
+buckets of a step, so that steps.py can replay it. Example: gradients of 4, 4, 4 MB ready at 1, 2, 3 ms: with buckets of
+8 MB one bucket of 8 MB is sent at 2 ms and one of 4 MB at 3 ms.
 """
 
 from __future__ import annotations
@@ -16,34 +16,35 @@ from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradien
 MOST_BUCKETS = 4096  # per step
 
 
-def bucketed(job: Job) -> bool:
+def has_buckets(job: Job) -> bool:
     """Return whether the job ran DDP."""
     return any(call.bucket for call in job.calls)
 
 
 def last_step(job: Job) -> Job:
-    """Return the job's last step alone, each rank from its own beginning. O(items)."""
+    """Return a job of the last step only; each rank begins where its previous step ended. O(items)."""
     ranks = {}
     for rank, items in job.ranks.items():
-        cuts = [place for place, item in enumerate(items) if item.what == STEP]
-        first = cuts[-2] + 1 if len(cuts) > 1 else 0
-        ranks[rank] = items[first : cuts[-1] + 1]
-    inside = set.intersection(*({i.call for i in items if i.what == CALL} for items in ranks.values()))
-    number = {call: place for place, call in enumerate(sorted(inside))}
+        step_ends = [position for position, item in enumerate(items) if item.what == STEP]
+        first = step_ends[-2] + 1 if len(step_ends) > 1 else 0
+        ranks[rank] = items[first : step_ends[-1] + 1]
+    complete_calls = set.intersection(*({i.call for i in items if i.what == CALL} for items in ranks.values()))
+    number = {call: position for position, call in enumerate(sorted(complete_calls))}
     for rank, items in ranks.items():
         step_items = [
             i if i.call < 0 else replace(i, call=number.get(i.call, -1))
-            for i in items if i.what == WORK or i.call < 0 or i.call in inside
+            for i in items if i.what == WORK or i.call < 0 or i.call in complete_calls
         ]  # fmt: skip
         ranks[rank] = [Item(WORK, 0.0, at=step_items[0].at if step_items else 0.0), *step_items]
     lanes = {
-        rank: [[number[call] for call in lane if call in inside] for lane in lanes] for rank, lanes in job.lanes.items()
+        rank: [[number[call] for call in lane if call in complete_calls] for lane in lanes]
+        for rank, lanes in job.lanes.items()
     }
-    calls = [job.calls[call] for call in sorted(inside)]
+    calls = [job.calls[call] for call in sorted(complete_calls)]
     return replace(job, ranks=ranks, calls=calls, lanes=lanes, steps=job.steps[-1:])
 
 
-def gradients_of(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
+def ready_gradients(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
     """Return when gradients were ready, and whether the trace records all of them.
 
     If it does not, each bucket's bytes are spread evenly over the time since the previous bucket.
@@ -57,7 +58,7 @@ def gradients_of(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient
         if item.what == WORK:
             work += item.seconds
         elif item.what == CALL and step.calls[item.call].bucket:
-            nbytes, slices = step.calls[item.call].nbytes, 16
+            nbytes, slices = step.calls[item.call].nbytes, 16  # enough parts to be nearly even
             begin = work if before is None else before
             sizes = [nbytes * (k + 1) // slices - nbytes * k // slices for k in range(slices)]
             gradients += [Gradient(n, begin + (work - begin) * (k + 1) / slices) for k, n in enumerate(sizes)]
@@ -65,18 +66,18 @@ def gradients_of(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient
     return gradients, False
 
 
-def cut(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
+def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
     """Return the step with buckets of at least `min_bytes` bytes. O(items)."""
     sizes: list[tuple[float, int]] = []
     total = 0
-    for place, gradient in enumerate(gradients, 1):
+    for position, gradient in enumerate(gradients, 1):
         total += gradient.nbytes
-        if total >= min_bytes or place == len(gradients):
+        if total >= min_bytes or position == len(gradients):
             sizes.append((gradient.work, total))
             total = 0
     old = [call for call in step.calls if call.bucket]
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
-    number = {call: place for place, call in enumerate(other_calls)}
+    number = {call: position for position, call in enumerate(other_calls)}
     buckets = [Collective(old[0].kind, nbytes, old[0].group, 0.0, bucket=True) for _, nbytes in sizes]
     ranks = {
         rank: _rebucket_line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
@@ -88,14 +89,18 @@ def cut(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
 def _rebucket_line(
     step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]
 ) -> list[Item]:
-    """Return a rank's items with the new buckets, each called after its amount of work, and all waited for where the
-    first old bucket was."""
+    """Return a rank's timeline with the new buckets. Each is called once its gradients are ready; the rank waits for
+    all of them where it waited for the first old bucket.
+
+    `number`: the new number of each call that is no bucket. `new`: the work after which each new bucket is called, and
+    its number.
+    """
     new_items: list[Item] = []
     todo, work, waited = list(new), 0.0, False
     for item in items:
         if item.what == WORK:
             remaining, call_number = item.seconds, number.get(item.call, -1)
-            replaced = item.call >= 0 and call_number < 0  # it was done within the call of an old bucket
+            replaced = item.call >= 0 and call_number < 0  # this work was done within the call of an old bucket
             while todo and todo[0][0] <= work + remaining:
                 at, call = todo.pop(0)
                 done = max(at - work, 0.0)

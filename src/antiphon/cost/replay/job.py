@@ -1,16 +1,16 @@
 """A recorded job: for every rank its computation, the collectives it calls, and where it waits for them.
 
-A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
+A rank has one timeline (of a thread, or of the streams of a GPU together), which is a list of items:
 
-    WORK   seconds of computation, or of anything else that keeps the line busy; within a call it is work of the
-           recorded library, which is dropped if the collective is replayed with another time
-    CALL   a collective may begin as far as this rank is concerned
-    WAIT   nothing goes on before this collective is done; seconds: by how much it was done earlier here than elsewhere
+    WORK   seconds of computation, or of anything else that keeps the rank busy. Work during the call of a collective is
+           that of the recorded library: it is dropped if the collective is replayed with another time
+    CALL   the rank is ready for a collective: it may begin once all other ranks are, too
+    WAIT   the rank waits until this collective is done; seconds: by how much it was done earlier here than elsewhere
     STEP   a step of the training ends here
 
-A collective begins when all its ranks have called it and the collectives before it on its *lane* (a stream or thread
-that runs collectives one after another) are done, and ends at all ranks at once. Worked example, two ranks, one
-allreduce called `grads` that rank 1 calls 2 ms late:
+A collective begins when all its ranks have called it and the collectives before it on its *lane* are done. A lane is a
+stream or thread that runs collectives one after another. A collective ends at all ranks at once. Example: two ranks and
+one allreduce `grads`, which rank 1 calls 2 ms late:
 
     rank 0: WORK 10 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
     rank 1: WORK 12 ms, CALL grads, WORK 4 ms, WAIT grads, WORK 1 ms, STEP
@@ -27,33 +27,30 @@ from antiphon.errors import Invalid, Unsupported, quote
 
 WORK, CALL, WAIT, STEP = range(4)  # kinds of items
 MOST_ITEMS = 2**21  # items of all ranks
-MOST_RANKS, MOST_SIZES = 2**22, 2**10  # of a job; different sizes of one collective
+MOST_RANKS = 2**22  # ranks of a process group
+MOST_SIZES = 2**10  # different (kind, size, group) of collectives
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a rank's line. `call`: the number of the collective (for work, the one in whose call it is, -1:
-    none); `at`: when it began in the recording."""
+    """One item of a rank's timeline."""
 
-    what: int
+    what: int  # WORK, CALL, WAIT or STEP
     seconds: float = 0.0
-    call: int = -1
-    at: float = 0.0
+    call: int = -1  # number of the collective; of WORK, the collective during whose call it is done, -1 if none
+    at: float = 0.0  # seconds at which it began in the recording
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a group; nbytes as nccl-tests counts them.
+    """One call of a collective in a process group."""
 
-    `seconds`: recorded time from the arrival of its last rank to its end. `bucket`: DDP made it from gradients.
-    """
-
-    kind: str
-    nbytes: int
-    group: int
-    seconds: float
-    start: float = 0.0
-    bucket: bool = False
+    kind: str  # "allreduce", ...
+    nbytes: int  # as nccl-tests counts them
+    group: int  # number of the process group
+    seconds: float  # recorded time from the call of its last rank to its end
+    start: float = 0.0  # recorded time at which its last rank had called it
+    bucket: bool = False  # whether it reduces a bucket of gradients of DDP (PyTorch's data-parallel training)
 
     @property
     def end(self) -> float:
@@ -62,38 +59,34 @@ class Collective:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group. `members`: its ranks, () if the traces do not list them. `apart`: they are not listed, and may
-    be on several hosts."""
+    """A process group of the recorded job."""
 
     name: str
-    size: int
-    members: tuple[int, ...] = ()
-    apart: bool = False
+    size: int  # number of ranks
+    members: tuple[int, ...] = ()  # its ranks; () if the traces do not list them
+    may_span_hosts: bool = False  # whether ranks that are not listed may be on several hosts
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter's gradient, ready after this many seconds of work of a rank's line since the beginning of its
-    step."""
+    """The gradient of a parameter."""
 
     nbytes: int
-    work: float
+    work: float  # seconds that a rank works in a step before the gradient is ready
 
 
 @dataclass(frozen=True)
 class Job:
-    """A recorded job. `ranks`: per rank its items. `lanes`: per rank the collectives in the order in which each lane
-    ran them. `steps`: recorded seconds of each step, of the slowest rank. `notes`: caveats about the figures.
-    `processor`: it computed on CPUs."""
+    """A recorded job."""
 
     groups: Sequence[ProcessGroup]
-    calls: Sequence[Collective]
-    ranks: Mapping[int, Sequence[Item]]
-    lanes: Mapping[int, Sequence[Sequence[int]]]
-    steps: Sequence[float]
-    notes: Sequence[str] = ()
-    gradients: Sequence[Gradient] = field(default=())
-    processor: bool = False
+    calls: Sequence[Collective]  # items refer to them by position
+    ranks: Mapping[int, Sequence[Item]]  # per rank its timeline
+    lanes: Mapping[int, Sequence[Sequence[int]]]  # per rank and lane the numbers of the collectives in order
+    steps: Sequence[float]  # recorded seconds of each training step, of the slowest rank
+    notes: Sequence[str] = ()  # caveats about the figures
+    gradients: Sequence[Gradient] = field(default=())  # of the last step, if recorded
+    processor: bool = False  # whether it computed on CPUs
 
     def check(self) -> None:
         """Raise Invalid if the job is inconsistent. O(items)."""
@@ -113,8 +106,8 @@ class Job:
             raise Unsupported(f"the traces have collectives of more than {MOST_SIZES} sizes")
 
     @property
-    def here(self) -> Sequence[frozenset[int]]:
-        """Per collective the ranks that call it and whose traces are available."""
+    def callers(self) -> Sequence[frozenset[int]]:
+        """Return per collective the ranks that call it and whose traces are available."""
         callers: list[set[int]] = [set() for _ in self.calls]
         for rank, items in self.ranks.items():
             for item in items:

@@ -1,11 +1,11 @@
-"""A rank's trace independent of its format (`Recorded`), and the traces of all ranks joined into a `Job`.
+"""Join the traces of all ranks into a recorded job (`Job`). A trace is a `Recorded`, whatever its file format.
 
 Readers of trace formats produce one `Recorded` per rank. `join` matches the collectives of the ranks (the k-th call of
-a group in a step is the same collective everywhere), aligns the clocks of hosts by the ends of collectives, and turns
-each trace into a line of items: computation between calls, calls, waits, ends of steps.
+a process group in a training step is the same collective at every rank). It aligns the clocks of hosts by the ends of
+collectives. It turns each trace into a timeline of items (job.py): work, calls, waits, ends of steps.
 
-Example: rank 0 calls a collective at 10 ms and rank 1 at 12 ms, and it ends at 18 ms: a collective of 6 ms from 12 on;
-rank 0's line has 10 ms of work, CALL, then work until it waits.
+Example: rank 0 calls a collective at 10 ms and rank 1 at 12 ms, and it ends at 18 ms. So the collective takes 6 ms,
+from 12 ms on; rank 0's timeline has 10 ms of WORK, then CALL, then WORK until it waits.
 """
 
 from __future__ import annotations
@@ -19,43 +19,39 @@ from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]  # begin and end, in seconds
 MOST_GRADIENTS = 2**20  # more are ignored
-_LEFT = -1  # a mark besides the kinds of items: the line leaves a call
+_LEFT = -1  # a kind of mark beside the kinds of items: the rank returns from a call
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One collective at one rank, in seconds. `called`: when the rank's line allows it to begin; `start`, `end`: as it
-    ran; `lane`: the stream or thread that ran it; `step`: in which it was called; `due`: when it is waited for at the
-    latest (None: by the end of its step); `bucket`: DDP made it from gradients; `left`: when the line left the call
-    itself (None: at once)."""
+class RankCall:
+    """One collective as one rank recorded it. Times are in seconds, by the clock of the rank's host."""
 
     kind: str
     nbytes: int
-    group: str
-    called: float
-    start: float
+    group: str  # key of the process group
+    called: float  # when the rank was ready for it
+    start: float  # when it began to run at this rank
     end: float
-    lane: str
-    step: int
-    due: float | None = None
-    bucket: bool = False
-    left: float | None = None
+    lane: str  # the stream or thread that ran it
+    step: int  # the training step in which it was called
+    due: float | None = None  # when the rank waits for it at the latest; None: at the end of the step
+    bucket: bool = False  # whether it reduces a bucket of gradients of DDP
+    returned: float | None = None  # when the rank returned from the call; None: at once
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The trace of one rank. `steps`: begin and end of each; `waits`: intervals in which it waited for a collective (by
-    its number in `calls`); `processor`: it computed on a CPU, not on a GPU."""
+    """The trace of one rank."""
 
     rank: int
-    host: str
-    groups: Mapping[str, ProcessGroup]
-    steps: Sequence[Span]
-    calls: Sequence[Heard]
-    waits: Sequence[tuple[float, float, int]] = ()
+    host: str  # ranks of one host have the same clock
+    groups: Mapping[str, ProcessGroup]  # by key
+    steps: Sequence[Span]  # training steps
+    calls: Sequence[RankCall]
+    waits: Sequence[tuple[float, float, int]] = ()  # begin, end, and position in `calls` of what the rank waited for
     gradients: Sequence[tuple[float, int]] = ()  # when each was computed, and its bytes
-    notes: Sequence[str] = ()
-    processor: bool = False
+    notes: Sequence[str] = ()  # caveats, in words
+    processor: bool = False  # whether it computed on a CPU and not on a GPU
 
 
 def join(traces: Sequence[Recorded]) -> Job:
@@ -71,11 +67,11 @@ def join(traces: Sequence[Recorded]) -> Job:
             f"the traces have {min(step_counts)} to {max(step_counts)} steps; record the same ones at all ranks"
         )
     names, groups = _collect_groups(by_rank)
-    matched, numbers = _match_calls(by_rank)
-    ahead = _clock_offsets(by_rank, matched)
-    begun = {rank: _possible_begins(trace) for rank, trace in by_rank.items()}
-    calls = [_build_collective(who, begun, by_rank, names, ahead) for who in matched]
-    ranks = {rank: _build_line(trace, numbers[rank], ahead[rank], calls) for rank, trace in by_rank.items()}
+    collectives, numbers = _match_calls(by_rank)
+    clock_ahead = _clock_offsets(by_rank, collectives)
+    possible_begins = {rank: _possible_begins(trace) for rank, trace in by_rank.items()}
+    calls = [_build_collective(members, possible_begins, by_rank, names, clock_ahead) for members in collectives]
+    ranks = {rank: _build_line(trace, numbers[rank], clock_ahead[rank], calls) for rank, trace in by_rank.items()}
     steps = [
         max(trace.steps[k][1] - _step_begin(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))
     ]
@@ -90,7 +86,7 @@ def join(traces: Sequence[Recorded]) -> Job:
         groups, calls, ranks, {rank: _list_lanes(trace, numbers[rank]) for rank, trace in by_rank.items()}, steps, notes
     )
     job.check()
-    gradients = _last_gradients(first, ranks[first.rank], ahead[first.rank])
+    gradients = _last_gradients(first, ranks[first.rank], clock_ahead[first.rank])
     return replace(job, gradients=gradients, processor=any(trace.processor for trace in by_rank.values()))
 
 
@@ -109,7 +105,7 @@ def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], li
                 names[key] = len(groups)
                 groups.append(group)
             elif groups[names[key]] != group:
-                raise Invalid(f"group {quote(key)}: ranks tell different members of it")
+                raise Invalid(f"group {quote(key)}: ranks list different members of it")
     return names, groups
 
 
@@ -122,27 +118,27 @@ def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]],
     for rank, trace in by_rank.items():
         counts: dict[tuple[str, int], int] = {}
         for number, call in enumerate(trace.calls):
-            place = counts.get((call.group, call.step), 0)
-            counts[call.group, call.step] = place + 1
-            who = matches.setdefault((call.group, call.step, place), {})
-            if who:
-                other = next(iter(who))
-                same = by_rank[other].calls[who[other]]
-                if (same.kind, same.nbytes) != (call.kind, call.nbytes):
+            position = counts.get((call.group, call.step), 0)
+            counts[call.group, call.step] = position + 1
+            members = matches.setdefault((call.group, call.step, position), {})
+            if members:
+                other = next(iter(members))
+                reference = by_rank[other].calls[members[other]]
+                if (reference.kind, reference.nbytes) != (call.kind, call.nbytes):
                     raise Invalid(
-                        f"step {call.step}, call {place} of group {quote(call.group)}: rank {other} calls {same.kind} "
-                        f"of {same.nbytes} bytes, rank {rank} {call.kind} of {call.nbytes}"
+                        f"step {call.step}, call {position} of group {quote(call.group)}: rank {other} calls "
+                        f"{reference.kind} of {reference.nbytes} bytes, rank {rank} {call.kind} of {call.nbytes}"
                     )
-            who[rank] = number
-    matched = list(matches.values())
+            members[rank] = number
+    collectives = list(matches.values())
     numbers = {rank: [0] * len(trace.calls) for rank, trace in by_rank.items()}
-    for which, who in enumerate(matched):
-        for rank, number in who.items():
-            numbers[rank][number] = which
-    return matched, numbers
+    for collective, members in enumerate(collectives):
+        for rank, number in members.items():
+            numbers[rank][number] = collective
+    return collectives, numbers
 
 
-def _clock_offsets(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[int, int]]) -> dict[int, float]:
+def _clock_offsets(by_rank: Mapping[int, Recorded], collectives: Sequence[Mapping[int, int]]) -> dict[int, float]:
     """Return by how much each rank's clock is ahead of the first rank's.
 
     0 on the same host, else estimated from the ends of collectives, which are nearly simultaneous everywhere.
@@ -150,31 +146,36 @@ def _clock_offsets(by_rank: Mapping[int, Recorded], matched: Sequence[Mapping[in
     first = next(iter(by_rank))
     offsets = dict.fromkeys(by_rank, 0.0)
     for rank, trace in by_rank.items():
-        shared = [who for who in matched if first in who and rank in who]
+        shared = [members for members in collectives if first in members and rank in members]
         if trace.host != by_rank[first].host and shared:
             offsets[rank] = median(trace.calls[w[rank]].end - by_rank[first].calls[w[first]].end for w in shared)
     return offsets
 
 
-def _build_collective(who: Mapping[int, int], begun: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
-                names: Mapping[str, int], ahead: Mapping[int, float]) -> Collective:  # fmt: skip
-    """Return a collective that lasts from when all ranks had called it with a free lane until its last end."""
-    start = max(begun[rank][number] - ahead[rank] for rank, number in who.items())
-    end = max(by_rank[rank].calls[number].end - ahead[rank] for rank, number in who.items())
-    rank, number = next(iter(who.items()))
+def _build_collective(
+    members: Mapping[int, int], possible_begins: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
+    names: Mapping[str, int], clock_ahead: Mapping[int, float],
+) -> Collective:  # fmt: skip
+    """Return a collective. It lasts from when all its ranks had called it and had a free lane, until its last end.
+
+    `members`: per rank the position in its calls. `possible_begins`: per rank when each of its calls could have begun.
+    """
+    start = max(possible_begins[rank][number] - clock_ahead[rank] for rank, number in members.items())
+    end = max(by_rank[rank].calls[number].end - clock_ahead[rank] for rank, number in members.items())
+    rank, number = next(iter(members.items()))
     call = by_rank[rank].calls[number]
     return Collective(call.kind, call.nbytes, names[call.group], max(end - start, 0.0), min(start, end), call.bucket)
 
 
 def _possible_begins(trace: Recorded) -> list[float]:
-    """Return when each call could have begun at this rank."""
-    begun = [call.called for call in trace.calls]
+    """Return when each call could have begun at this rank: once it was called and its lane was free."""
+    possible_begins = [call.called for call in trace.calls]
     free: dict[str, float] = {}
-    for number in sorted(range(len(begun)), key=lambda n: trace.calls[n].start):
+    for number in sorted(range(len(possible_begins)), key=lambda n: trace.calls[n].start):
         call = trace.calls[number]
-        begun[number] = min(max(call.called, free.get(call.lane, call.called)), call.end)
+        possible_begins[number] = min(max(call.called, free.get(call.lane, call.called)), call.end)
         free[call.lane] = call.end
-    return begun
+    return possible_begins
 
 
 def _list_lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
@@ -185,52 +186,56 @@ def _list_lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
     return [[number for _, number in sorted(lane)] for lane in lanes.values()]
 
 
-def _build_line(trace: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence[Collective]) -> list[Item]:
+def _build_line(trace: Recorded, numbers: Sequence[int], clock_ahead: float, calls: Sequence[Collective]) -> list[Item]:
     """Return the items of a rank, from the beginning of its first step to the end of its last."""
     waits = {call for _, _, call in trace.waits}
-    marks: list[tuple[float, int, int, float]] = []  # from, kind, call, until
+    marks: list[tuple[float, int, int, float]] = []  # begin, kind, call or step, end
     for number, call in enumerate(trace.calls):
         marks.append((call.called, CALL, number, call.called))
-        if call.left is not None:
-            marks.append((max(call.left, call.called), _LEFT, number, call.called))
+        if call.returned is not None:
+            marks.append((max(call.returned, call.called), _LEFT, number, call.called))
         if number not in waits:
             due = max(trace.steps[call.step][1] if call.due is None else call.due, call.called, call.end)
             marks.append((due, WAIT, number, due))
     marks += [(begin, WAIT, number, end) for begin, end, number in trace.waits]
     marks += [(end, STEP, step, end) for step, (_, end) in enumerate(trace.steps)]
-    now, items, within = trace.steps[0][0], [], -1
-    for begin, kind, which, end in sorted(marks):
+    now, items, within = trace.steps[0][0], [], -1  # within: the collective in whose call the rank is
+    for begin, kind, collective, end in sorted(marks):
         if begin > now:
-            items.append(Item(WORK, begin - now, within, at=now - ahead))
+            items.append(Item(WORK, begin - now, within, at=now - clock_ahead))
             now = begin
         within = (
-            -1 if kind == _LEFT else numbers[which] if kind == CALL and trace.calls[which].left is not None else within
+            -1
+            if kind == _LEFT
+            else numbers[collective]
+            if kind == CALL and trace.calls[collective].returned is not None
+            else within
         )
         if kind == _LEFT:
             continue
-        place = -1 if kind == STEP else numbers[which]
-        early = calls[place].end - (trace.calls[which].end - ahead) if kind == WAIT else 0.0
-        items.append(Item(kind, max(early, 0.0), place, now - ahead))
+        position = -1 if kind == STEP else numbers[collective]
+        early = calls[position].end - (trace.calls[collective].end - clock_ahead) if kind == WAIT else 0.0
+        items.append(Item(kind, max(early, 0.0), position, now - clock_ahead))
         now = max(now, end)
     if items and items[0].what != WORK:
-        items.insert(0, Item(WORK, 0.0, at=trace.steps[0][0] - ahead))
+        items.insert(0, Item(WORK, 0.0, at=trace.steps[0][0] - clock_ahead))
     return items
 
 
-def _last_gradients(trace: Recorded, items: Sequence[Item], ahead: float) -> list[Gradient]:
+def _last_gradients(trace: Recorded, items: Sequence[Item], clock_ahead: float) -> list[Gradient]:
     """Return the gradients of the last step, each with the work that the rank had done in the step by then."""
     if not trace.gradients or len(trace.gradients) > MOST_GRADIENTS:
         return []
-    begin, end = _step_begin(trace, len(trace.steps) - 1) - ahead, trace.steps[-1][1] - ahead
+    begin, end = _step_begin(trace, len(trace.steps) - 1) - clock_ahead, trace.steps[-1][1] - clock_ahead
     work = [i for i in items if i.what == WORK and i.at + i.seconds > begin]
-    gradients, done, place = list[Gradient](), 0.0, 0
+    gradients, done, position = list[Gradient](), 0.0, 0
     for moment, nbytes in sorted(trace.gradients):
-        at = moment - ahead
+        at = moment - clock_ahead
         if not begin <= at <= end:
             continue
-        while place < len(work) and work[place].at + work[place].seconds <= at:
-            done += work[place].seconds - max(begin - work[place].at, 0.0)
-            place += 1
-        partial = max(at - max(work[place].at, begin), 0.0) if place < len(work) else 0.0
+        while position < len(work) and work[position].at + work[position].seconds <= at:
+            done += work[position].seconds - max(begin - work[position].at, 0.0)
+            position += 1
+        partial = max(at - max(work[position].at, begin), 0.0) if position < len(work) else 0.0
         gradients.append(Gradient(nbytes, done + partial))
     return gradients

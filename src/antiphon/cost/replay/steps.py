@@ -1,10 +1,11 @@
-"""Replay a job with other times for its collectives: compute when everything happens, the longest path through its
-graph.
+"""Replay a recorded job with other times for its collectives: compute when everything happens.
 
-Input: a `Job` (job.py) and seconds for every collective. Output: the time of each step and how long ranks waited for
-each collective. Ranks advance through their items until they wait for a collective; a collective that becomes done
-wakes the ranks that wait for it. Example: in job.py's example with 2 ms instead of 6 ms for `grads`, it runs from 12 to
-14 ms, nobody waits for it, and the step takes 17 ms.
+Input: a `Job` (job.py) and seconds for every collective. Output: the time of each training step, and how long ranks
+waited for each collective. Ranks advance through their items until they wait for a collective; when a collective ends,
+the ranks that wait for it go on. So times are those of longest paths through the graph of dependencies.
+
+Example: in job.py's example with 2 ms instead of 6 ms for `grads`, it runs from 12 to 14 ms, no rank waits for it, and
+the step takes 17 ms.
 """
 
 from __future__ import annotations
@@ -20,64 +21,64 @@ from antiphon.errors import Invalid
 
 @dataclass
 class Outcome:
-    """`steps`: seconds of every step, of the slowest rank; `waited`: per collective how long ranks waited for it,
-    averaged over the recorded ranks; `ends`: when it ended."""
+    """The result of a replay, in seconds."""
 
-    steps: list[float]
-    waited: list[float]
-    ends: list[float] = field(default_factory=list)
+    steps: list[float]  # per training step its duration, of the slowest rank
+    waited: list[float]  # per collective how long ranks waited for it, averaged over the recorded ranks
+    ends: list[float] = field(default_factory=list)  # per collective when it ended
 
     @property
     def step(self) -> float:
-        """The median time of a step."""
+        """Return the median time of a step."""
         return median(self.steps)
 
 
 class RankLine:
-    """The position of a rank in its items, and its time."""
+    """How far a rank has advanced in its timeline."""
 
     def __init__(self, items: Sequence[Item], begin: float) -> None:
-        self.items, self.at, self.now = items, 0, begin
-        self.ends = [begin]
+        self.items, self.at, self.now = items, 0, begin  # at: position of the next item; now: in seconds
+        self.ends = [begin]  # when the rank began, and when each of its steps ended
 
 
-def begins(job: Job) -> dict[int, float]:
+def begin_times(job: Job) -> dict[int, float]:
     """Return when each rank began, as recorded, relative to the first."""
     first = {rank: items[0].at if items else 0.0 for rank, items in job.ranks.items()}
     earliest = min(first.values())
     return {rank: at - earliest for rank, at in first.items()}
 
 
-def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
-    """Replay with `seconds` for every collective; one with its recorded time ends at each rank as recorded.
+def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
+    """Replay with `seconds` for every collective. One that keeps its recorded time ends at each rank as recorded.
 
     `serial`: collectives of a group run one after another, as in our runtimes, independently of the recorded lanes.
     Raises Invalid if a rank waits for a collective that never begins. O(items).
     """
-    begun = begins(job)
+    begun = begin_times(job)
     lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
-    calls, same = Calls(job, serial), recorded(job, seconds)
+    calls, keeps_recorded = Calls(job, serial), keeps_time(job, seconds)
     waited = [0.0] * len(job.calls)
-    todo = list(lines)
-    while todo:
-        rank = todo.pop()
+    awake = list(lines)
+    while awake:
+        rank = awake.pop()
         line = lines[rank]
         while line.at < len(line.items):
             item = line.items[line.at]
             if item.what == WORK:
-                line.now += item.seconds if item.call < 0 or same[item.call] else 0.0
+                line.now += item.seconds if item.call < 0 or keeps_recorded[item.call] else 0.0
             elif item.what == CALL:
-                may = [item.call] if calls.come(item.call, line.now) else []
-                while may:
-                    finished = may.pop()
-                    woken, free = calls.done(finished, calls.ready[finished] + seconds[finished])
-                    todo, may = todo + woken, may + free
+                # collectives that begin now: this one, and those on lanes that become free
+                startable = [item.call] if calls.meet_dependency(item.call, line.now) else []
+                while startable:
+                    finished = startable.pop()
+                    woken, started = calls.finish(finished, calls.ready[finished] + seconds[finished])
+                    awake, startable = awake + woken, startable + started
             elif item.what == WAIT:
                 end = calls.ends[item.call]
                 if end is None:
-                    calls.sleepers[item.call].append(rank)
+                    calls.waiting_ranks[item.call].append(rank)
                     break
-                if same[item.call]:
+                if keeps_recorded[item.call]:
                     end -= item.seconds
                 waited[item.call] += max(end - line.now, 0.0)
                 line.now = max(line.now, end)
@@ -87,52 +88,53 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
     stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
-    return outcome(job, [line.ends for line in lines.values()], waited, calls)
+    return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
 
 
-def recorded(job: Job, seconds: Sequence[float]) -> list[bool]:
-    """Return for every collective whether its time is the recorded one."""
+def keeps_time(job: Job, seconds: Sequence[float]) -> list[bool]:
+    """Return for every collective whether its time in the replay is the recorded one."""
     return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
 
-def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
-    """Summarise the ends of steps and the waits."""
+def make_outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
+    """Return the result from the ends of steps per rank and the waits per collective."""
     step_count = min(len(rank_ends) for rank_ends in ends) - 1
     steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
-    mean = [total / max(len(callers), 1) for total, callers in zip(waited, calls.here, strict=True)]
+    mean = [total / max(len(callers), 1) for total, callers in zip(waited, calls.callers, strict=True)]
     return Outcome(steps, mean, [end or 0.0 for end in calls.ends])
 
 
 class Calls:
-    """The state of all collectives, each of which begins when all its ranks have called it and its lane is free."""
+    """The state of all collectives. Each begins when all its ranks have called it and its lanes are free."""
 
     def __init__(self, job: Job, serial: bool) -> None:
-        self.here = job.here
-        self.missing = [len(ranks) for ranks in self.here]
-        self.ready = [0.0] * len(job.calls)
-        self.ends: list[float | None] = [None] * len(job.calls)
-        self.sleepers: list[list[int]] = [[] for _ in job.calls]
-        self.behind: list[list[int]] = [[] for _ in job.calls]
+        self.callers = job.callers
+        # all per collective: ranks and earlier collectives that it still needs before it can begin
+        self.missing = [len(ranks) for ranks in self.callers]
+        self.ready = [0.0] * len(job.calls)  # when the last of these was there
+        self.ends: list[float | None] = [None] * len(job.calls)  # None: it has not ended
+        self.waiting_ranks: list[list[int]] = [[] for _ in job.calls]  # ranks that wait for it
+        self.successors: list[list[int]] = [[] for _ in job.calls]  # the next collectives on its lanes
         for lane in _list_lanes(job, serial):
             for before, after in pairwise(lane):
-                self.behind[before].append(after)
+                self.successors[before].append(after)
                 self.missing[after] += 1
 
-    def come(self, call: int, now: float) -> bool:
+    def meet_dependency(self, call: int, now: float) -> bool:
         """Satisfy one dependency of a collective (a rank, or an earlier collective); return whether it was the last."""
         self.ready[call] = max(self.ready[call], now)
         self.missing[call] -= 1
         return not self.missing[call]
 
-    def done(self, call: int, now: float) -> tuple[list[int], list[int]]:
-        """Finish a collective: return the ranks that go on because of it, and the collectives that may begin."""
+    def finish(self, call: int, now: float) -> tuple[list[int], list[int]]:
+        """End a collective: return the ranks that go on because of it, and the collectives that begin because of it."""
         self.ends[call] = now
-        woken, self.sleepers[call] = self.sleepers[call], []
-        return woken, [after for after in self.behind[call] if self.come(after, now)]
+        woken, self.waiting_ranks[call] = self.waiting_ranks[call], []
+        return woken, [after for after in self.successors[call] if self.meet_dependency(after, now)]
 
 
 def _list_lanes(job: Job, serial: bool) -> list[list[int]]:
-    """List the collectives that run one after another."""
+    """List the collectives of each lane in order. `serial`: by lanes of one rank and process group, not as recorded."""
     if not serial:
         return [list(lane) for lanes in job.lanes.values() for lane in lanes]
     by_group: dict[tuple[int, int], list[int]] = {}

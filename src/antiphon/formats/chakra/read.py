@@ -28,7 +28,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import loads
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import Heard, Recorded
+from antiphon.cost.replay.recorded import RankCall, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.chakra.nodes import (
     COLLECTIVE,
@@ -244,7 +244,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
     """Return the timeline of a rank: simulate its nodes in order. `now`: end of computation so far."""
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
-    calls: list[Heard] = []
+    calls: list[RankCall] = []
     waits: list[tuple[float, float, int]] = []
     done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
     waited: set[int] = set()
@@ -268,7 +268,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
             # collectives of one group run one after another
             begin = max(called, free.get(name, 0.0))
             free[name] = begin + node.duration_us * _US
-            calls.append(Heard(row["collective"], row["nbytes"], name, min(called, now), begin, free[name], name, 0))
+            calls.append(RankCall(row["collective"], row["nbytes"], name, min(called, now), begin, free[name], name, 0))
             done[node.id] = free[name], len(calls) - 1
         else:
             done[node.id] = max([0.0, *(at for at, _ in before)]), after

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from antiphon.cost.replay.recorded import Heard, Recorded, Span
+from antiphon.cost.replay.recorded import RankCall, Recorded, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import Event, Groups, args_of, call_of
 
@@ -50,7 +50,7 @@ def on_gpu(
         spans, cuts = [(work[0]["ts"], max(e["ts"] + e.get("dur", 0.0) for e in work))], [float("inf")]
     first = steps[0][0] / _US if steps else float("-inf")
     known_groups, notes = dict(groups), list[str]()
-    calls: list[Heard] = []
+    calls: list[RankCall] = []
     for event in comm:
         launch = launched.get(_correlation_of(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
@@ -61,7 +61,7 @@ def on_gpu(
         called = min(max(ready.at(launch, launch), launch), event["ts"])
         end = event["ts"] + event.get("dur", 0.0)
         calls.append(
-            Heard(kind, nbytes, group, called * _US, event["ts"] * _US, end * _US, str(event.get("tid")), step)
+            RankCall(kind, nbytes, group, called * _US, event["ts"] * _US, end * _US, str(event.get("tid")), step)
         )
     if not calls:
         raise Invalid(
@@ -106,7 +106,7 @@ def _join_spans(spans: Sequence[Span]) -> list[Span]:
     return merged
 
 
-def _find_waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
+def _find_waits(calls: Sequence[RankCall], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
     """Return (begin, end, number of the collective) of the times in which the GPU waited; `busy`: its computation."""
     begins = [begin for begin, _ in busy]
     waits = []

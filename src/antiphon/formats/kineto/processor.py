@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import Heard, Recorded, Span
+from antiphon.cost.replay.recorded import RankCall, Recorded, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import (
     Called,
@@ -96,7 +96,7 @@ def on_processor(
     _find_own_executions(line)
     steps = _complete_steps(steps, line.calls)
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
-    collectives: list[Heard] = []
+    collectives: list[RankCall] = []
     calls: list[_Call] = []
     for call in line.calls:
         step = _step_of(steps, call.at * _US)
@@ -109,7 +109,7 @@ def on_processor(
         if collective is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
-            collectives.append(Heard(*collective, *ran, call.lane, step, due, call.hook, call.end * _US))
+            collectives.append(RankCall(*collective, *ran, call.lane, step, due, call.hook, call.end * _US))
             calls.append(call)
     if not collectives:
         raise Invalid(NO_CALLS)
@@ -295,7 +295,7 @@ def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tupl
 
 
 def _inferred_waits(
-    busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[Heard]
+    busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[RankCall]
 ) -> list[tuple[float, float, int]]:
     """Return (begin, end, number) of waits for collectives of other backends: no computation until it was over."""
     begins = [begin for begin, _ in busy]

@@ -14,8 +14,8 @@ from antiphon.formats.probe.net import (
     MAX_PORTS,
     MAX_SWITCHES,
     Net,
-    draw_network,
     natural_key,
+    network_machine,
     sort_naturally,
 )
 from antiphon.formats.probe.speeds import cable_speed
@@ -36,7 +36,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
     for path in paths:
         for number, line in read_lines(path):
             reader.line(line.strip(), number)
-    return draw_network(reader.net(name))
+    return network_machine(reader.net(name))
 
 
 class _Reader:

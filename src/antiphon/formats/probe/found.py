@@ -1,4 +1,4 @@
-"""Result of a reader: a machine, the assumptions about it, and the names of its ranks and network cards."""
+"""The result of reading what a probing tool reports: a machine, assumptions about it, names of ranks and cards."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A cable from a card of a host to a switch, nodes of a network's machine; bytes per second each way."""
+    """A cable from a network card of a host to a switch."""
 
-    host: int
+    host: int  # node of the machine
     card: str
-    switch: int
-    speed: Fraction
+    switch: int  # node of the machine; while a `Net` is read, the position of the switch
+    speed: Fraction  # bytes per second each way
 
 
 @dataclass(frozen=True)
 class Probed:
-    """`names`: what every rank is called where it stands (GPU 3, or a host). `hosts`: each rank is a whole host."""
+    """A machine as a tool reports it, with what is known beside the machine itself."""
 
     machine: Topology
-    notes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    hosts: bool = False
+    notes: tuple[str, ...] = ()  # assumptions, in words
+    names: tuple[str, ...] = ()  # per rank the tool's name of it: GPU 3, or a host
+    hosts: bool = False  # whether each rank is a whole host
     ports: tuple[Port, ...] = ()  # of hosts
-    assumed: bool = False  # of a network: its speeds are in no file
+    assumed: bool = False  # whether the speeds of a network are in no file, but assumed
     profile: Profile | None = None
 
     def only(self, ranks: list[int], note: str) -> Probed:
-        """These ranks alone, in this order: rank 0 is the first. Switches without a remaining rank are removed."""
+        """Return the machine of these ranks, numbered in this order. Switches without a remaining rank are removed."""
         kept_part = keep(self.machine, ranks)
         order = sorted(ranks)
         machine = kept_part.topology
         at = {rank: new for new, rank in enumerate(ranks)}
         if order != ranks:
-            turn = [at[rank] for rank in order]
-            machine = relabel(machine, [*turn, *range(machine.ranks, machine.nodes)])
+            new_numbers = [at[rank] for rank in order]
+            machine = relabel(machine, [*new_numbers, *range(machine.ranks, machine.nodes)])
         new = {old: at.get(old, number) for number, old in enumerate(kept_part.nodes)}
         ports = (
             replace(port, host=at[port.host], switch=new[port.switch])
@@ -54,7 +54,7 @@ class Probed:
 
 
 def ranks_named(probed: Probed, names: list[str], label: str) -> list[int]:
-    """The ranks that have these names."""
+    """Return the ranks that have these names; Invalid if one has none."""
     place = {name: rank for rank, name in enumerate(probed.names)}
     missing = [name for name in names if name not in place]
     if missing:

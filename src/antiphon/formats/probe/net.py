@@ -1,5 +1,9 @@
-"""Model a network of hosts and switches as tools describe it, and convert it to a machine: a rank per host, the
-cables of a host to one switch as one link, all cables between two switches as one trunk.
+"""Model a network of hosts and switches as probing tools report it, and convert it to a machine.
+
+The machine has a rank per host. All cables of a host to one switch become one link (each way), all cables between two
+switches one trunk. Where a report has no speeds, those of trunks are assumed (`Net.with_assumed_trunks`).
+
+Example: 4 hosts with a port of 12.5 GB/s each at a switch, and one switch above: the trunk gets 50 GB/s.
 """
 
 from __future__ import annotations
@@ -20,35 +24,36 @@ MAX_HOSTS, MAX_SWITCHES, MAX_PORTS = 2**14, 2**12, 2**15
 
 @dataclass
 class Net:
-    """`ports`: their switches are positions in `switches`. `trunks`: bytes per second between two switches (the lower
-    number first), each way. `assumed`: speeds are in no file; then a switch has upwards what it has below."""
+    """A network that a reader of some tool's files fills in. Hosts and switches are referred to by their positions."""
 
     name: str
     hosts: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
-    ports: list[Port] = field(default_factory=list)
-    trunks: dict[tuple[int, int], Fraction] = field(default_factory=dict)
-    above: list[tuple[int, int]] = field(default_factory=list)  # of an assumed one: low switch, high switch
-    kind: str = "ib"
-    assumed: bool = False
+    ports: list[Port] = field(default_factory=list)  # `Port.switch`: position in `switches`
+    trunks: dict[tuple[int, int], Fraction] = field(default_factory=dict)  # (lower, higher position): bytes/s each way
+    above: list[tuple[int, int]] = field(default_factory=list)  # only without speeds: (switch, switch above it)
+    kind: str = "ib"  # name of the link type of cables to hosts
+    assumed: bool = False  # the files have no speeds: bandwidth above a switch is assumed equal to that below it
     notes: list[str] = field(default_factory=list)
 
     def check(self) -> None:
+        """Raise Invalid if the network has no host, or is too large to convert."""
         if not self.hosts:
             raise Invalid("lists no host; nothing can communicate")
         if len(self.hosts) > MAX_HOSTS or len(self.switches) > MAX_SWITCHES or len(self.ports) > MAX_PORTS:
             raise Invalid(f"shows more than {MAX_HOSTS} hosts, {MAX_SWITCHES} switches or {MAX_PORTS} ports of hosts")
 
-    def widened(self) -> Net:
-        """An assumed one with trunks: every switch has upwards what it has below, parted evenly among those above
-        it."""
+    def with_assumed_trunks(self) -> Net:
+        """Return a copy with trunks of assumed speeds: the bandwidth above a switch is the sum of that below it,
+        divided evenly among the switches above it.
+        """
         below = [Fraction(0)] * len(self.switches)
         for port in self.ports:
             below[port.switch] += port.speed
-        highs: dict[int, list[int]] = {}
-        waits = [0] * len(self.switches)
+        switches_above: dict[int, list[int]] = {}
+        waits = [0] * len(self.switches)  # switches below that are not done
         for low, high in self.above:
-            highs.setdefault(low, []).append(high)
+            switches_above.setdefault(low, []).append(high)
             waits[high] += 1
         # Topological order from the lowest switches up (Kahn): a switch is ready once all below it are done.
         ready = [switch for switch, count in enumerate(waits) if not count]
@@ -57,8 +62,8 @@ class Net:
         while ready:
             low = ready.pop()
             done += 1
-            for high in highs.get(low, ()):
-                share = below[low] / len(highs[low])
+            for high in switches_above.get(low, ()):
+                share = below[low] / len(switches_above[low])
                 if share:
                     trunks[min(low, high), max(low, high)] = share
                 below[high] += share
@@ -70,17 +75,17 @@ class Net:
         return replace(self, trunks=trunks)
 
 
-def draw_network(net: Net) -> Probed:
-    """The machine whose ranks are the hosts."""
+def network_machine(net: Net) -> Probed:
+    """Return the machine of a network, whose ranks are the hosts."""
     net.check()
     count = len(net.hosts)
-    wide: dict[tuple[int, int], Fraction] = {}
+    speed_between: dict[tuple[int, int], Fraction] = {}
     for port in net.ports:
         key = port.host, count + port.switch
-        wide[key] = wide.get(key, Fraction(0)) + port.speed
+        speed_between[key] = speed_between.get(key, Fraction(0)) + port.speed
     kinds: dict[tuple[str, Fraction], LinkType] = {}
     links: list[Link] = []
-    for (a, b), speed in wide.items():
+    for (a, b), speed in speed_between.items():
         kind = kinds.setdefault((net.kind, speed), LinkType(net.kind, speed, IB_HOP))
         links += [(a, b, kind), (b, a, kind)]
     for (a, b), speed in net.trunks.items():
@@ -95,7 +100,7 @@ def draw_network(net: Net) -> Probed:
 
 
 def unique_places(net: Net) -> list[str]:
-    """Hosts and switches by their names, each its own."""
+    """Return the names of hosts, then of switches; a number is added to a name that is taken."""
     names: list[str] = []
     used: set[str] = set()
     for name in [*net.hosts, *net.switches]:
@@ -117,11 +122,14 @@ def _count_components(net: Net) -> int:
 
 
 def sort_naturally(names: Sequence[str]) -> list[str]:
-    """Sorted as people count: node2 before node10."""
+    """Return the names sorted as people count: node2 before node10."""
     return sorted(names, key=natural_key)
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """What sorts names so."""
-    pieces = re.split(r"([0-9]{1,18})", name[:200])
-    return [(int(piece), "") if piece.isdigit() and piece.isascii() else (-1, piece) for piece in pieces]
+    """Return the sort key of `sort_naturally`: digits compare as numbers, other text as text."""
+    fields = re.split(r"([0-9]{1,18})", name[:200])
+    return [
+        (int(field_text), "") if field_text.isdigit() and field_text.isascii() else (-1, field_text)
+        for field_text in fields
+    ]

@@ -21,7 +21,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import read_lines
-from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, draw_network
+from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, network_machine
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import parse_bandwidth
@@ -37,7 +37,7 @@ def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Pr
     for path in paths:
         for number, line in _join_lines(path):
             reader.line(line, number)
-    return draw_network(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
+    return network_machine(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
 
 
 def _join_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -109,7 +109,7 @@ class _Reader:
         if net.above:
             net.notes.append("every switch is assumed to have upwards what it has below (Slurm tells no speeds)")
         net.check()
-        return net.widened()
+        return net.with_assumed_trunks()
 
 
 def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
