@@ -431,7 +431,7 @@ def test_files_that_are_no_traces(data: bytes, why: str, tmp_path: Path) -> None
 
 def test_names_that_tell_no_rank(tmp_path: Path) -> None:
     (tmp_path / "trace.et").write_bytes(b"")
-    with pytest.raises(Invalid, match="does not tell its rank"):
+    with pytest.raises(Invalid, match="does not show its rank"):
         antiphon.traces.read([tmp_path / "trace.et"])
     (tmp_path / "trace.et").unlink()
     with pytest.raises(Invalid, match="there are 0"):

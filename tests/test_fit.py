@@ -154,7 +154,7 @@ def test_one_size_gives_combinations_only() -> None:
         "2 alpha + 40000000 (G + delta)": pytest.approx(2 * truth["alpha"] + 4e7 * (truth["G"] + truth["delta"])),
         "delta - G": pytest.approx(truth["delta"] - truth["G"]),
     }
-    assert any("one size does not tell alpha, G, delta" in note for note in found.notes)
+    assert any("one size does not determine alpha, G, delta" in note for note in found.notes)
     with pytest.raises(Invalid, match="determine no parameter alone"):
         genmodel_profile(fit_genmodel(made(["ring"], sizes=SIZES[:1], ranks=[8] * 5)), "ethernet")
 

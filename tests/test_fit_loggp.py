@@ -210,7 +210,7 @@ def test_a_delay_that_is_too_short_tells_nothing_of_o_s() -> None:
 def test_few_sizes_tell_no_regimes() -> None:
     found = fit_loggp(trips(sizes=(1, 1024, 8192, 2**17, 2**20)))
     assert len(found.regimes) == 1
-    assert any("do not tell protocol regimes apart" in note for note in found.notes)
+    assert any("do not distinguish protocol regimes" in note for note in found.notes)
     assert any("misses these round trips" in note for note in found.notes)
 
 

@@ -160,7 +160,7 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
             assert one.low is not None
             assert one.high is not None
             assert one.low < one.high
-            assert any("not told well enough" in note for note in radix_remarks([one]))
+            assert any("not determined well enough" in note for note in radix_remarks([one]))
     assert "weak" in states
 
 
@@ -168,7 +168,7 @@ def test_two_numbers_of_messages_tell_nothing() -> None:
     found = fitted(Gpus(device_radix=2), ranks=3, n=2, repetitions=2, iterations=2)
     assert {one.state for one in found.at_once} == {"undetermined"}
     assert {one.state for one in found.radices.values()} == {"undetermined"}
-    assert any("burst at 1B: 2 at most tell nothing" in note for note in found.notes)
+    assert any("burst at 1B: 2 at most do not show" in note for note in found.notes)
     assert len(found.fitted) == len(found.measured)
     assert found.regimes[0].figures["G"].value is not None
 

@@ -213,7 +213,7 @@ MISSING = {
         TEXTS["nccl-xml", "hgx-h100"], 'taken to be H100: the file has sm="90" and no name',
     ),
     "NVLinks: lstopo without the vendor's library": (
-        hwloc("dgx1v", library=False).replace("NVLinkBandwidth", "Other"), "the file tells no NVLink bandwidths",
+        hwloc("dgx1v", library=False).replace("NVLinkBandwidth", "Other"), "the file has no NVLink bandwidths",
     ),
     "where NVLinks lead: nvidia-smi nvlink -s without topo -m": (
         nvidia_names("dgx1v"), "no matrix shows the peers of NVLinks",

@@ -214,7 +214,7 @@ def test_profiles_of_nccl(tmp_path: Path) -> None:
     job = read_job(files)
     assert [(call.kind, call.nbytes) for call in job.calls] == [("allgather", 8000)]
     assert job.calls[0].seconds == pytest.approx(50e-6)
-    assert any("tells nothing of computation" in note for note in job.notes)
+    assert any("shows nothing of computation" in note for note in job.notes)
 
 
 def test_the_inspector_of_nccl(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def check_log_command(
     topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
     only: Only = "",
     library: Annotated[
-        str, typer.Option("--library", metavar="LIBRARY", help="its library, if not told: nccl:gpu=h100,network=ib")
+        str, typer.Option("--library", metavar="LIBRARY", help="its library, if unknown: nccl:gpu=h100,network=ib")
     ] = "",
     before: Annotated[
         Path | None, typer.Option("--before", metavar="FILE", help="compare two logs: the one before an upgrade")

@@ -93,7 +93,7 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in rows[:MAX_ROWS]
     ]  # fmt: skip
     hidden = len(rows) - MAX_ROWS
-    lines = [*table(head, cells), *([f"  and {hidden} more (--json tells all)"] if hidden > 0 else [])]
+    lines = [*table(head, cells), *([f"  and {hidden} more (--json shows all)"] if hidden > 0 else [])]
     lines += paragraph("takes: one of them, as recorded; library: by the model of it; exposed, gain: of a step")
     for by in dict.fromkeys(row["by"] for row in rows if row["by"]):
         lines += paragraph(f"ours: {by}", "  ", "    ")

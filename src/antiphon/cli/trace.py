@@ -82,4 +82,4 @@ def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows[:MAX_ROWS]
     ]  # fmt: skip
     hidden = len(rows) - MAX_ROWS
-    return [*table(head, cells), *([f"  and {hidden} more (--json tells all)"] if hidden > 0 else [])]
+    return [*table(head, cells), *([f"  and {hidden} more (--json shows all)"] if hidden > 0 else [])]

@@ -31,7 +31,7 @@ _BYTES = {
     "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
 _PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # NCCL counts one rank's block
-NOTE = "a profiler of NCCL tells nothing of computation: all collectives are taken to be waited for, none to be hidden"
+NOTE = "a profiler of NCCL shows nothing of computation: all collectives are taken to be waited for, none to be hidden"
 
 
 # ---- the example plugin ----

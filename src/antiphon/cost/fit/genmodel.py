@@ -182,9 +182,9 @@ class GenmodelFit:
         sizes = len({row.nbytes for row in self.measured})
         mixed = [name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == OPEN]
         if mixed and sizes == 1:
-            yield f"one size does not tell {', '.join(mixed)}: measure {SIZES} sizes at least, or plan ring as well"
+            yield f"one size does not determine {', '.join(mixed)}: measure at least {SIZES} sizes, or plan ring, too"
         elif mixed and not len(self.models.tied) > 1:
-            yield f"{', '.join(mixed)} not told: measure plan cps with several numbers of ranks"
+            yield f"{', '.join(mixed)} not determined: measure plan cps with several numbers of ranks"
         if sizes < SIZES:
             sizes_text = "one size" if sizes == 1 else f"{sizes} sizes"
             yield (
@@ -193,20 +193,20 @@ class GenmodelFit:
             )
         if parameters["beta"].state == OPEN and parameters["gamma"].state == OPEN:
             yield (
-                "times of allreduces never tell beta and gamma apart, only G = 2 beta + gamma: give --known beta= or "
+                "times of allreduces never distinguish beta and gamma, only G = 2 beta + gamma: give --known beta= or "
                 "gamma=, or --memory, or measure plan incast as well"
             )
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
-            yield "delta is not told well enough to be used: take it from `antiphon fit memory` (--memory)"
+            yield "delta is not determined well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
             max_senders = max(pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received)
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
-            yield "w_t is not told well enough to be used: measure plan cps with more numbers of ranks, more often"
+            yield "w_t is not determined well enough to be used: measure plan cps with more rank counts, more often"
         elif self.w_t.state == OPEN and self.threshold and self.models.best is None:
             yield "incast cannot be separated from other terms here: measure plan cps with fewer ranks and with more"
         elif self.w_t.state == OPEN and self.threshold:
-            yield "w_t and epsilon are not told apart: measure plan cps with the numbers of ranks between as well"
+            yield "w_t and epsilon are not distinguished: measure plan cps with the numbers of ranks between as well"
         elif self.w_t.state == OPEN:
             yield "no plan here has more than one sender to a receiver, so incast cannot show: measure plan cps"
         if self.misses[0] > POOR:

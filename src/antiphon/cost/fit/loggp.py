@@ -125,7 +125,7 @@ class LogGPFit:
         cells = self.cells
         if len(cells.sizes) < 2 * LEAST:
             yield (
-                f"{len(cells.sizes)} sizes do not tell protocol regimes apart: one is assumed; measure {2 * LEAST} "
+                f"{len(cells.sizes)} sizes do not distinguish protocol regimes: one is assumed; measure {2 * LEAST} "
                 "sizes at least, better 12 or more"
             )
         if not all(cells.scatter.values()):
@@ -133,8 +133,8 @@ class LogGPFit:
         if not cells.long_enough.all():
             short = [format_size(int(s)) for s in cells.sizes[~cells.long_enough]]
             yield (
-                f"the delay is too short to tell o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}: it "
-                "must cover the gap, o_s + d >= g + (s-1) G"
+                f"the delay is too short to determine o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}"
+                ": it must cover the gap, o_s + d >= g + (s-1) G"
             )
         for regime_break in self.breaks:
             if regime_break.earliest != regime_break.before or regime_break.latest != regime_break.before:
@@ -381,7 +381,7 @@ def _regime_remarks(regime: Regime) -> Iterator[str]:
     where = f"{format_size(regime.low)} to {format_size(regime.high)}"
     lost = [name for name in NAMES if regime.figures[name].state == OPEN]
     if lost:
-        yield f"{where}: {', '.join(lost)} not determined (what comes out is below 0, or nothing measured tells it)"
+        yield f"{where}: {', '.join(lost)} not determined (what comes out is below 0, or no measurement determines it)"
     ends = np.array([regime.low, regime.high], float)
     below = regime.line("L", ends)
     if (below < 0).any():

@@ -241,12 +241,13 @@ def radix_remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
     for limit in measurements:
         label = f"{limit.kind} at {format_size(limit.nbytes)}"
         if limit.state == OPEN:
-            yield f"{label}: {limit.most} at most tell nothing of how many go at once; measure {LEAST_POINTS} or more"
+            yield f"{label}: {limit.most} at most do not show how many go at once; measure {LEAST_POINTS} or more"
         if limit.state == UNSEEN:
             yield f"{label}: no limit up to {limit.most} at once"
         if limit.state == WEAK:
             yield (
-                f"{label}: {limit.low} to {limit.high} at once, not told well enough: measure more ranks, or more often"
+                f"{label}: {limit.low} to {limit.high} at once, not determined well enough: measure more ranks, or "
+                "more often"
             )
     counts = fit_radices(measurements)
     send, receive = counts["send"], counts["receive"]

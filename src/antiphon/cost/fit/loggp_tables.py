@@ -103,7 +103,7 @@ def _parse_prototype(text: str) -> list[RoundTrip]:
                 parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True), parse_bytes(row["size"]),
             )  # fmt: skip
             if not delay:
-                raise Invalid("d: without a delay between messages nothing tells o_s; expected more than 0")
+                raise Invalid("d: without a delay between messages nothing determines o_s; expected more than 0")
             spent = [parse_spent(row[name]) for name in _PROTOTYPE[3:]]
             series = ((RTT, 1, 0.0), (RTT, n, 0.0), (RTT, n, delay), (SERVER, n - 1, delay))
             rows += [

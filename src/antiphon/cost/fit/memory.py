@@ -70,10 +70,10 @@ class MemoryFit:
     def _list_notes(self) -> Iterator[str]:
         """Yield remarks for the user: why gamma or delta is not determined, and what to measure so that it is."""
         if self.combinations:
-            yield "one number of vectors does not tell gamma and delta apart: measure several (2 to 15, say)"
+            yield "one number of vectors does not distinguish gamma and delta: measure several (2 to 15, say)"
         for name, estimate in self.parameters.items():
             if estimate.state == "weak":
-                yield f"{name} is not told well enough to be used: measure longer vectors, more of them, more often"
+                yield f"{name} is not determined well enough to be used: measure more and longer vectors, more often"
         if self.misses[0] > POOR:
             yield (
                 f"the model misses these measurements by {self.misses[0]:.0%} (root mean square): other work may "

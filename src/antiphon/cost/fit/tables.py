@@ -113,7 +113,7 @@ def parse_bytes(text: str) -> int:
     """Parse a positive size."""
     size = parse_size(text, "nbytes")
     if size == 0:
-        raise Invalid("nbytes: a measurement of 0 bytes tells nothing here; leave the line out")
+        raise Invalid("nbytes: a measurement of 0 bytes shows nothing here; leave the line out")
     return size
 
 

@@ -64,7 +64,7 @@ def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     for path in paths:
         match = _NAME.fullmatch(path.name)
         if match is None:
-            raise Invalid(f"{name_of(path)}: its name does not tell its rank; expected NAME.RANK.et")
+            raise Invalid(f"{name_of(path)}: its name does not show its rank; expected NAME.RANK.et")
         rank = int(match[2])
         if rank in file_of:
             raise Invalid(f"{name_of(path)}: {name_of(file_of[rank])} is of rank {rank}, too")

@@ -47,7 +47,7 @@ _GRADIENT = ("torch::distributed::reducer::mul_out", "torch::distributed::reduce
 _CARRIED = ("gloo:", "ucc:", "mpi:")  # names of executions of calls, in threads of their own
 _OURS, _WAIT, _DONE = "antiphon:", "antiphon:wait", "antiphon:done"
 NO_CALLS = (
-    "has no collectives in its steps; PyTorch's profiler tells those of gloo, NCCL and antiphon where it records "
+    "has no collectives in its steps; PyTorch's profiler shows those of gloo, NCCL and antiphon where it records "
     "shapes (record_shapes=True)"
 )
 
@@ -245,7 +245,7 @@ def _find_own_executions(line: _Thread) -> None:
         if call is None:
             continue  # made before the profiler recorded
         if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in ago):
-            raise Invalid(f"{_DONE} at {event['ts']} us: does not tell when its call was")
+            raise Invalid(f"{_DONE} at {event['ts']} us: does not show when its call was")
         begun, end = (max(event["ts"] - ns / 1000, call.at) for ns in ago if ns is not None)
         call.start, call.over, call.lane = begun, max(begun, end), _name_of(event)[0]
 

@@ -199,7 +199,7 @@ class _LinuxDevices:
                     used.add(up)
                 speed = speed_of(path)
                 if speed is None:
-                    self.notes.append(f"network card {name}: its speed is not told (no link?)")
+                    self.notes.append(f"network card {name}: its speed is unknown (no link?)")
                 self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
             used |= {self.box.devices[device].up for device in self.box.speeds}
         if not self.box.speeds:

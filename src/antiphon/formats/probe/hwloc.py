@@ -248,7 +248,7 @@ def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     if not reader.matrices and make and make.links:
         fast = "xGMI" if make.xgmi else "NVLink"
         box.notes.append(
-            f"the file tells no {fast} bandwidths: hwloc has them where it was built with the vendor's library"
+            f"the file has no {fast} bandwidths: hwloc has them where it was built with the vendor's library"
         )
     return box
 

@@ -191,7 +191,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
     box.each = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
     if make is None and any(gpu.links for gpu in gpus):
-        box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file tells no generation")
+        box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file shows no generation")
     _add_links(box, gpus, make)
     box.drop_slow_cards()
     if len(reader.hosts) > 1:

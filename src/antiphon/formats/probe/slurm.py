@@ -103,11 +103,11 @@ class _Reader:
         if self.blocks and len(net.switches) > 1 and not net.above:
             net.switches.append("between blocks")
             net.above = [(block, len(net.switches) - 1) for block in range(len(net.switches) - 1)]
-            net.notes.append("blocks are joined by one switch (assumed: the file tells nothing between them)")
+            net.notes.append("blocks are joined by one switch (assumed: the file shows nothing between them)")
         if not speed_is_known:
             net.notes.append("one cable of 200 Gbit/s per host is assumed (--option nic=400Gbit/s)")
         if net.above:
-            net.notes.append("every switch is assumed to have upwards what it has below (Slurm tells no speeds)")
+            net.notes.append("every switch is assumed to have upwards what it has below (Slurm reports no speeds)")
         net.check()
         return net.with_assumed_trunks()
 

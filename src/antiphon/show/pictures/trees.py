@@ -107,7 +107,7 @@ def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, g
     elif IN_AND_OUT in shapes and ANY not in shapes:
         lines.append("each part goes in to its root along dashed arrows, adding on the way, and out along full ones")
     elif ANY in shapes:
-        lines.append("not all parts travel along trees: colours tell the step; dashed arrows add")
+        lines.append("not all parts travel along trees: colours show the step; dashed arrows add")
     if count > MAX_PANELS:
         undrawn = Fraction(sum(share for share, _ in grown.growths[MAX_PANELS:]), grown.total)
         lines.append(f"only the {MAX_PANELS} with the most data are drawn; the others have {float(undrawn):.0%} of it")
