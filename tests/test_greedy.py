@@ -116,9 +116,9 @@ def test_what_cannot_be_faster_is_not_tried() -> None:
     for nbytes in (GB, 10**6):
         search = Search(machine, Collective("allgather", 36), 0, 0.1)
         found = search.find_fastest(nbytes, None, None)
-        assert found.seconds(nbytes) == min(made.seconds(nbytes) for made in search.known.values())
-        assert all(0 < made.least_load <= made.load * (1 + 1e-9) for made in search.known.values())
-        tried.append(len(search.known))
+        assert found.seconds(nbytes) == min(made.seconds(nbytes) for made in search.cached_runs.values())
+        assert all(0 < made.least_load <= made.load * (1 + 1e-9) for made in search.cached_runs.values())
+        tried.append(len(search.cached_runs))
     assert tried[0] == 1 < tried[1]
 
 
@@ -132,7 +132,7 @@ def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
     for effort in (1e-6, 0.1):
         search = Search(machine, wanted, 0, effort)
         search.find_fastest(GB, None, None)
-        runs.append(len(search.known))
+        runs.append(len(search.cached_runs))
     assert runs[0] == 1 < runs[1]
 
 
@@ -209,7 +209,7 @@ def test_what_cannot_be() -> None:
 
 
 def test_fewer_parts_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[task_of.__module__], "MOST_CELLS", 60)
+    monkeypatch.setattr(sys.modules[task_of.__module__], "MOST_BITS", 60)
     machine = topology("full:ranks=4")
     planned(machine, Collective("allgather", 4), parts=1)
     with pytest.raises(Unsupported, match=r"16 chunks on 4 .*; use planner compose, direct or relay, or fewer parts"):

@@ -115,12 +115,12 @@ def hierarchical_ring(
     ranks = len(collective.members)
     refuse_too_many_transfers("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
     fans, seating = _choose_levels(topology, collective, fanins, order)
-    # one source: nothing to divide among ranks, so a chain through the groups, in pieces
+    # data of one root cannot be divided among ranks, so they go along a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1
-    named = ",".join(map(str, seating))
+    order_text = ",".join(map(str, seating))
     fanin_text = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
-    options = {"fanins": fanin_text, "order": named, "directions": directions, "pieces": depth}
+    options = {"fanins": fanin_text, "order": order_text, "directions": directions, "pieces": depth}
     groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
     schedule = merge([_plan(collective, seating, groups, direction) for direction in (RING, BACK)[:directions]])
     yield finish_schedule(schedule, topology, collective, "hierarchical-ring", options, depth)
@@ -133,15 +133,15 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         return per_root(collective, lambda single: plan_chains(single, seating, groups, -1 if direction == BACK else 1))
     if kind == "reduce":
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
-    size, fine = len(seating), units_per_seat(groups)
+    size, units = len(seating), units_per_seat(groups)
     seats = Seats.in_order(collective, seating)
-    line = Spans.side_by_side(np.full(size, fine)).take(seats.member)  # in the order of seats
-    where = Spans.side_by_side(np.full(size, fine))
+    line = Spans.side_by_side(np.full(size, units)).take(seats.member)  # in the order of seats
+    where = Spans.side_by_side(np.full(size, units))
     if kind == "allreduce":
         where = where.grouped(np.array([0, size]))
-        if not groups.is_even():  # every outermost group stands for as much of the data
-            where = Spans.side_by_side(np.array([len(groups.subgroups) * fine]))
-            line = Spans.side_by_side(np.full(len(groups.subgroups), fine))
+        if not groups.is_even():  # every outermost group holds an equal fraction of the data
+            where = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
+            line = Spans.side_by_side(np.full(len(groups.subgroups), units))
     if groups.is_even() or kind != "allreduce":
         line = line.grouped(np.array([0, size]))
     gather = _chain_exchanges(list_exchanges(groups, line), seats, direction)
@@ -151,7 +151,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
 
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Placement]:
-    """Plan every exchange, each starting as soon as the one that brings its data is done."""
+    """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
     stop: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:
@@ -169,21 +169,28 @@ def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) 
 
 def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
     """Plan an allgather among the ranks of a group, of blocks of these sizes."""
-    every = Collective("allgather", len(sizes), weights=np.array(sizes))
+    allgather = Collective("allgather", len(sizes), weights=np.array(sizes))
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
     if direction == DIRECT:
-        return rows_to_schedule(every, Seats.in_order(every), hop * 0, sender, sender, (sender + hop + 1) % len(sizes))
-    turn = -1 if direction == BACK else 1
+        return rows_to_schedule(
+            allgather, Seats.in_order(allgather), hop * 0, sender, sender, (sender + hop + 1) % len(sizes)
+        )
+    direction_sign = -1 if direction == BACK else 1
     return rows_to_schedule(
-        every, Seats.in_order(every), hop, (sender - turn * hop) % len(sizes), sender, (sender + turn) % len(sizes)
+        allgather,
+        Seats.in_order(allgather),
+        hop,
+        (sender - direction_sign * hop) % len(sizes),
+        sender,
+        (sender + direction_sign) % len(sizes),
     )
 
 
 def _choose_levels(
     topology: Topology, collective: Collective, fanins: Fans | None, order: Order
 ) -> tuple[list[int] | Groups, list[int]]:
-    """Return the fan-ins, innermost first, or groups of unequal size; and the ranks in an order in which groups are
-    runs.
+    """Return the fan-ins (innermost first) or groups of unequal size, and an order of ranks where groups are
+    contiguous.
     """
     ranks = len(collective.members)
     if isinstance(fanins, str) and set(fanins) & set("+*()"):
@@ -199,7 +206,7 @@ def _choose_levels(
             return fans, seating
     seating = parse_order(order, collective)
     candidates = list_factorizations(ranks)
-    # two levels before one or many, of these the squarest: its largest fan-in is least, so it takes fewest steps
+    # two levels before more, and one last; of equally many levels, the smallest largest fan-in, for the fewest steps
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
         if _has_links(topology, seating, Groups.of_fans(fans)):
@@ -212,15 +219,16 @@ def _choose_levels(
 
 
 def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
-    """Return whether every hop of every ring both ways, or all within every group, has a link or a path through
-    switches; no where there would be far too many transfers.
+    """Return whether every hop of every ring in both directions has a link or a path through switches.
+
+    With DIRECT: every pair of ranks within every group. False if there would be far too many transfers.
     """
     size = len(seating)
     if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MOST_ROWS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
     for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * units_per_seat(groups)]))):
-        for away in range(1, exchange.width) if direction == DIRECT else (1, -1):
+        for distance in range(1, exchange.width) if direction == DIRECT else (1, -1):
             src.append(rank[exchange.seats].ravel())
-            dst.append(np.roll(rank[exchange.seats], -away, axis=1).ravel())
+            dst.append(np.roll(rank[exchange.seats], -distance, axis=1).ravel())
     return are_joined(topology, np.concatenate(src), np.concatenate(dst))

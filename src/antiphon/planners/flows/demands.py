@@ -29,7 +29,7 @@ class Demand:
     """The data that one rank, the root, sends (`out`) or receives.
 
     `ends`: the ranks at the other side, as pairs (set of ranks, weight between them and the root). A set is one
-    receiver, or all ranks that hold the same data, of which one sends.
+    receiver, or all ranks that hold the same data; one of them sends.
     """
 
     root: int

@@ -2,7 +2,7 @@
 
     parts   chunks per block: more pipeline better (lower load), but need more steps (higher latency)
     pace    longer steps save latency in the middle of the run, when all ranks have much to forward
-    seed    random choices differ in luck
+    seed    runs with different random choices differ in speed
 
 For a size the search is a hill climb: double the parts while that helps, then try neighbouring paces, then other seeds,
 each only if it may still gain (`may_gain`). A run is priced by the model alpha-beta with a barrier after each step: a
@@ -41,15 +41,16 @@ class GreedyLimits:
 
     effort: int = 1_500_000  # units of work (see Run) in a unit of effort
     max_rows: int = 2**24  # transfers of a schedule
-    few_rows: int = 2**21  # rows beyond which parts are not made smaller still
+    few_rows: int = 2**21  # with more transfers than this, parts are not made smaller
     max_work: int = 50_000_000  # units of work of one run
-    min_share: float = 0.05  # of what can enter a rank: kinds of hops below it do not determine the length of a slot
+    # kinds of hops that bring less than this fraction of what can enter a rank do not determine the length of a slot
+    min_share: float = 0.05
     min_bytes: int = 64  # bytes of a part
     max_ratio: float = 0.995  # another run replaces the best if its time is at most this fraction
     pace_saving: float = 0.5  # fraction of the latency that another pace may save
     seed_saving: float = 0.1  # fraction of the latency that another seed may save
     restarts: int = 8  # runs with other seeds
-    rise: float = 0.2  # a mesh fills from its corners inwards: farther each step
+    rise: float = 0.2  # see `spread.Pace`: in a mesh more ranks have data to forward in each further step
 
 
 GREEDY = GreedyLimits()
@@ -72,7 +73,9 @@ class PricedRun:
         return self.latency + self.load * nbytes
 
     def may_gain(self, nbytes: int, latency: float) -> bool:
-        """Return whether saving this fraction of the latency, and all load above the minimum, would be a clear gain."""
+        """Return whether saving the fraction `latency` of the latency, and all load above the minimum, is a
+        clear gain.
+        """
         saved = self.latency * latency + (self.load - self.least_load) * nbytes
         return saved > (1 - GREEDY.max_ratio) * self.seconds(nbytes)
 
@@ -84,9 +87,9 @@ class Search:
         self.topology, self.collective, self.seed = topology, collective, seed
         self.hops = hops_of(topology)
         self.levels = levels_of(self.hops, topology.ranks)
-        self.left = GREEDY.effort * (effort or 1.0)
+        self.remaining_effort = GREEDY.effort * (effort or 1.0)
         self.tasks: dict[int, tuple[Chunks, Task]] = {}
-        self.known: dict[tuple[int, float, int], PricedRun] = {}
+        self.cached_runs: dict[tuple[int, float, int], PricedRun] = {}
         alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
         ptr = self.hops.routes.ptr
         sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
@@ -101,26 +104,28 @@ class Search:
         return self.tasks[part_count]
 
     def run_once(self, part_count: int, pace: float, again: int = 0) -> PricedRun:
-        """Return the run with these parameters, computed once and charged to the effort."""
+        """Return the run with these parameters, cached. Its work is subtracted from the effort. `again`: other
+        seeds.
+        """
         key = part_count, pace, again
-        if key not in self.known:
+        if key not in self.cached_runs:
             chunks, task = self.task_for(part_count)
             seed = self.seed + 1000 * again
             lacking = task.want & ~task.have
             need = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, need)
-            how = Pace(GREEDY.rise if pace else 0.0, pace, pace)
+            limits = Pace(GREEDY.rise if pace else 0.0, pace, pace)
             if task.routes is not None:
-                run = Moving(self.hops, task.routes, slot, seed).run(how)
+                run = Moving(self.hops, task.routes, slot, seed).run(limits)
             else:
                 self._check_effort(task, slot)
-                run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
-            self.left -= run.work
+                run = Spreading(self.hops, task, self.levels, slot, seed).run(limits)
+            self.remaining_effort -= run.work
             latency, load = self._price_run(chunks, run)
-            self.known[key] = PricedRun(
+            self.cached_runs[key] = PricedRun(
                 chunks, run, part_count, pace, seed, latency, load, self._least_load(chunks, task)
             )
-        return self.known[key]
+        return self.cached_runs[key]
 
     def _check_effort(self, task: Task, slot: float) -> None:
         """Raise Unsupported if a run would take too long, estimated as one chunk per hop at a time."""
@@ -192,7 +197,7 @@ class Search:
                 fastest = self._climb(
                     nbytes, fastest, ((fastest.part_count, other) for other in other_paces), GREEDY.pace_saving
                 )
-        fit = [run for run in self.known.values() if self._parts_large_enough(run.part_count, nbytes)]
+        fit = [run for run in self.cached_runs.values() if self._parts_large_enough(run.part_count, nbytes)]
         fastest = min([fastest, *fit], key=lambda run: run.seconds(nbytes))
         return self._try_seeds(fastest, lambda run: run.seconds(nbytes), nbytes)
 
@@ -203,7 +208,9 @@ class Search:
     def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
         """Return the best run of this and other seeds, while they may gain and the effort lasts."""
         for again in range(1, GREEDY.restarts):
-            if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)):
+            if self.remaining_effort < best.run.work or (
+                nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)
+            ):
                 break
             best = min(best, self.run_once(best.part_count, best.pace, again), key=cost)
         return best
@@ -217,7 +224,7 @@ class Search:
             work = fastest.run.work * part_count // fastest.part_count
             if (
                 self.count_rows(part_count) > GREEDY.few_rows
-                or work > self.left
+                or work > self.remaining_effort
                 or not self._parts_large_enough(part_count, nbytes)
             ):
                 break

@@ -1,8 +1,8 @@
 """Turn a collective into a task of the simulation: chunks of about equal size, who has them, who needs them, and who
 may relay them.
 
-Blocks are cut into parts such that all chunks have about the same weight (`chunks_of`): the simulation treats chunks
-alike. Each rank then has a set of chunks that it has, that it needs, and that it may be given.
+Blocks are cut into parts such that all chunks have about the same weight (`chunks_of`), as the simulation counts every
+chunk as one. Each rank then has a set of chunks that it has, that it needs, and that it may be given.
 
 If some ranks are not members, or blocks are needed by few (scatter), letting everyone receive everything would waste
 links. Then `_choose_relays` grows a tree from each source, at prices of links that rise with use, and only ranks on the
@@ -32,14 +32,15 @@ from antiphon.planners.greedy.spread import Task
 from antiphon.planners.greedy.ways import chunk_routes
 from antiphon.planners.shared.reach import Reach, suggest_planners
 
-MOST_CELLS = 2**30  # chunks times ranks
+MOST_BITS = 2**30  # chunks times ranks
 SWEEPS = 3  # how often each source's tree is grown again
-LEAST = 0.01  # minimum price, relative to the narrowest hop: avoids detours over wide links
-STEEP = 6.0  # the fullest hop costs e^STEEP times an empty one
+MIN_PRICE = 0.01  # relative to that of the narrowest hop: avoids detours over wide links
+STEEPNESS = 6.0  # the fullest hop costs e^6 times an empty one
 
 
 def chunks_of(collective: Collective, part_count: int) -> Chunks:
-    """Cut the heaviest blocks into `parts`, others into half as many, a quarter, ...: chunks of about equal weight.
+    """Cut the heaviest blocks into `part_count` chunks, others into half as many, a quarter, ..., for about equal
+    weights.
 
     Weights 8, 4 and 1, and 2 parts:
 
@@ -65,7 +66,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     if collective.combining or (collective.custom is not None and needs_of(collective).joined):
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
     ranks, blocks = topology.ranks, collective.blocks
-    if ranks * len(chunks) > MOST_CELLS:
+    if ranks * len(chunks) > MOST_BITS:
         fewer = "fewer parts" if len(chunks) > blocks else "fewer ranks"
         raise Unsupported(
             f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; "
@@ -86,8 +87,8 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     lacking = want & ~have
     routes = None
     if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
-        # one source and one receiver per block: routes can be fixed in advance; blocks already in place have their
-        # source as goal
+        # one source and one receiver per block: routes can be fixed in advance. A block that is already in place has
+        # its source as its goal
         goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
         routes = chunk_routes(hops, parent, source[block], goal[block])
     return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, routes)
@@ -126,7 +127,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
     used = np.zeros(len(hops.capacity))
     slow = 1 / np.maximum(hops.capacity, 1e-300)
-    slow = np.maximum(slow / slow[np.unique(hops.loaded)].max(initial=1e-300), LEAST)
+    slow = np.maximum(slow / slow[np.unique(hops.loaded)].max(initial=1e-300), MIN_PRICE)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
     own: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
     rng = np.random.default_rng(0)
@@ -137,7 +138,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
             full = used * slow
             # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
             # costs its time
-            price = slow * exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
+            price = slow * exp(STEEPNESS * full / max(float(full.max(initial=0.0)), 1e-300))
             # up to 1/8 of noise breaks ties differently for every root; otherwise all trees would choose the same of
             # equal paths
             paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)

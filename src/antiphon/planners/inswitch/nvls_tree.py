@@ -74,7 +74,7 @@ def nvls_tree(
                 raise
             refused.append(str(error))
             continue
-        # Without any joint (reduction or multicast by a switch) other planners make the same plan.
+        # without any joint (reduction or multicast by a switch) other planners make the same plan
         if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
             continue
         feasible = True
@@ -95,7 +95,7 @@ def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
     """Return the members by box; raises Unsupported unless there are several boxes of equal size."""
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
-    # Lane i joins the i-th rank of every box, so all boxes need equally many.
+    # lane i joins the i-th rank of every box, so all boxes need the same number of ranks
     if len(boxes) < 2 or sizes[0] < 2 or len(sizes) > 1:
         have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
         raise Unsupported(

@@ -4,9 +4,9 @@ Input of `switch_trees`: a machine, its members, and the abilities that switches
 (`SwitchTree`), each with the members as leaves and with a link each way between neighbours. A reduction or multicast
 by switches (a joint) needs such a tree: the paths between its ranks meet at switches, which combine or copy the data.
 
-A shortest-path search from every switch, as the root of a tree (the hub), gives the candidates. Those stay whose
-branching switches have the abilities. The best reach the fewest ranks that are not members, then are widest, then
-lowest.
+A shortest-path search from every switch, as the root of a tree (the hub), gives the candidates. Those whose branching
+switches have the abilities stay. Of these the best reach the fewest ranks that are not members; ties: the widest, then
+the lowest.
 
 Example: 8 GPUs in a box with 4 parallel NVSwitches: 4 trees of equal width, each one switch with the GPUs below it; the
 data are shared between them.
@@ -25,7 +25,7 @@ from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
 MOST_HUBS = 64  # hubs tried, those nearest to the ranks first
-MOST_TREES = 8  # used at the same time, each for a share of the data
+MOST_TREES = 8  # trees used at the same time, each for a share of the data
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +55,10 @@ class SwitchTree:
     def find_paths(self, src: Longs, dst: Longs) -> Routes:
         """Return a path through the tree from every rank of `src` to that of `dst`, both given by position."""
         levels = self.up.shape[1]
-        # number of common ancestors, as the length of the common prefix
-        apart = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]  # nodes above both
+        # number of common ancestors: the length of the common prefix
+        common = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]
         level = np.arange(levels)[None, :]
-        below = level >= apart - 1
+        below = level >= common - 1
         rising, falling = self.up[src][:, ::-1], self.down[dst]
         links = np.concatenate([rising, falling], axis=1)
         on_path = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)
@@ -67,8 +67,8 @@ class SwitchTree:
 
     def branching_switches(self, topology: Topology) -> Longs:
         """Return the switches with three neighbours or more in the tree: there data are combined or copied."""
-        met = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
-        return np.flatnonzero(met >= 3)
+        out_degree = np.bincount(topology.link_src[self.links], minlength=topology.nodes)
+        return np.flatnonzero(out_degree >= 3)
 
     def narrowest_bandwidth(self, topology: Topology) -> Fraction:
         """Return the bandwidth of the narrowest link."""
@@ -76,14 +76,14 @@ class SwitchTree:
 
     def joint_limit(self, topology: Topology) -> int:
         """Return the number of joints that its switches serve at once; 0 if none states a limit."""
-        stated = (topology.ability(node).at_once for node in self.branching_switches(topology).tolist())
-        return min((count for count in stated if count), default=0)
+        limits = (topology.ability(node).at_once for node in self.branching_switches(topology).tolist())
+        return min((count for count in limits if count), default=0)
 
 
 def switch_trees(
     topology: Topology, members: AnyInts, *, multicast: bool = False, reduce: bool = False, through: bool = False
 ) -> list[SwitchTree]:
-    """Return the best trees of switches with these abilities that join the members; of equivalent ones all.
+    """Return the best trees of switches with these abilities that join the members; all of them if several are equal.
 
     Best are those that reach the fewest other ranks (a box's own switches rather than the fabric's), then the widest,
     then the lowest. `through`: some switch must forward what it combined. A search from every switch.
@@ -94,10 +94,10 @@ def switch_trees(
         if _is_able(topology, tree, multicast or through, reduce or through, through):
             reached = int((distance[: topology.ranks] > 0).sum())
             trees.append(((-reached, tree.narrowest_bandwidth(topology), -tree.up.shape[1]), tree))
-    best = max((worth for worth, _ in trees), default=None)
+    best = max((quality for quality, _ in trees), default=None)
     distinct_trees: dict[bytes, SwitchTree] = {}
-    for worth, tree in trees:
-        if worth == best:
+    for quality, tree in trees:
+        if quality == best:
             distinct_trees.setdefault(tree.links.tobytes(), tree)
     return list(distinct_trees.values())[:MOST_TREES]
 
@@ -131,26 +131,26 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
     pair = distinct(src[down] * nodes + dst[down])
     graph = csr_array((np.ones(len(pair)), (pair // nodes, pair % nodes)), shape=(nodes, nodes))
     switches = np.arange(topology.ranks, nodes)
-    far = dijkstra(graph, unweighted=True, indices=switches)[:, members].max(axis=1)
-    chosen = switches[np.argsort(far, kind="stable")][: min(int(np.isfinite(far).sum()), MOST_HUBS)]
+    farthest = dijkstra(graph, unweighted=True, indices=switches)[:, members].max(axis=1)
+    chosen = switches[np.argsort(farthest, kind="stable")][: min(int(np.isfinite(farthest).sum()), MOST_HUBS)]
     if not len(chosen):
         return []
-    distance, before = dijkstra(graph, unweighted=True, indices=chosen, return_predecessors=True)
+    distance, predecessor = dijkstra(graph, unweighted=True, indices=chosen, return_predecessors=True)
     distance = np.where(np.isfinite(distance), distance, 0).astype(np.int64)
-    return [(before[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
+    return [(predecessor[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
 
 
 def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
     """Return the tree of the paths from a hub to the members, by the widest links."""
     depth = distance[members]
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
-    at, place = np.array(members, np.int64), depth.copy()
+    at, remaining_hops = np.array(members, np.int64), depth.copy()
     rows = np.arange(len(members))
-    # walk from all ranks to the hub at once; a rank that has arrived drops out
+    # walk from all ranks to the hub at once, until each has arrived
     while len(rows):
-        node[rows, place[rows]] = at[rows]
-        rows = rows[place[rows] > 0]
-        at[rows], place[rows] = before[at[rows]], place[rows] - 1
+        node[rows, remaining_hops[rows]] = at[rows]
+        rows = rows[remaining_hops[rows] > 0]
+        at[rows], remaining_hops[rows] = before[at[rows]], remaining_hops[rows] - 1
     low, high = node[:, :-1], node[:, 1:]
     exists = high >= 0
     up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)

@@ -179,7 +179,7 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """Core c is at seat `seat[c]` and represents the `count[c]` seats from `first[c]` on, of which it is the last.
+    """Core c is at seat `seat[c]` and represents the `count[c]` seats from `first[c]` on; it is the last of these.
 
     Seat `extra[i]` is represented by seat `partner[i]`.
     """
@@ -358,11 +358,11 @@ def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, f
 def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Longs) -> Schedule:
     """Reassign the parts of the vector: core c owns part place[c] after the reducescatter. O(chunks)."""
     count = len(core_ranks)
-    part = np.empty(count, np.int64)
-    part[np.argsort(np.argsort(core_ranks))] = part_of_core
+    part_number = np.empty(count, np.int64)
+    part_number[np.argsort(np.argsort(core_ranks))] = part_of_core
     chunks = schedule.chunks
     number = chunks.offset * count // chunks.denominator
-    offset = chunks.offset + (part[number] - number) * (chunks.denominator // count)
+    offset = chunks.offset + (part_number[number] - number) * (chunks.denominator // count)
     return replace(schedule, chunks=Chunks(chunks.block, offset, chunks.share, chunks.denominator))
 
 

@@ -55,7 +55,7 @@ DEFAULT_TRANSFERS = 2**22  # transfers of a schedule that limit the default numb
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles. `over`: "direct links" or "routes". `facts`: what is known about them, for the provenance."""
+    """Cycles. `over`: "direct links" or "routes". `facts`: statements about them for the provenance."""
 
     cycles: list[list[int]]
     over: str

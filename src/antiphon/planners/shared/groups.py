@@ -303,7 +303,7 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
     """Yield the exchanges among the outermost groups, then those inside.
 
-    `shares`: owner j is group j and has the data that it holds, whatever the size of the group.
+    `shares`: owner j is group j and has the data of that group, which need not be in proportion to its size.
     """
     edges, scale = find_stretches(groups.subgroups)
     q, k = len(edges) - 1, len(groups.subgroups)

@@ -43,7 +43,9 @@ from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, unmoved_ch
 Counts = NDArray[np.int64]  # [class, step]
 LEVELS_OF_CLASSES = 4  # from the finest classes to the coarsest, see `HopTimer.class_levels`
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
-NEAR = 1e-6  # in units of rounding: values this near to a half count as a half, whatever the solver's last digits are
+NEAR = (
+    1e-6  # in units of rounding: values this near to a half count as a half, so the solver's last digits do not matter
+)
 SAME = 1e-9  # relative tolerance when loads are compared: they are sums of floats
 Hashes = NDArray[np.uint64]
 Span = tuple[Longs, Longs]  # by group of items: number of its first item, and of the first one after it

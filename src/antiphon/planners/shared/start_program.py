@@ -90,7 +90,7 @@ class _StepGroups:
     def __init__(self, steps: int, deepest: int) -> None:
         """`deepest`: the most steps of any class."""
         self.steps, self.edge = steps, deepest + EDGE
-        # steps from `low` to `high` - 1 are in the middle: all that is under way there started in the middle, too
+        # steps from `low` to `high` - 1 are in the middle: every chunk under way there started in the middle, too
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
         every = np.arange(steps)
         if high - low < 2:  # a short pipeline has no middle

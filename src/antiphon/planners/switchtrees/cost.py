@@ -10,8 +10,8 @@ time, each on 1/k of the data. The closed forms (cost/genmodel/forms.py) price o
 appears to each of them with k times the beta and k times the epsilon. Unequal children and gathering are priced
 directly, by the load and the senders of every link.
 
-Between plan types the choice is more cautious: it assumes that a link bears the excess senders of all k receivers
-below it, not of one alone, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
+The choice between plan types is more cautious: it assumes that a link bears the excess senders of all k receivers
+below it and not of one, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
 
 Example: 4 servers at one switch, 1 s per byte and link, no latency or incast: a reducescatter by CPS takes 3/4 s per
 byte of nbytes, as each server sends 3 of the 4 blocks.
@@ -33,7 +33,7 @@ from antiphon.planners.switchtrees.tree import Direction, Tree
 from antiphon.planners.switchtrees.types import CPS, RHD, RING, fans_of, name_of, steps_of
 
 ServerMask = NDArray[np.bool_]  # by server, whether it holds partial sums
-SLACK = 1 - 1e-9  # relative: closer times are a tie, won by the plan of fewer steps
+SLACK = 1 - 1e-9  # times whose ratio is above this are equal; then the plan of fewer steps is taken
 
 
 class Cost:
@@ -140,13 +140,14 @@ class Cost:
         child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
         holders_per_child, owned_shares = np.array(holder_counts, np.float64), np.array(owned, np.float64)
         other_children = len(holder_counts) - 1
-        # fractions of nbytes per holder: sent, all that is not owned in its child; received, its blocks from all others
+        # fractions of nbytes per holder: sent, the blocks that no server of its child owns; received, its blocks from
+        # all others
         out, into = (
             ((1 - owned_shares) / holders_per_child)[child],
             (other_children * owned_shares / holders_per_child)[child],
         )
-        # senders to one server at once: to an owner while reducing (no more than it owns blocks), to a holder in the
-        # allgather
+        # senders to one server at once: to an owner while reducing (at most as many as it owns blocks), to a holder in
+        # the allgather
         blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
         # [i, j]: holders in child j per owner in child i
         ratio = np.maximum(holders_per_child[None, :] / holders_per_child[:, None], 1)

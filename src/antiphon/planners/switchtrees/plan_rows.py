@@ -9,7 +9,7 @@ the holders are the owners. The steps of a switch, the last ones for everything 
 
     gather     partial sums of a child move from their holders to fewer servers, if the plan rearranges data
     combine    the plan type among the children: partial sums of a block meet at its owner
-    spread     a block that was combined at another server of the owner's child, due to gathering, goes to its owner
+    spread     a block that, due to gathering, was combined at another server of the owner's child goes to its owner
 
 When each switch works is decided first (`_switch_end_steps`): as soon as possible, but together with other switches of
 the same height if the parent must wait anyway.
@@ -32,7 +32,7 @@ from antiphon.planners.switchtrees.choose import Choice
 from antiphon.planners.switchtrees.tree import Tree
 from antiphon.planners.switchtrees.types import CPS, moves_of, steps_of
 
-AT_ONCE = 2**22  # rows built in one batch
+BATCH_ROWS = 2**22  # rows built in one batch
 Columns = tuple[Ints, Ints, Ints, Ints]  # step, block, src, dst
 
 
@@ -62,9 +62,9 @@ def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
 
 
 def block_owners(tree: Tree, choice: Choice | None) -> Longs:
-    """Return the owner of each block of an allreduce: each server owns one, or each child as many as the root's choice.
+    """Return the owner of each block of an allreduce. `choice`: the choice at the root.
 
-    `choice`: the one at the root.
+    Each server owns one block, unless the choice states the number of blocks of each child's servers.
     """
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
@@ -87,8 +87,8 @@ class _RowBuilder:
     def _switch_end_steps(self) -> Longs:
         """Return, by switch, the number of steps after which everything at it and below is done.
 
-        As soon as possible; but if its parent must wait anyway, a switch works together with others of its height,
-        which move as much data: then the steps are evenly full.
+        A switch works as soon as possible. But if its parent must wait anyway, it works together with others of its
+        height, which move the same amount of data: then the steps are evenly full.
         """
         tree, nodes = self.tree, len(self.tree.parent)
         own_steps, earliest, height = (np.zeros(nodes, np.int64) for _ in range(3))
@@ -106,11 +106,11 @@ class _RowBuilder:
         # by height: the step from which all its switches can work, if each height takes as long as its slowest switch
         together = np.cumsum(longest) - longest
         # from the root down: begin together with the height, but after the children and in time for the parent
-        begun = earliest.copy()
+        begin = earliest.copy()
         for node in range(1, nodes):
-            latest = begun[tree.parent[node]] - own_steps[node]
-            begun[node] = min(latest, max(earliest[node], together[height[node]]))
-        return begun + own_steps
+            latest = begin[tree.parent[node]] - own_steps[node]
+            begin[node] = min(latest, max(earliest[node], together[height[node]]))
+        return begin + own_steps
 
     def _exchange_steps(self, node: int, choice: Choice) -> int:
         """Return the steps in which a switch combines its children."""
@@ -171,7 +171,7 @@ class _RowBuilder:
     def _send_to_owners(self, node: int, owner: Longs, gathered_above: list[Longs]) -> None:
         """Add the rows of a flat choice: every server below sends each block directly to its owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
-        each = max(AT_ONCE // (high - low), 1)
+        each = max(BATCH_ROWS // (high - low), 1)
         for begin in range(0, len(owner), each):
             block = np.arange(begin, min(begin + each, len(owner)), dtype=np.int32)
             moves = moves_of(CPS, high - low, (owner[block] - low).astype(np.int32))
@@ -224,7 +224,7 @@ class _RowBuilder:
         """
         count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
         holder = np.stack(senders).astype(np.int32)
-        each = max(AT_ONCE // count, 1)
+        each = max(BATCH_ROWS // count, 1)
         for begin in range(0, holder.shape[1], each):
             block = np.arange(begin, min(begin + each, holder.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))

@@ -7,8 +7,9 @@ tree towards d; if each child holds a partial sum of the block, the sum of all e
 
     CPS      co-located parameter servers: all send to d in one step
     ACPS     the same moves; the paper's name where children have different numbers of ranks
-    8x4      hierarchical CPS: children are numbered by digits, here one of base 8 and one of base 4; a step per digit,
-             in which those children send whose first digit different from d's it is, to the child with d's digit
+    8x4      hierarchical CPS: children are numbered by digits, here one of base 8 and one of base 4, with a step per
+             digit. A child sends in the step of the first digit in which it differs from d, to the child that has d's
+             digit there and otherwise its own
     RHD      recursive halving: all digits of base 2; if children are no power of two, a step before and one after
     ring     from child to child once around, ending at d
 
@@ -29,8 +30,9 @@ CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"  # names of plan types, see 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Moves between children: in `step`, child `src` sends to child `dst`. A row per child d of `towards`, where the
-    block ends; a column per other child.
+    """Moves between children: in `step`, child `src` sends to child `dst`.
+
+    Each is an array with a row per child d where a block ends, and a column per other child.
     """
 
     step: Ints

@@ -51,7 +51,7 @@ class BoundedLimits:
     max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
     hub_effort: int = 3 * 10**4  # effort of trying a hub, besides ranks^2
     min_trees: int = 10  # no tree may use more than max_effort / min_trees
-    trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after so many trees
+    trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after 8 more trees
     max_idle: int = 10  # rounds without gain, after which the search ends
     sharpness: float = 8.0  # the fullest row costs e^sharpness times an empty one
     random_factors: tuple[float, float] = (

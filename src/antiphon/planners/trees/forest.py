@@ -316,7 +316,7 @@ class ForestGrower:
         # shrinks
         accepted = min(weight, capacity)
         remaining = capacity - accepted
-        # only sinks whose flow uses all that remains, or more, are affected
+        # only sinks whose flow uses the remaining capacity in full, or exceeds it, are affected
         affected = [sink for sink, amount in enumerate(row) if amount >= remaining]
         flows.capacity[arc] = remaining
         for sink in affected:

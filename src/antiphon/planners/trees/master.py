@@ -120,7 +120,7 @@ class Master:
         return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
     def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
-        """Return the exact rates of which `point` has floats, by column, and every t_j; None if that fails.
+        """Return, as exact fractions, the rates by column and every t_j of `point`; None if that fails.
 
         Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The solution is
         checked against all other rows.

@@ -169,7 +169,7 @@ def _even_amounts(arc_paths: ArcPaths, switch: int, nodes: int) -> Amounts:
             outward[tail] += out[head]
             inward[head] += into[tail]
         # first pass: a pair gets capacity in * capacity out / (the sum over all partners of the one with more), rounded
-        # down; the second pass deals out single units, the third all that is left
+        # down; the second pass deals out single units, the third the remainder
         share = {(a, b): into[a] * out[b] // (max(outward[a], inward[b]) or 1) for a, b in stage}
         for limit in (share, dict.fromkeys(stage, 1), None):
             for tail, head in stage:
