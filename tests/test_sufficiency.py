@@ -117,7 +117,7 @@ def test_workers_begin_with_bounds_then_long_and_quick_tasks_in_turn() -> None:
     entries = [None, *(find("planner", name) for name in names), None]
     listed = [Task(i, "allgather", e and names[i - 1], entry=e) for i, e in enumerate(entries)]  # type: ignore[arg-type]
     assert [task.planner for task in order_for_workers(listed) if task.entry] == [
-        "sccl", "binomial-tree", "trees", "direct", "ring",
+        "sccl", "trees", "binomial-tree", "ring", "direct",
     ]  # fmt: skip
     assert [task.index for task in order_for_workers(listed)][:2] == [0, 6]
 

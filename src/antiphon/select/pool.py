@@ -6,8 +6,8 @@ A task (task.py) tries one planner with its options, or computes the bounds of a
     2. Run tasks in this process until HEAD_START CPU seconds are spent, so that a first result is known at once and
        forked workers inherit loaded models and planners. A timer of the CPU time (SIGPROF) interrupts a task that
        exceeds its budget.
-    3. Give the others to worker processes, bounds first, then long and quick ones alternately. Tasks whose results can
-       no longer matter (sufficiency.py) are skipped or stopped.
+    3. Give the others to worker processes, bounds first, then the longest two, then quick and long ones
+       alternately. Tasks whose results can no longer matter (sufficiency.py) are skipped or stopped.
 
 Workers are forked if the loaded solvers allow it, which takes milliseconds. Otherwise a worker is a new Python process,
 which imports everything again for about two seconds; this process runs tasks by itself for that long.
@@ -109,15 +109,17 @@ def run_tasks(
 
 
 def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks in the order for workers: the bounds; then the task of greatest expected effort, that of least,
+    """Return the tasks in the order for workers: the bounds; then the two of greatest expected effort, that of least,
     the next greatest, the next least, ...
 
-    So one worker begins with the longest task while another runs quick ones, whose results may make long ones
-    unnecessary.
+    So one worker begins with the longest tasks while another, after the bounds, runs quick ones, whose results may make
+    long ones unnecessary.
     """
     bounds = [task for task in tasks if task.entry is None]
     by_effort = deque(sorted((task for task in tasks if task.entry is not None), key=expected_effort))
-    alternating = [by_effort.popleft() if turn % 2 else by_effort.pop() for turn in range(len(by_effort))]
+    alternating = [
+        by_effort.popleft() if turn > 1 and turn % 2 == 0 else by_effort.pop() for turn in range(len(by_effort))
+    ]
     return [*bounds, *alternating]
 
 
