@@ -35,13 +35,13 @@ from antiphon.core.verify import verify
 from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
 from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
-from antiphon.cost.replay.steps import follow
+from antiphon.cost.replay.steps import replay_job
 from antiphon.errors import AntiphonError
 from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
 from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
 from antiphon.formats.chakra.wire import octets
 from antiphon.formats.chakra.write import chakra
-from antiphon.formats.chrome import Read, merge_traces
+from antiphon.formats.chrome import ChromeTrace, merge_traces
 from antiphon.formats.jobs import read_recording
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
@@ -181,7 +181,7 @@ def use_book(path: Path) -> None:
 def use_trace(path: Path) -> None:
     """Beside itself; what comes of that reads as a trace again."""
     whole, rows = merge_traces([path, path])
-    again = Read("again", whole)
+    again = ChromeTrace("again", whole)
     same(len(rows), len(again.about["traces"]))
 
 
@@ -199,7 +199,7 @@ def use_job(path: Path) -> None:
     """Followed as it was, and without communication."""
     job = read_recording([path])
     for seconds in ([call.seconds for call in job.calls], [0.0] * len(job.calls)):
-        assert all(math.isfinite(one) for one in follow(job, seconds).steps)
+        assert all(math.isfinite(one) for one in replay_job(job, seconds).steps)
 
 
 # ---- good files ----
