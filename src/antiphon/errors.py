@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says what is wrong, where, and how to fix it, in one line."""
+"""The errors a user can meet. Each states the fault, its place and the fix, in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AntiphonError(Exception):
 
 
 class Invalid(AntiphonError):
-    """Your input is wrong: the message says where and how to fix it."""
+    """Your input is wrong: the message states the place and the fix."""
 
 
 class Unsupported(AntiphonError):
@@ -59,7 +59,7 @@ class NotFound(AntiphonError):
 
 
 class Missing(AntiphonError):
-    """Something must be installed or started first: the message says what and how."""
+    """Something must be installed or started first: the message states the command."""
 
 
 class UnlikelyInput(UserWarning):

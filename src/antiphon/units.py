@@ -86,7 +86,7 @@ def _whole(value: SupportsIndex, label: str) -> Fraction:
 
 
 class Span(NamedTuple):
-    """Sizes from `low` to at most `high`. `factor`: between each and the next, None where none is told."""
+    """Sizes from `low` to at most `high`. `factor`: between each and the next, None where it is not given."""
 
     low: int
     high: int
@@ -180,7 +180,7 @@ def stored_bandwidth(value: int | float | Fraction | str, label: str = "bandwidt
 
 def parse_seconds(value: int | float | str, label: str = "time", bare: bool = False) -> float:
     """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `bare`: a text without
-    one is in seconds, as in a column whose head says so, or where it is said how long something may take."""
+    one is in seconds, as in a column with that head, or where it is said how long something may take."""
     if isinstance(value, str):
         number, unit = _split(value, label, "60s" if bare else "1.5us")
         if not unit and number and not bare:

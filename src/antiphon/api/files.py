@@ -137,7 +137,7 @@ def _read_piccl(name: str, data: bytes) -> Any:
 
 
 def _read_measurements(name: str, data: bytes) -> Any:
-    """Read CSV of measurements; its column names tell of which kind they are."""
+    """Read CSV of measurements; their kind is recognized by the column names."""
     from antiphon.cost.fit import read_added, read_measured, read_round_trips
     from antiphon.formats.piccl.readers import read_figures
 

@@ -34,7 +34,7 @@ class Place:
 
 
 class Layout:
-    """The inputs and outputs of a collective, each block of which is cut into `slices` chunks.
+    """The inputs and outputs of a collective, with each block cut into `slices` chunks.
 
     Slice k of the j-th block of a buffer is at index j * slices + k. Blocks are in the order of their numbers, as in
     the buffers of a run.

@@ -4,9 +4,10 @@ A block is the unit in which a collective is defined (in an allgather, one rank'
 chunks. A contribution is named by (block, id). Values with the same id are replicas of the same data; different ids of
 a block are combined by the reduction. Built-in kinds use the contributing rank as the id.
 
-A `Relation` lists both sides: `pre` rows say who has which contribution at the start, `post` rows who wants which block
-in the end, with all its contributions or with some. Example, an allgather on 2 ranks: pre (block 0, rank 0, id 0), (1,
-1, 1); post (block 0, rank 0), (0, 1), (1, 0), (1, 1). A *weight* is the relative size of a block, a whole number.
+A `Relation` lists both sides: `pre` rows state which rank has which contribution at the start, `post` rows which rank
+wants which block in the end, with all its contributions or with some. Example, an allgather on 2 ranks: pre (block 0,
+rank 0, id 0), (1, 1, 1); post (block 0, rank 0), (0, 1), (1, 0), (1, 1). A *weight* is the relative size of a block, a
+whole number.
 
 Blocks are numbered as in SCCL's Tables 1 and 2, so that cutting every block into m parts and numbering chunk = part *
 blocks + block gives exactly its Scattered and Transpose relations.

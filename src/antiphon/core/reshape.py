@@ -227,7 +227,7 @@ def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
 
 
 def _renumber_cards(topology: Topology, number: Mapping[int, int]) -> tuple[NetworkCard, ...]:
-    """Return the network cards with the new numbers of nodes; a card none of whose nodes is left is dropped."""
+    """Return the network cards with the new numbers of nodes; a card without remaining nodes is dropped."""
     cards = (replace(c, nodes=tuple(number[node] for node in c.nodes if node in number)) for c in topology.cards)
     return tuple(card for card in cards if card.nodes)
 

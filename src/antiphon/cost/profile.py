@@ -107,7 +107,7 @@ class Profile:
     def on(self, topology: Topology) -> Topology:
         """Return the topology with this profile's latencies and bandwidths. O(links).
 
-        Raises Invalid if the topology has none of the kinds of links that the profile names.
+        Raises Invalid if the topology lacks all kinds of links that the profile names.
         """
         kinds = {t.kind for t in topology.types}
         named_kinds = {*self.alpha, *self.bandwidth_factor, *self.incast}

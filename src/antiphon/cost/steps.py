@@ -41,7 +41,7 @@ class Latencies:
     @property
     def total(self) -> float:
         """Return the sum over all steps, in seconds."""
-        # steps with equal latency are multiplied, not added, so that the sum is exact whatever the order
+        # steps with equal latency are multiplied, not added, so that the sum is exact in any order
         values, index = np.unique(self.seconds, return_inverse=True)
         steps = np.zeros(len(values), np.int64)
         np.add.at(steps, index, self.length)
@@ -73,7 +73,7 @@ def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
 
 
 def latency_name(count: int, greatest: float, noun: str = "step") -> str:
-    """Return the bottleneck "latency" in words: of how many steps or messages, and the greatest one in seconds."""
+    """Return the bottleneck "latency" in words: the number of steps or messages, and the greatest in seconds."""
     return f"latency of {count} {noun}{'' if count == 1 else 's'}, up to {format_seconds(greatest)} each"
 
 

@@ -6,7 +6,7 @@ join (only waits). An operation reads or writes *parts*: intervals of the data i
 is buffer space of the program. It waits for other operations of its rank. Its *time* orders it among the operations of
 all ranks: twice the schedule's step, plus 1 for folds.
 
-The stages, each of which hands a frozen table to the next:
+The stages; each hands a frozen table to the next:
 
     rows.prepare            every value of the schedule (a chunk at a rank, after each write: a *version*) gets its
                             *place*, a rank and a buffer with a shift
@@ -508,7 +508,7 @@ def lower(
     In place and out of place are two programs with the same messages, so ranks may mix them.
 
     `channels`
-        Transfers are distributed over so many channels, by chunk.
+        Number of channels over which transfers are distributed, by chunk.
     `lag`
         Steps between the last use of a slot of scratch and its reuse. 0 needs the least scratch; with more, receives
         can begin earlier.

@@ -49,7 +49,7 @@ def assign_stretches(
     `where`: rank, first and last point, and pieces of each stretch. `life`: the times of its first and last use. The
     stretch that begins next takes the slot that has been free for longest. A slot is free `lag` steps after its last
     use, so that the receives of a step need not wait for the folds of the step before. Whether a slot is free when
-    stretch k begins depends only on how many stretches have begun and ended, so no loop is needed.
+    stretch k begins depends only on the number of stretches begun and ended, so no loop is needed.
 
     Stretches of rank 0, as long as the first block, in use from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
     the slot of the first.

@@ -1,7 +1,7 @@
 """Best agreement between GenModel and published times over all parameters: a minimax fit.
 
 Input: measured times by (servers, plan). Output: the non-negative parameters whose greatest relative error over all
-times is least, and that error. If even this error is large, the published times contradict the model, whatever its
+times is least, and that error. If even this error is large, the published times contradict the model for any
 parameters. For fixed w_t (the senders from which incast counts) each predicted time is linear in the parameters, so
 this is a linear program: minimise e such that |predicted / measured - 1| <= e for every time.
 """

@@ -1,7 +1,7 @@
 """Reproduce Tables 3, 4 and 5 of SCCL, and whole frontiers of its two machines by its Algorithm 1.
 
 A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and R rounds. Table 3 lists NCCL's rings;
-Tables 4 and 5 list synthesized points on a DGX-1 and a Gigabyte Z52, some of which the paper calls latency- or
+Tables 4 and 5 list synthesized points on a DGX-1 and a Gigabyte Z52, and the paper calls some of them latency- or
 bandwidth-optimal. Each point is synthesized again by the planner `sccl`, verified, and its optimality proved or refuted
 (sccl_optimality). Reducescatter, reduce and scatter are duals: the same schedules run backwards, printed together with
 allgather, broadcast and gather.

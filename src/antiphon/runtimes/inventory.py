@@ -6,7 +6,7 @@ installation cannot crash the search. Programs run side by side, each with a tim
 found without a version.
 
 `list_routes` turns that into the routes, those that work first, in the order in which to try them. A route works if its
-requirements are there, otherwise `missing` names the first that is not; `status` says how far it is proven.
+requirements are there, otherwise `missing` names the first that is not; `status` is its degree of proof.
 """
 
 from __future__ import annotations

@@ -435,7 +435,7 @@ class Ledger:
         return self.library.at(kind, at)[0].name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
-        """Return how many multiprocessors of a GPU the schedule takes at most, and how many the GPU has; None if
+        """Return the most multiprocessors of a GPU that the schedule takes, and the number the GPU has; None if
         unknown.
 
         A schedule is assumed to take as many as NCCL takes for the same kind of algorithm.

@@ -221,11 +221,11 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
 
 
 def _left_out(runs: Sequence[Run], which: str) -> list[str]:
-    """Return a note on rows of a log that are not compared; `which` log."""
+    """Return a note if rows of a log are not compared. `which`: "before" or "after"."""
     garbled = sum(run.garbled for run in runs)
-    return [f"{garbled} rows of the log {which} are garbled and left out (their algbw contradicts their time)"] * bool(
-        garbled
-    )
+    if not garbled:
+        return []
+    return [f"{garbled} rows of the log {which} are garbled and left out (their algbw contradicts their time)"]
 
 
 def _median_times(runs: Sequence[Run]) -> dict[int, float]:

@@ -34,7 +34,7 @@ ENTRY = Entry(
 
 
 class _Head(msgspec.Struct):
-    """The two keys that tell what a JSON file holds."""
+    """The two keys that identify the content of a JSON file."""
 
     format: Any = None
     version: Any = None

@@ -151,7 +151,7 @@ class ByMeasurements:
     name: str  # of the measurements, in words
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """Return the price, whatever the group; None if this kind was not measured."""
+        """Return the price for any group; None if this kind was not measured."""
         del group, about
         points = self.points.get(kind)
         return None if not points else Price(interpolate_seconds(points, nbytes), f"measured, {self.name}", MEASURED)

@@ -31,7 +31,7 @@ TIE = 1e-9  # times with at most this relative difference count as equal
 
 Key = tuple[int, int]  # (number of the candidate, number of its schedule)
 Times = Sequence[float]  # seconds per size
-Label = TypeVar("Label")  # whatever stands for a winner
+Label = TypeVar("Label")  # anything that identifies a winner
 
 
 def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:

@@ -191,7 +191,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
 
 
 def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
-    """Yield the planner's schedules. Whatever the planner raises becomes an `_EndedError` with a status."""
+    """Yield the planner's schedules. Anything that the planner raises becomes an `_EndedError` with a status."""
     assert task.entry is not None
     requests, refusals, any_schedule = _make_requests(context, task), [], False
     try:

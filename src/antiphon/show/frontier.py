@@ -1,7 +1,7 @@
 """Print the latency-bandwidth frontier: its points, the meaning of their labels, and the impossible points.
 
 A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and R rounds; the frontier has those that no
-other beats in both S and R/C. Each point has a certificate, whose label says what was proved: that nothing is better,
+other beats in both S and R/C. Each point has a certificate, whose label states the proof: that nothing is better,
 that nothing is better among schedules of limited rounds, or nothing.
 """
 

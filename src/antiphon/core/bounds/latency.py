@@ -39,7 +39,7 @@ class _LinksByHead(NamedTuple):
     tails: Longs
 
     def spread(self, reach: Bits) -> Bits:
-        """Return what arrives over these links, for every head, next to what was there."""
+        """Return what arrives over these links, for every head, beside the needs already there."""
         return reach[self.heads] | np.bitwise_or.reduceat(reach[self.tails], self.starts, axis=0)
 
 

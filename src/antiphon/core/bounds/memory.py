@@ -261,7 +261,7 @@ def _assumption_json(collective: Collective, topology: Topology | None) -> dict[
 
 
 def _values_per_block(collective: Collective) -> list[int]:
-    """Return per block how many initial values its largest result combines at least; 0 or 1: none are combined."""
+    """Return per block a lower bound on the number of initial values in its largest result (0 or 1: no combining)."""
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]
     relation, blocks = collective.custom, collective.blocks

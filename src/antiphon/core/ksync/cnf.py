@@ -55,7 +55,7 @@ PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, claus
 class Question:
     """Is there an algorithm with these numbers of chunks, steps and rounds?
 
-    `parts`: chunks per unit of weight of a block. `steps`, `rounds`: at most so many. `split`: at most these rounds in
+    `parts`: chunks per unit of weight of a block. `steps`, `rounds`: maxima. `split`: at most these rounds in
     each step. `ordered`: chunks of a kind are sorted, see the module. `full`: every step takes at least one round.
 
     `full` is a restriction: an algorithm with fewer steps may put several rounds into one step, and they carry more if

@@ -1,8 +1,8 @@
 """The message table: group the rows of a schedule into messages, each with source, destination, step and bytes.
 
 Rows with the same step, sender, receiver, route and number of pieces are sent together as one message. Messages have
-one canonical order (`Schedule.ways`), whatever the order of rows. Cost models, exports, traces and programs read this
-table.
+one canonical order (`Schedule.ways`), independent of the order of rows. Cost models, exports, traces and programs read
+this table.
 
 Example: rows (step 0, chunk 0, 0 -> 1) and (step 0, chunk 1, 0 -> 1) are one message with the weight of both chunks.
 Weights are exact whole numbers; `weight / scale` is the fraction of nbytes.
@@ -144,7 +144,7 @@ class Messages:
         return first
 
     def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
-        """Return the whole bytes of every message, and how many of them are combined, for schedules without pieces.
+        """Return the whole bytes of every message, and the number that are combined, for schedules without pieces.
 
         Chunks are cut at whole bytes as they are at whole elements when a schedule runs, so that the chunks of a block
         add up to the block.

@@ -257,7 +257,7 @@ def _find_memory(
     A cell whose view overlaps no other has a stretch of its own. `view`, `atom`: per cell. `region`, `shift`: per view.
 
     O(n log n). Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: the buffer has
-    three stretches, of which the second is both cell 1 and cell 2.
+    three stretches, the second being both cell 1 and cell 2.
 
     >>> ends = np.array([0, 1, 2]), np.zeros(3, np.int64)
     >>> _find_memory(ends, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))

@@ -47,8 +47,8 @@ class Pairs(NamedTuple):
 class Program:
     """Operations of all ranks, as columns.
 
-    A column `x_ptr` says which rows of table x belong to owner i: rows x_ptr[i] to x_ptr[i + 1] - 1. Operations, bases,
-    slots and the finish table belong to ranks; parts and waits belong to operations.
+    A column `x_ptr` delimits the rows of table x that belong to owner i: rows x_ptr[i] to x_ptr[i + 1] - 1. Operations,
+    bases, slots and the finish table belong to ranks; parts and waits belong to operations.
 
     `point_*`
         Points on the line of all blocks.

@@ -323,7 +323,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
 
 
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
-    """Return (writing access, reading access) pairs, those of messages first, and how many pairs are of messages."""
+    """Return (writing access, reading access) pairs, those of messages first, and the number of pairs of messages."""
     program = cells.program
     head = np.append(cells.head, cells.inputs.start)  # per part its first access; one more entry for joins at the end
     ptr = program.part_ptr

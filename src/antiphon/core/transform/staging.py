@@ -38,7 +38,7 @@ TOO_FINE = "compose: the shares of the chunks have no common denominator below 2
 class Spans:
     """Nonempty stretches of the line; those of owner i are ptr[i] to ptr[i + 1] - 1, in order.
 
-    An owner is whatever has a list of stretches: a block of a collective, or a block in a copy of a part.
+    An owner is anything with a list of stretches: a block of a collective, or a block in a copy of a part.
     """
 
     ptr: Longs

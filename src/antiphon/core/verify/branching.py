@@ -267,7 +267,7 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     Consider a place p, its parent q and the links between them. If the hub is q or on the side of q, p must send to q
     if there are sources in p's subtree, and q must send to p if there are destinations in it; and p needs abilities for
     the data that meet or part at it. If the hub is p or in p's subtree, the same holds with p and q exchanged.
-    `fault_if_hub_above[p]` and `fault_if_hub_below[p]` say whether that fails.
+    `fault_if_hub_above[p]` and `fault_if_hub_below[p]` are True where that fails.
     """
     needs_hub = (joints.sources > 1) & (joints.destinations > 1)
     if not needs_hub.any():

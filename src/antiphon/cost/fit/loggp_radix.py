@@ -1,4 +1,4 @@
-"""Fit how many messages proceed at once (the radices of LogGP) to the times of 1, 2, 3, ... simultaneous messages.
+"""Fit the number of messages that proceed at once (the radices of LogGP) to the times of 1, 2, 3, ... messages.
 
 Two forms of limits by R ports:
 

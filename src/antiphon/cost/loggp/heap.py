@@ -1,6 +1,6 @@
 """The event queue of the LogGP simulators: the earliest event first, and among equal times the one put in first.
 
-Schedules are regular, so many events have the same time. Events put in one after another for the same time form one
+As schedules are regular, many events have the same time. Events put in one after another for the same time form one
 *entry* of a heap: a list of messages. In the heap each entry has four children. Every message has at most one event in
 the queue, so all lists are linked through one array, "message -> the next". Everything is in two arrays, `heap` and
 `lists`, as the cost of a call of a compiled function grows with the number of arrays that are passed.

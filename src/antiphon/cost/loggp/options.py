@@ -76,7 +76,7 @@ def _refuse_incompatible_options(options: Options, contention: str) -> None:
 
 
 def _one_of(name: str, value: object, choices: Sequence[str]) -> str:
-    """Return the value of an option; raise Invalid if it is none of the choices."""
+    """Return the value of an option; raise Invalid if it is not one of the choices."""
     if value not in choices:
         *rest, last = choices
         raise Invalid(f"option {name} of model loggp: expected {', '.join(rest)} or {last}, got {quote(value)}")

@@ -92,7 +92,7 @@ CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class Fault:
     """A degraded machine.
 
-    `degrees`: how many numbers are chosen to fit; `call_seconds`: further seconds of each call; `setting`: the variable
+    `degrees`: number of values chosen to fit; `call_seconds`: further seconds of each call; `setting`: the variable
     with the value that causes it.
     """
 

@@ -1,8 +1,8 @@
 """Replay on one host whose ranks share cores, so that concurrent activities slow each other down.
 
 With c cores, n ranks that compute, and collectives that keep m more threads busy, everything proceeds at the rate
-min(1, c / (n + m)). Recorded times include the slowdown by what was concurrent in the recording: `remove_slowdown`
-removes it. `replay_job` replays with the slowdown by what is concurrent in the replay.
+min(1, c / (n + m)). Recorded times include the slowdown by concurrent work in the recording: `remove_slowdown`
+removes it. `replay_job` replays with the slowdown by concurrent work in the replay.
 
 Example: two ranks that need 1 s each compute on one core at the same time, and take 2 s. `remove_slowdown` turns the
 recorded 2 s into 1 s.

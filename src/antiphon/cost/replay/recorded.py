@@ -1,4 +1,4 @@
-"""Join the traces of all ranks into a recorded job (`Job`). A trace is a `Recorded`, whatever its file format.
+"""Join the traces of all ranks into a recorded job (`Job`). Each trace, of any file format, is a `Recorded`.
 
 Readers of trace formats produce one `Recorded` per rank. `join` matches the collectives of the ranks (the k-th call of
 a process group in a training step is the same collective at every rank). It aligns the clocks of hosts by the ends of

@@ -100,7 +100,7 @@ class _Options(NamedTuple):
 
 
 def _choose_variant(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
-    """Return the options `arrival`, `packets` and `pull`, of which at most one may be set."""
+    """Return the options `arrival`, `packets` and `pull`, at most one of them set."""
     options = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
     read = {name: parse_yes(value, f"option {name}") for name, value in options.items()}
     chosen = [name for name, value in read.items() if value]

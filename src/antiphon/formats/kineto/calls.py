@@ -1,4 +1,4 @@
-"""Find collectives among the events of PyTorch's profiler: which collective, how many bytes, of which process group.
+"""Find collectives among the events of PyTorch's profiler: their collective, bytes and process group.
 
 An event is a JSON object of the trace. NCCL kernels and calls of our own backend carry arguments in the form of
 PyTorch's record_param_comms ("Collective name", "In msg nelems", "dtype", "Process Group Name"); `call_of` reads those.

@@ -79,7 +79,7 @@ def _correlation_of(event: Event) -> int | None:
 
 
 class _Ready:
-    """Answers when the GPU is done with all that the processor launched before a moment."""
+    """Answers when the GPU has finished everything that the processor launched before a moment."""
 
     def __init__(self, computed: Sequence[Event], launched: Mapping[int | None, float]) -> None:
         ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))

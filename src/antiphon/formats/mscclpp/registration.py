@@ -3,7 +3,7 @@
 MSCCL++ asks a selector for an algorithm of each call; where that gives None, a fallback of its own looks through all
 registered plans, by collective, ranks, place and size alone. What either does not see must be settled here:
 
-    fallback        matches a plan whose constraint has the communicator's size, whatever root or unit the plan is for;
+    fallback        matches a plan whose constraint has the communicator's size, for any root and unit;
                     so plans are registered for 0 ranks, which it never matches, and `select` finds them by name
     size            requests of an allgather have the size of one rank, those of a reducescatter that of all
     place           requests count only equal addresses as in place for a reducescatter, which only rank 0 has; ranks

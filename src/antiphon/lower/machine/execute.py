@@ -5,7 +5,7 @@ first fault: a hang, a read of an empty cell, a wrong result. A *cell* is one ch
 contributions (ranks' inputs), represented by two sums of random 64-bit numbers, one pair per contribution, and the
 number of contributions. Two different multisets are equal in this form with a probability below 2^-100.
 
-Example: two thread blocks that each first take a message from the other and then send one. Whatever the order, both
+Example: two thread blocks that each first take a message from the other and then send one. In any order both
 sleep on an empty queue: the run ends with the fault "hang".
 """
 

@@ -113,7 +113,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
 
 
 def _ends_with_delays(happens_before: Order) -> bool:
-    """Return whether the code surely ends if instructions wait for all that may delay them (code.held_up)."""
+    """Return whether the code surely ends if instructions wait for everything that may delay them (code.held_up)."""
     return happens_before.complete and ends(
         happens_before,
         [_row_pair(happens_before.flat, earlier, later) for later, earlier in happens_before.code.delays],

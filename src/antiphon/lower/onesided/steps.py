@@ -206,7 +206,7 @@ def one_sided(
     """Return the steps of a program in at most `max_streams` streams. O(n log n).
 
     `bound`: its addresses, counted in chunks. `switched`: the operations that switches perform. `touched`: returns the
-    buffer and range that a rank accesses with a place and a size. `operands`: at most so many in a fold that is one
+    buffer and range that a rank accesses with a place and a size. `operands`: maximum number in a fold that is one
     step. `pull`: receivers get instead of senders putting (except by switches).
     """
     work = OneSided(program, bound, switched, touched, operands)

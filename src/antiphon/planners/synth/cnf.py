@@ -1,6 +1,6 @@
 """Clauses for a SAT solver under construction, with a totalizer to count true literals.
 
-A literal is a variable x or its negation -x; a clause is a list of literals of which one must be true.
+A literal is a variable x or its negation -x; a clause is a list of literals, at least one of them true.
 
 A totalizer (Bailleux and Boufkhad, CP 2003) is a binary tree: each leaf is a literal, each inner node has outputs o[0],
 o[1], ... in unary, where o[j] is implied by "at least j + 1 leaves below are true". To limit a count to k, add the unit

@@ -1,7 +1,7 @@
 """Find an allreduce in place with a SAT solver: every rank keeps one value per chunk, and what arrives is added to it
 or replaces it.
 
-Input is a point (chunks, steps, rounds) on a machine, output a schedule, or that there is none of this form. The form
+Input is a point (chunks, steps, rounds) on a machine, output a schedule, or that no schedule of this form exists. It
 covers recursive doubling, dimension-wise exchange on grids in a different order per chunk, and trees up and down:
 everything that needs no second buffer. As clauses, per chunk:
 
@@ -43,7 +43,7 @@ CONFLICTS = 20_000  # per solver; takes seconds at the maximum size
 
 @dataclass(frozen=True)
 class InPlace:
-    """The schedule, or None; `refuted`: whether the solver showed that there is none of this form."""
+    """The schedule, or None; `refuted`: whether the solver showed that no schedule of this form exists."""
 
     schedule: Schedule | None
     refuted: bool = False

@@ -3,7 +3,7 @@
 `Memory` is the base of `Group`. If all ranks are in this process, any address can be used by all of them. Otherwise a
 process exports its memory as a token (an IPC handle), all processes exchange their tokens by `tell`, and each maps the
 memory of the others. Memory with a multicast address ("joined", a joint) is one allocation of all ranks that a switch
-can multicast to and reduce from; it is made in steps, after each of which all processes give up if one failed.
+can multicast to and reduce from; it is made in steps; after each, all processes give up if one failed.
 """
 
 from __future__ import annotations

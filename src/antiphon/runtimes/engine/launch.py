@@ -1,7 +1,7 @@
 """Start programs under an MPI launcher, read their rows, and summarize their errors.
 
 The processes print results as lines of MARK and a JSON object (a row), amid any other output; `watch` starts the
-command, passes each row on at once and turns a failure into one readable line (`summarize_errors`). Whatever happens,
+command, passes each row on at once and turns a failure into one readable line (`summarize_errors`). In any case,
 Ctrl-C included, no process stays behind (`Starting`).
 """
 

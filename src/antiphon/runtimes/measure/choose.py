@@ -318,7 +318,7 @@ class Races:
         self, programs: Sequence[Runnable], cases: Sequence[Case], owners: Sequence[Owner],
         rows: Mapping[str, Measured], ends: float,
     ) -> int:  # fmt: skip
-        """Measure cases in one launch until `ends` at most, and add their rows. Return how many came."""
+        """Measure cases in one launch until `ends` at most, and add their rows. Return their number."""
         done = 0
 
         def on_row(number: int, row: Row) -> None:

@@ -1,6 +1,6 @@
 """Tune an unmodified MPI library: race its own algorithms, and show the gain that our best schedules would add.
 
-At every size each algorithm that the library can be told to use (by control variables, see `library`) takes turns with
+At every size each algorithm that the library can be set to use (by control variables, see `library`) takes turns with
 the library's default; in a race of their own, so do our best schedules by the model. Only an algorithm that is faster
 than the default beyond the noise (ALIKE) is chosen. The result is a table that leaves every range to the library and
 names the algorithm to use, and beside it the best schedule of ours with its time.

@@ -136,7 +136,7 @@ def tune_from_logs(
 def _sweep(
     command: str, folder: Path, kind: str, machine: Topology, progress: Callable[[int, int, str], None] | None
 ) -> int:
-    """Run `command` with every setting; return how many Ctrl-C left out."""
+    """Run `command` with every setting; return the number that Ctrl-C left out."""
 
     def choose_winners() -> list[Candidate]:
         runs, _ = _read_folder(folder)
@@ -224,7 +224,7 @@ def _forced_by(file: str, run: Run) -> dict[str, str]:
 
 
 def _read_setting(variables: Mapping[str, str], kind: str) -> Candidate:
-    """Return what these variables force, named as `predict` does ("ring simple"). Invalid if no rule can say so."""
+    """Return what these variables force, named as `predict` does ("ring simple"). Invalid if no rule can express it."""
     algorithm = _only_value("NCCL_ALGO", variables, kind, ALGORITHMS)
     protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
     channels = next((variables[key] for key in CHANNELS if key in variables), "")

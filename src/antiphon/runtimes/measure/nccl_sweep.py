@@ -36,7 +36,7 @@ def run_sweep(
     command: str, folder: Path, kind: str, choose_winners: Callable[[], Sequence[Candidate]],
     progress: Callable[[int, int, str], None] | None,
 ) -> int:  # fmt: skip
-    """Run all settings; return how many Ctrl-C left out. `choose_winners`: the fastest settings by the logs so far."""
+    """Run all settings; return the number that Ctrl-C left out. `choose_winners`: the fastest by the logs so far."""
     try:
         words = shlex.split(command)
     except ValueError as error:
