@@ -119,7 +119,7 @@ UNTESTED = {
     "docs/device.md": {"needs GPUs and their compilers"},
     "docs/fitting.md": {"needs the hosts that are to be measured"},
     "docs/reproduction.md": {"takes long"},
-    "docs/stock.md": {"needs logs of nccl-tests", "needs NCCL 2.31"},
+    "docs/stock.md": {"needs logs of nccl-tests", "needs GPUs", "needs NCCL 2.31"},
 }
 
 COMPILES = {  # pages whose commands need a C compiler

@@ -333,6 +333,7 @@ def tune(  # noqa: PLR0913
     mpiexec: str | None = None,
     compiler: str | None = None,
     scale: str | None = None,
+    library: str | None = None,
     library_only: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
     search: Search | None = None,
@@ -346,7 +347,7 @@ def tune(  # noqa: PLR0913
     wanted, topology, model, profile, planners, root, ranks, progress, search
         As of `antiphon.tune`; `model` defaults to `alpha-beta`.
     on
-        Runtime to measure on: "mpi", "torch" or "lab".
+        Runtime to measure on: "mpi", "nccl", "torch" or "lab".
     logs
         Instead of `on`, a folder of logs of nccl-tests or rccl-tests: choose among NCCL's own settings, which their
         runs forced (docs/stock.md).
@@ -364,12 +365,12 @@ def tune(  # noqa: PLR0913
         Timed runs of each (20), and runs before them that do not count (3).
     limit
         Time limit of all measurements in seconds, or "600s".
-    mpiexec, compiler
-        On mpi, the launcher with its options, and the compiler of the engine.
+    mpiexec, compiler, library
+        On mpi and nccl, the launcher with its options, and the compiler; on nccl, the file of NCCL or RCCL.
     scale
         On lab, how much slower links are, as for `antiphon.lab.up`.
     library_only
-        On mpi, choose among the algorithms of the MPI library itself, to `export` its tuning rules.
+        On mpi (always on nccl), choose among the algorithms of the MPI library itself, to `export` its tuning rules.
 
     Returns
     -------
@@ -415,10 +416,15 @@ def tune(  # noqa: PLR0913
         )  # fmt: skip
     options |= {name: value for name, value in {
         "factor": factor, "few": few, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
-        "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale,
+        "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale, "library": library,
     }.items() if value is not None}  # fmt: skip
     sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
-    measure = tune_library if library_only else tune_measured
+    measure = tune_library if library_only or on == "nccl" else tune_measured
+    if on == "nccl":
+        from antiphon.runtimes.measure.nccl_choose import NcclRaces
+        from antiphon.select.libraries import CLASSICS
+
+        options["races"], planners = NcclRaces, planners or CLASSICS  # our plans are not measured
     return measure(
         target, machine, on=on or "", nbytes=sizes, model=model or "alpha-beta", profile=profile, planners=planners,
         progress=progress, **options,

@@ -12,6 +12,7 @@ from typing import Any
 from antiphon.formats.stock.measured import RULE_FORMATS
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
+from antiphon.runtimes.measure.library_logs import LOGS
 from antiphon.select.verdict import spans_text, speedups_text
 from antiphon.show.columns import fitted_rows, paragraph, time_column, under_names
 from antiphon.show.words import library_name, options_text, stopped_text
@@ -117,7 +118,7 @@ def library_text(result: MeasuredTuning, explain: bool = False) -> str:
     verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of.items()}
     lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of, family)]
     legend = f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice"
-    legend += "" if result.notes else ", median of pairs"
+    legend += "" if result.on == LOGS else ", median of pairs"
     lines += [*paragraph(legend), "", *paragraph("sizes that were not measured keep the library's own choice")]
     notes = [*result.notes, *_count_notes(result, explain)]
     return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])

@@ -54,7 +54,7 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="WHERE",
-        help="measure the best candidates and choose by that: mpi[:mpiexec=srun,timeout=600s], torch or lab",
+        help="measure the best candidates and choose by that: mpi[:mpiexec=srun,timeout=600s], nccl, torch or lab",
     ),
 ]
 Iterations = Annotated[
@@ -142,7 +142,8 @@ def tune_command(
     --picture draws the times by size, --heatmap the effect of --sweep at each size. With --on mpi
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
-    --from-logs does the same for NCCL and RCCL by logs that you have, for export --to nccl-tuner or nccl-csv.
+    --on nccl, under mpiexec, srun or torchrun with a process per GPU, races the settings of NCCL or RCCL; --from-logs
+    chooses them by logs that you have: both for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(coll, root, ranks)
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
@@ -165,7 +166,8 @@ def tune_command(
         )
         runtime, runtime_options = arg.split_runtime(on)
         limit = runtime_options.pop("timeout", None)
-        options |= {"on": runtime, "iterations": iterations, "library_only": library_only, "limit": limit}
+        options |= {"on": runtime, "iterations": iterations, "limit": limit}
+        options["library_only"] = library_only or runtime == "nccl"
         options |= runtime_options
         _refuse({"--from-logs": from_logs, "--run": run}, "has the measurements, so leave out --on")
         _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)

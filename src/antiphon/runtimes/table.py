@@ -43,6 +43,11 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
             use="ANTIPHON_TABLE={table} LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program",
         ),
     ),
+    "nccl": Entry(
+        "antiphon.runtimes.measure.nccl:NcclRuntime",
+        "a process for each GPU: NCCL's or RCCL's settings, for tune alone; not yet run on a GPU",
+        RuntimeCapabilities(library="NCCL", algorithms=True, options=("mpiexec", "library")),
+    ),
     "torch": Entry(
         "antiphon.runtimes.measure.torch:Torch",
         "a process for each rank on this machine under PyTorch, by the engine",

@@ -125,7 +125,8 @@ def group_cases(cases: Sequence[Case]) -> list[list[int]]:
 @dataclass(frozen=True)
 class How:
     """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab; `timeout`: seconds for all.
-    `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data."""
+    `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`: the file of
+    NCCL or RCCL."""
 
     mpiexec: str = ""
     compiler: str = ""
@@ -133,6 +134,7 @@ class How:
     scale: str = ""
     name: str = ""
     hybrid: bool = False
+    library: str = ""
 
     def refuse_unless(self, name: str, supported: Sequence[str]) -> None:
         """Refuse options that this runtime does not support."""
@@ -142,7 +144,7 @@ class How:
                 raise Invalid(f"{key}: means nothing to runtime {name}; leave it out")
 
 
-OPTIONS = ("mpiexec", "scale", "name", "hybrid")  # those that the entry of a runtime declares
+OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library")  # those that the entry of a runtime declares
 
 
 class Runtime(ABC):

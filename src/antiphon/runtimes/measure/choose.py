@@ -132,6 +132,7 @@ def tune_measured(  # noqa: PLR0913
     mpiexec: str = "",
     compiler: str = "",
     scale: str = "",
+    library: str = "",
     progress: Progress | None = None,
     races: type[Races] | None = None,
     **options: Any,
@@ -152,7 +153,7 @@ def tune_measured(  # noqa: PLR0913
     subclass that measures something else. Under mpiexec or srun only process 0 has a result, the others None.
     """
     ladder = parse_sizes(nbytes or NBYTES, usual=factor)
-    how = How(mpiexec, compiler, math.inf, scale)
+    how = How(mpiexec, compiler, math.inf, scale, library=library)
     how.refuse_unless(on, find("runtime", on).can.options)
     with first_on(on, how) as deciding:
         if not deciding:
@@ -270,6 +271,8 @@ class Races:
     def measure(self, rows: Mapping[str, Measured]) -> None:
         """Measure everything in one launch; rows received are kept, however it ends."""
         programs, cases, owners = self.cases()
+        if not cases:
+            return
         ends = self.began + self.limit * (1 - self.confirmations * CONFIRM_SHARE)
         done = self._launch(programs, cases, owners, rows, ends)
         self.complete = self.complete and done == len(cases)

@@ -65,7 +65,7 @@ def tune_library(collective: Any, topology: Topology | str, **options: Any) -> M
         raise Unsupported(f"--library-only: is for --on {able}; nothing is known of what --on {on} can choose")
     if options.get("deterministic"):
         raise Unsupported("--deterministic: the library's algorithms add in orders of their own; leave one of them out")
-    return tune_measured(collective, topology, races=LibraryRaces, **options)
+    return tune_measured(collective, topology, **{"races": LibraryRaces, **options})
 
 
 def library_used(how: How) -> Library:
@@ -86,10 +86,11 @@ class LibraryRaces(Races):
     """Two races for each collective and size: of our schedules, and of the library's algorithms."""
 
     confirms = False  # no schedule of ours will serve
+    measures_ours = True  # in races of their own
 
     def go(self, deterministic: bool) -> MeasuredTuning:
         tuning = self.tuning
-        self.library = library_used(self.how)
+        self.library = self.find_library()
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
         self.theirs: dict[tuple[str, int], dict[int, Row]] = {}
         ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
@@ -105,6 +106,16 @@ class LibraryRaces(Races):
             tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
         )
 
+    def find_library(self) -> Library:
+        """Return the library whose algorithms race."""
+        return library_used(self.how)
+
+    def list_tried(self, kind: str, size: int, ranks: int, nbytes: int) -> list[int]:
+        """Add algorithms to those tried at a size; return the numbers of those that race now."""
+        algorithms = candidates(self.library, kind, ranks, nbytes)
+        self.tried[kind, size] = [DEFAULT, *algorithms] if algorithms else []
+        return list(range(len(self.tried[kind, size])))
+
     def contestants(self, kind: str, size: int) -> list[int]:
         """Return our best schedules by the model."""
         shortlist = self.tuning.shortlist[kind]
@@ -115,18 +126,17 @@ class LibraryRaces(Races):
         programs, own_cases, own_owners = super().cases()
         cases, owners = list[Case](), list[Owner]()
         for case, owner, next_owner in zip(own_cases, own_owners, [*own_owners[1:], None], strict=True):
-            cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
-            owners.append(owner)
+            if self.measures_ours:
+                cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
+                owners.append(owner)
             kind, size, _ = owner
             if next_owner is not None and next_owner[:2] == owner[:2]:
                 continue
             members = list(self.tuning.plans[kind].collective.members)
-            algorithms = candidates(self.library, kind, len(members), case.nbytes)
-            self.tried[kind, size] = [DEFAULT, *algorithms] if algorithms else []
             share = (1 - OUR_SHARE) * case.seconds
             theirs = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
-            for number, algorithm in enumerate(self.tried[kind, size]):
-                cases.append(replace(theirs, library=dict(algorithm.settings)))
+            for number in self.list_tried(kind, size, len(members), case.nbytes):
+                cases.append(replace(theirs, library=dict(self.tried[kind, size][number].settings)))
                 owners.append((kind, size, len(self.tuning.shortlist[kind]) + number))
         return programs, cases, owners
 
@@ -149,17 +159,26 @@ class LibraryRaces(Races):
             **algorithm.parameters,
         }
         self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
-        self.theirs.setdefault((kind, size), {})[number] = row
+        self.add_library_row((kind, size), number, row)
+
+    def add_library_row(self, key: tuple[str, int], number: int, row: Row) -> None:
+        """Keep the row of an algorithm, by its number among those tried."""
+        self.theirs.setdefault(key, {})[number] = row
+
+    def best_number(self, key: tuple[str, int]) -> int | None:
+        """Return the fastest algorithm by its number; 0, the default, where that is as good; None without any."""
+        rows = self.theirs.get(key, {})
+        number = min(rows, key=lambda n: (relative_time(rows[n]), n), default=None)
+        if number and 0 in rows and relative_time(rows[0]) <= ALIKE * relative_time(rows[number]):
+            return 0
+        return number
 
     def _best_at_size(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
         """Return the best at a size; None if the library was not measured. A single algorithm counts as the default."""
         ours = best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
-        theirs = self.theirs.get((kind, size), {})
-        if theirs:
-            number = min(theirs, key=lambda n: (relative_time(theirs[n]), n))
-            if 0 in theirs and relative_time(theirs[0]) <= ALIKE:
-                number = 0
-            return Best(ours, self.tried[kind, size][number], theirs[number])
+        number = self.best_number((kind, size))
+        if number is not None:
+            return Best(ours, self.tried[kind, size][number], self.theirs[kind, size][number])
         if self.tried.get((kind, size)) == [] and ours.row is not None:
             return Best(ours, DEFAULT, ours.row)
         return None

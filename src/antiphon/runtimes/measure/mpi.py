@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import (
     HELP,
     Failed,
-    count_processes,
     found_launcher,
+    import_mpi_to_measure,
     is_launched,
     launcher_command,
     launcher_mismatch,
@@ -46,13 +47,15 @@ class Mpi(Runtime):
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
-        def on_case_row(row: Row) -> None:
-            on_row(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
-
         run_cases(
             [runnable.data for runnable in programs], cases, mpiexec=how.mpiexec, compiler=how.compiler,
-            timeout=how.timeout, progress=on_case_row, enough=enough,
+            timeout=how.timeout, progress=split_row(on_row), enough=enough,
         )  # fmt: skip
+
+
+def split_row(on_row: RowCallback) -> Callable[[Row], None]:
+    """Return a function that gives `on_row` a row of a process, and its case."""
+    return lambda row: on_row(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
 
 
 def require_mpi() -> None:
@@ -60,29 +63,36 @@ def require_mpi() -> None:
         raise Missing(f"to run under MPI needs the package mpi4py: {HELP}")
 
 
+def world_of_mpi() -> tuple[Any, Any] | None:
+    """Return mpi4py's MPI and the communicator of the processes that a launcher started; None without one."""
+    require_mpi()
+    if not is_launched():
+        return None
+    mpi = import_mpi_to_measure()
+    return mpi, mpi.COMM_WORLD
+
+
 @contextmanager
-def first_process() -> Iterator[bool]:
+def first_process(world_of: Callable[[], tuple[Any, Any] | None] = world_of_mpi) -> Iterator[bool]:
     """Yield whether this process decides what runs: True without a launcher, and in process 0 of a launch.
 
     The others first take part in everything that process 0 runs within its own context, then yield False."""
-    require_mpi()
-    if not is_launched():
+    launched = world_of()
+    if launched is None:
         yield True
         return
-    count_processes(None)
-    from mpi4py import MPI
-
+    mpi, world = launched
     # Processes other than 0 serve process 0 until it dismisses them.
-    if MPI.COMM_WORLD.rank:
-        process.follow(MPI, MPI.COMM_WORLD)
+    if world.rank:
+        process.follow(mpi, world)
         yield False
         return
     try:
         yield True
     except BaseException as error:
-        process.dismiss(str(error))
+        process.dismiss(world, str(error))
         raise
-    process.dismiss()
+    process.dismiss(world)
 
 
 def run_cases(
@@ -100,20 +110,25 @@ def run_cases(
     Starts the processes itself, unless a launcher started this one, as process 0: then call it within `first_process`.
     `enough`: called before each case; if True, the remaining cases are skipped.
     """
-    require_mpi()
     count = max(len(case.ranks) for case in cases)
     job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
-    rows: list[Row] = []
+    return run_job(job, process.__name__, mpiexec=mpiexec, timeout=timeout, progress=progress, enough=enough)
+
+
+def run_job(
+    job: Job, module: str, *, mpiexec: str, timeout: float, progress: Callable[[Row], None] | None,
+    enough: Callable[[], bool], world_of: Callable[[], tuple[Any, Any] | None] = world_of_mpi,
+) -> list[Row]:  # fmt: skip
+    """Run the job in the processes of `world_of`, else in processes of `module` that a launcher starts."""
+    cases, count, rows, launched = job.cases, job.processes, list[Row](), world_of()
 
     def add_row(row: Row) -> None:
         rows.append(row)
         if progress is not None and "fault" not in row:
             progress(row)
 
-    if is_launched():
-        from mpi4py import MPI
-
-        process.work(job, MPI, MPI.COMM_WORLD, add_row, enough)
+    if launched is not None:
+        process.work(job, *launched, add_row, enough)
         return _raise_fault(rows, count, "the launcher")
 
     def add_row_here(row: Row) -> bool:
@@ -123,7 +138,7 @@ def run_cases(
     command = launcher_command(mpiexec, count)
     with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
         job.write(Path(folder))
-        script = [sys.executable, "-m", "antiphon.runtimes.measure.mpi_process", folder]
+        script = [sys.executable, "-m", module, folder]
         try:
             complete = watch([*command, *script], add_row_here, timeout)
         except Failed:

@@ -13,13 +13,14 @@ only algorithms of the MPI library (`library_rows`).
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from ctypes import Structure, byref, c_double, c_int32, c_void_p
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,18 +193,17 @@ class Job:
     collectives: list[Collective] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        cases = [asdict(case) for case in self.cases]
-        fields = {"library": self.library, "processes": self.processes, "cases": cases}
-        (folder / "job.json").write_text(json.dumps({**fields, "programs": len(self.programs)}), encoding="utf-8")
-        for number, data in enumerate(self.programs):
-            (folder / f"program{number}.bin").write_bytes(data)
+        (folder / "job.pickle").write_bytes(pickle.dumps(self))
 
     @classmethod
     def read(cls, folder: Path) -> Job:
-        fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        programs = [(folder / f"program{number}.bin").read_bytes() for number in range(fields["programs"])]
-        cases = [Case(**case) for case in fields["cases"]]
-        return cls(fields["library"], fields["processes"], programs, cases)
+        """Return a job from a folder that only this user can write to."""
+        job: Job = pickle.loads((folder / "job.pickle").read_bytes())
+        return job
+
+    def open(self, mpi: Any, world: Any) -> Process:
+        """Return this process's part of the job."""
+        return Process(self, mpi, world)
 
 
 class Process:
@@ -227,7 +227,7 @@ class Process:
         comm = self.comm(len(case.ranks))
         rows: list[Row] = []
         if self.world.rank < len(case.ranks) and case.library is not None:
-            rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, _Among(comm))
+            rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, Among(comm))
         elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
@@ -258,11 +258,11 @@ class Process:
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(
-                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), _Among(comm)
+                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), Among(comm)
                 ).run()
             return self._with_needs(rows, plans, comm, buffers)
         with record_wires({rank: wire} if case.trace else {}) as recorder:
-            rows = Measurement(cases, buffers, ours, theirs, _Among(comm), recorder=recorder).run()
+            rows = Measurement(cases, buffers, ours, theirs, Among(comm), recorder=recorder).run()
         return self._with_needs(rows, plans, comm, buffers)
 
     # the numbers of messages and the scratch memory are known after a run
@@ -284,7 +284,7 @@ class Process:
             comm.Free()
 
 
-class _Among(Peers):
+class Among(Peers):
     """The processes of a communicator."""
 
     def __init__(self, comm: Any) -> None:
@@ -322,7 +322,7 @@ def work(
     _busy = True
     _wait_for_all(world)
     world.bcast(job)
-    process = Process(job, mpi, world)
+    process = job.open(mpi, world)
     for numbers in group_cases(job.cases):
         if enough():
             break
@@ -341,21 +341,19 @@ def follow(mpi: Any, world: Any) -> None:
         job = world.bcast(None)
         if job is None:
             return
-        process = Process(job, mpi, world)
+        process = job.open(mpi, world)
         while (numbers := world.bcast(None)) is not None:
             process.run([job.cases[number] for number in numbers])
         process.close()
 
 
-def dismiss(why: str = "") -> None:
+def dismiss(world: Any, why: str = "") -> None:
     """Let the others end, at process 0. Abort all if a job is unfinished."""
-    from mpi4py import MPI
-
     if _busy:
         print(f"antiphon: {why or 'stopped'}", file=sys.stderr, flush=True)
-        MPI.COMM_WORLD.Abort(1)
-    _wait_for_all(MPI.COMM_WORLD)
-    MPI.COMM_WORLD.bcast(None)
+        world.Abort(1)
+    _wait_for_all(world)
+    world.bcast(None)
 
 
 def main(folder: str) -> None:
@@ -367,7 +365,7 @@ def main(folder: str) -> None:
             return
         job = Job.read(Path(folder))
         work(job, MPI, world, lambda row: print(MARK + json.dumps(row), flush=True))
-        dismiss()
+        dismiss(world)
     except Exception as error:
         kind = type(error).__name__
         print(MARK + json.dumps({"fault": str(error), "kind": kind}) + "\n", flush=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, group_cases
-from antiphon.runtimes.measure.loop import Call, Measurement, Peers, RankBuffers
-from antiphon.runtimes.measure.mpi_process import Job
+from antiphon.runtimes.measure.loop import Call, Measurement, RankBuffers
+from antiphon.runtimes.measure.mpi_process import Among, Job
 from antiphon.runtimes.measure.recorder import record_wires
 
 Array = NDArray[Any]
@@ -81,20 +83,35 @@ def call_of(case: Case, buffers: RankBuffers, group: Any) -> Call:
     return lambda: dist.scatter(target, blocks, root, group)
 
 
-class _Everyone(Peers):
-    """The processes of the world."""
+class TorchWorld:
+    """All processes, with the methods of a communicator of MPI, over gloo. `where`: arguments of init_process_group."""
 
-    def __init__(self) -> None:
-        self.first = dist.get_rank() == 0
+    def __init__(self, **where: Any) -> None:
+        dist.init_process_group("gloo", timeout=timedelta(days=1), **where)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def meet(self) -> float:
-        dist.barrier()
-        return time.monotonic()
+    def bcast(self, value: Any = None) -> Any:
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
-    def all(self, value: Any) -> list[Any]:
-        values = [None] * dist.get_world_size()
+    def allgather(self, value: Any) -> list[Any]:
+        values = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def Barrier(self) -> None:  # noqa: N802 (MPI's name)
+        dist.barrier()
+
+    def Ibarrier(self) -> TorchWorld:  # noqa: N802
+        dist.barrier()
+        return self
+
+    def Test(self) -> bool:  # noqa: N802
+        return True
+
+    def Abort(self, code: int) -> None:  # noqa: N802
+        os._exit(code)
 
 
 def main(folder: Path, rank: int) -> None:
@@ -105,7 +122,7 @@ def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     job = Job.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=job.processes)
+    world = Among(TorchWorld(store=store, rank=rank, world_size=job.processes))
     collectives = [decode(data)[0].collective for data in job.programs]
     groups: dict[int, Any] = {}
     for numbers in group_cases(job.cases):
@@ -120,7 +137,7 @@ def main(folder: Path, rank: int) -> None:
         gloo_call = call_of(cases[0], buffers, None) if gloo_supports else None
         calls = [call_of(cases[0], buffers, group) for group in case_groups]
         with record_wires({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
-            rows = Measurement(cases, buffers, calls, gloo_call, _Everyone(), recorder=recorder).run()
+            rows = Measurement(cases, buffers, calls, gloo_call, world, recorder=recorder).run()
         for group in case_groups:
             by_gloo = [row for row in backend.report(group) if row["served_by"] == "library"]
             if by_gloo and cases[0].unit:

@@ -1,0 +1,117 @@
+"""The runtime `nccl`: a process per GPU under mpiexec, srun or torchrun, in which NCCL or RCCL runs with its settings.
+
+It is for `tune` alone, which races NCCL's settings (`nccl_choose`), and MSCCL++ beside them where its library with
+NCCL's interface is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import Invalid, Missing, Unsupported
+from antiphon.runtimes.device.nccl_library import path_of
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.launch import is_launched
+from antiphon.runtimes.measure import nccl_process
+from antiphon.runtimes.measure.case import Case, How, RowCallback, Runnable, Runtime, Stop, never
+from antiphon.runtimes.measure.library import Library
+from antiphon.runtimes.measure.mpi import first_process, run_job, split_row, world_of_mpi
+from antiphon.runtimes.measure.nccl_calls import CHUNKS, GPU_RUNTIMES, VARIABLES, Nccl, load_library
+from antiphon.runtimes.measure.nccl_process import NcclJob
+
+FILES = {"cuda": "libnccl.so.2", "hip": "librccl.so.1"}
+TUNERS = ("libnccl-tuner.so", "libnccl-net.so")  # in which NCCL looks for a tuner unless a variable names another
+MSCCLPP = "libmscclpp_nccl.so"
+
+
+@cache
+def launched_world() -> tuple[Any, Any] | None:
+    """Return the processes that a launcher started, as MPI and a communicator; None without one."""
+    if not is_launched() and "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun
+        return None, import_module("antiphon.runtimes.measure.torch_process").TorchWorld()
+    if not is_launched() and find_spec("mpi4py") is None:
+        raise Missing("--on nccl: needs mpi4py, or torch: torchrun --nproc-per-node 8 -m antiphon tune ...")
+    return world_of_mpi()
+
+
+def find_nccl(how: How) -> tuple[str, str]:
+    """Return the maker of the GPUs ("cuda" or "hip") and the path of the library."""
+    for vendor, file in FILES.items():
+        with suppress(Missing):
+            if not how.library or ("rccl" in Path(how.library).name) == (vendor == "hip"):
+                load_library(vendor, GPU_RUNTIMES[vendor])
+                load_library(vendor, (how.library or file,))
+                return vendor, how.library or path_of(file)
+    raise Missing(
+        f"--on nccl: found neither CUDA's libcudart with {how.library or FILES['cuda']} nor ROCm's libamdhip64 with "
+        f"{how.library or FILES['hip']}; run where the GPUs are, with the folders of both in LD_LIBRARY_PATH, or name "
+        "the NCCL of your program by --on nccl:library=FILE"
+    )
+
+
+def nccl_here(how: How) -> Library:
+    """Return the library. `algorithms` is empty: `nccl_choose` lists what it knows of versions."""
+    for name in VARIABLES:
+        if name in os.environ:
+            raise Invalid(f"--on nccl: {name} is set, so NCCL's own choice is none; unset it to measure")
+    vendor, path = find_nccl(how)
+    version = Nccl(path).version
+    text = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
+    return Library("NCCL" if vendor == "cuda" else "RCCL", text, path, {}, {"version": version})
+
+
+def find_mscclpp() -> str:
+    """Return MSCCL++'s library with NCCL's interface, "" where it is not installed."""
+    spec = find_spec("mscclpp")
+    folders = [Path(place) / "lib" for place in (spec.submodule_search_locations or ())] if spec else []
+    folders += [Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place]
+    return next((str(folder / MSCCLPP) for folder in folders if (folder / MSCCLPP).exists()), "")
+
+
+@cache  # since the processes of a job set the variable
+def chunk_plugin(name: str, version: int, compiler: str) -> str:
+    """Return our tuner plugin, by which chunk sizes are set; "" where another tuner is in use, or it cannot be used."""
+    if name != "NCCL" or version < CHUNKS or "NCCL_TUNER_PLUGIN" in os.environ:
+        return ""
+    for file in TUNERS:
+        with suppress(Missing):
+            tuner = load_library(file, (file,))
+            if any(hasattr(tuner, f"ncclTunerPlugin_v{number}") for number in range(2, 7)):
+                return ""
+    with suppress(Missing):
+        return str(library("nccl_tuner", compiler))
+    return ""
+
+
+class NcclRuntime(Runtime):
+    """Run settings of NCCL in one launch."""
+
+    def ready(self, how: How) -> None:
+        find_nccl(how)
+
+    def first(self) -> AbstractContextManager[bool]:
+        return first_process(launched_world)
+
+    def run(
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
+    ) -> None:
+        if all(case.library is None for case in cases):
+            raise Unsupported("--on nccl: measures settings of NCCL: use it with antiphon tune")
+        (vendor, path), nccl = find_nccl(how), nccl_here(how)
+        plugin = chunk_plugin(nccl.name, nccl.always["version"], how.compiler)
+        job = NcclJob(
+            "", max(len(case.ranks) for case in cases), [runnable.data for runnable in programs], list(cases),
+            vendor=vendor, nccl=path, mscclpp=find_mscclpp(), plugin=plugin,
+        )  # fmt: skip
+
+        run_job(
+            job, nccl_process.__name__, mpiexec=how.mpiexec, timeout=how.timeout, progress=split_row(on_row),
+            enough=enough, world_of=launched_world,
+        )  # fmt: skip

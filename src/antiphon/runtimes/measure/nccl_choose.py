@@ -1,0 +1,130 @@
+"""Choose among NCCL's own settings by racing them on the GPUs: `tune --on nccl`.
+
+Three races for each collective and size, each with NCCL's own choice among the contestants:
+
+    1  every algorithm with each of its protocols; beside them the CTA policy that saves multiprocessors, registered
+       buffers (symmetric kernels, copy engines), and MSCCL++
+    2  the fastest algorithm and protocol of 1 with several numbers of channels, unless it is far behind the own choice
+    3  the fastest of 2 with several chunk sizes, where NCCL can be told (from 2.30, unless another tuner is in use)
+
+Each race confirms the winner of the one before, and the last counts: there a setting has to be faster than NCCL's own
+choice by more than 2 %. What no rule for NCCL can say (policy, registered buffers, MSCCL++) is measured but not chosen;
+notes say what it would gain.
+
+Example: at 64 MB of an allreduce 1 finds ring simple 20 % faster than NCCL's own choice, 2 finds 16 channels 4 % faster
+than that, 3 keeps NCCL's chunks. The table says ring simple, 16 channels, from the size between this and the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from antiphon.formats.stock.nccl_tuner import ABLE, ALGORITHMS
+from antiphon.runtimes.measure.case import Row
+from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, relative_time
+from antiphon.runtimes.measure.library import Candidate, Library
+from antiphon.runtimes.measure.library_choose import DEFAULT, LibraryRaces
+from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here
+from antiphon.runtimes.measure.nccl_calls import EFFICIENT, PROTOCOLS, WINDOWS, ZERO
+from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS
+from antiphon.runtimes.measure.nccl_sweep import PROTOCOLS as PROTOCOLS_OF
+from antiphon.runtimes.measure.race import MARGIN
+from antiphon.units import format_size
+
+CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)
+MAX_BEHIND = 1.1  # over the own choice's time: other channels and chunks seldom gain more
+MIN_CHUNKED = 2**20  # bytes: below, a message is hardly more than a chunk of each channel
+FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}
+NVIDIA_ONLY = ("nvls", "nvls-tree", "collnet-direct", "collnet-chain")
+CHANGES = {  # what the program or its environment has to change for it
+    "efficiency": "NCCL_CTA_POLICY=EFFICIENCY", "symmetric": "registered buffers and NCCL's symmetric kernels",
+    "copies": "registered buffers and copy engines", "mscclpp": "MSCCL++'s library in the place of NCCL's",
+}  # fmt: skip
+
+
+def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
+    """Yield what race 1 tries, without the default."""
+    version, nvidia = library.always["version"], library.name == "NCCL"
+    for algorithm, kinds in ABLE.items():
+        able = nvidia or algorithm not in NVIDIA_ONLY
+        if kind in kinds and able and version >= FIRST_VERSIONS.get(algorithm, 0) and algorithm != "collnet-direct":
+            for protocol in PROTOCOLS_OF.get(algorithm, ("simple",)):
+                words = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
+                yield Candidate(f"{algorithm} {protocol}", {}, words)
+    if nvidia and version >= WINDOWS:
+        yield Candidate("efficiency", {}, {"policy": EFFICIENT})
+        yield Candidate("symmetric", {}, {"registered": 1, "symmetric": 1})
+        yield Candidate("copies", {}, {"registered": 1, "policy": ZERO})
+
+
+class NcclRaces(LibraryRaces):
+    """The three races; `stage`: which of them is next; `stage_of`: by collective and size the last with rows."""
+
+    measures_ours = False
+
+    def find_library(self) -> Library:
+        self.stage, self.stage_of = 0, dict[tuple[str, int], int]()
+        self.beside: dict[tuple[str, int], dict[int, Row]] = {}
+        library = nccl_here(self.how)
+        self.has_chunks = bool(chunk_plugin(library.name, library.always["version"], self.how.compiler))
+        return library
+
+    def go(self, deterministic: bool) -> MeasuredTuning:
+        return replace(super().go(deterministic), notes=tuple(self._notes()))
+
+    def measure(self, rows: Mapping[str, Measured]) -> None:
+        for self.stage in range(3):
+            if not self.interrupted:
+                super().measure(rows)
+
+    def list_tried(self, kind: str, size: int, ranks: int, nbytes: int) -> list[int]:
+        tried = self.tried.setdefault((kind, size), [])
+        if self.stage == 0:
+            tried += [DEFAULT, *list_settings(self.library, kind)]
+            if find_mscclpp():
+                tried.append(Candidate("mscclpp", {}, {"library": 1}))
+            return list(range(len(tried)))
+        rows = self.theirs.get((kind, size), {})
+        best = min(
+            (n for n in rows if " " in tried[n].name), key=lambda number: relative_time(rows[number]), default=None
+        )
+        if best is None or (0 in rows and relative_time(rows[best]) > MAX_BEHIND * relative_time(rows[0])):
+            return []
+        values: tuple[int, ...] = CHANNEL_COUNTS
+        if self.stage == 2:
+            has_chunks = self.has_chunks and tried[best].name.endswith("simple") and nbytes >= MIN_CHUNKED
+            values = CHUNK_SIZES if has_chunks else ()
+        key, winner, count = "channels" if self.stage == 1 else "chunk", self.best_number((kind, size)) or 0, len(tried)
+        for value in values:
+            parameters, settings = {**tried[best].parameters, key: value}, {**tried[best].settings, key: value}
+            tried.append(Candidate(tried[best].name, parameters, settings))
+        return [*sorted({0, winner, best}), *range(count, len(tried))] if values else []
+
+    def add_library_row(self, key: tuple[str, int], number: int, row: Row) -> None:
+        if self.tried[key][number].name in CHANGES:
+            self.beside.setdefault(key, {})[number] = row
+            return
+        if self.stage_of.get(key) != self.stage:  # what an earlier race measured was in other company
+            self.stage_of[key], self.theirs[key] = self.stage, {}
+        super().add_library_row(key, number, row)
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what gains beyond the choice but needs changes of the program, and what was not tried."""
+        for kind in self.tuning.plans:
+            gains: dict[str, dict[int, float]] = {}
+            for size in self.ladder:
+                key = kind, size
+                best = self.best_number(key)
+                chosen = self.theirs[key][best]["over_library"] if best else 1.0
+                for number, row in self.beside.get(key, {}).items():
+                    if row["over_library"] < MARGIN * chosen:
+                        gains.setdefault(self.tried[key][number].name, {})[size] = chosen / row["over_library"]
+            for name, by_size in gains.items():
+                sizes = [format_size(size) for size in (min(by_size), max(by_size))]
+                ends = " to ".join(dict.fromkeys(sizes))
+                yield f"{kind} at {ends}: {CHANGES[name]} are up to {max(by_size.values()):.2g}x faster still"
+        if not find_mscclpp():
+            yield "MSCCL++ is not installed, so it was not measured beside NCCL"
+        if not self.has_chunks:
+            yield "chunk sizes were not tried: that needs NCCL 2.30, a C compiler, and no other tuner plugin"

@@ -1,0 +1,159 @@
+"""A process of `tune --on nccl`: it measures NCCL and MSCCL++ on one GPU, and checks every element.
+
+The processes are those of mpiexec or srun (mpi4py), or of torchrun (PyTorch's gloo); or a launcher starts `python -m
+antiphon.runtimes.measure.nccl_process FOLDER`. Messages between hosts only arrange the measuring.
+
+A job is that of `mpi_process`. A case is a setting of NCCL (`nccl_calls`), or MSCCL++'s library with NCCL's interface.
+Contestants take turns with NCCL's own choice; a time is that of the GPU's clock for calls in a row, the slowest rank's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_float, c_int, c_size_t, c_void_p
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.collective import Collective
+from antiphon.errors import AntiphonError, Unsupported
+from antiphon.runtimes.measure.case import Case, Row
+from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
+from antiphon.runtimes.measure.mpi_process import Among, Job, Process, main
+from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl
+
+CALLS, LARGE = 20, 2**22  # calls that are timed together below LARGE bytes, else a quarter as many
+MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
+Call = Callable[[], None]
+
+
+@dataclass
+class NcclJob(Job):
+    """`nccl`, `mscclpp`: the libraries; `plugin`: the tuner plugin by which chunks are set, "" for none."""
+
+    vendor: str = "cuda"
+    nccl: str = ""
+    mscclpp: str = ""
+    plugin: str = ""
+
+    def open(self, mpi: Any, world: Any) -> NcclProcess:
+        return NcclProcess(self, world)
+
+
+class GpuBuffers(RankBuffers):
+    """Buffers of a rank, and the same on its GPU. `pointers`: of input and output there."""
+
+    def __init__(self, collective: Collective, rank: int, case: Case, gpu: Gpu, pointers: Sequence[int]) -> None:
+        super().__init__(collective, rank, case)
+        self.gpu, self.pointers = gpu, pointers
+        gpu.copy(pointers[0], self.source.ctypes.data, self.source.nbytes, TO_GPU)
+
+    def spoil(self) -> None:
+        super().spoil()
+        self.gpu.copy(self.pointers[1], self.target.ctypes.data, self.target.nbytes, TO_GPU)
+
+    def wrong(self) -> int:
+        for array, pointer in zip((self.source, self.target), self.pointers, strict=True):
+            self.gpu.copy(array.ctypes.data, pointer, array.nbytes, FROM_GPU)
+        return super().wrong()
+
+
+class GpuCall(TimedCall):
+    """Calls in a row, timed by the GPU, after one that brings the ranks together."""
+
+    def __init__(self, gpu: Gpu, call: Call, count: int) -> None:
+        self.gpu, self.call, self.count = gpu, call, count
+
+    def measure(self, count: int) -> float:
+        (begin, end), milliseconds = self.gpu.events, c_float()
+        self.call()
+        self.gpu.call("EventRecord", begin, self.gpu.stream)
+        for _ in range(self.count):
+            self.call()
+        self.gpu.call("EventRecord", end, self.gpu.stream)
+        self.gpu.call("EventSynchronize", end)
+        self.gpu.call("EventElapsedTime", byref(milliseconds), begin, end)
+        return milliseconds.value * 1e-3 / self.count
+
+
+class NcclProcess(Process):
+    """One of the processes of a job: its GPU, the libraries, and communicators by what is set of them."""
+
+    def __init__(self, job: NcclJob, world: Any) -> None:
+        self.job: NcclJob = job
+        self.world, self.peers = world, Among(world)
+        hosts = world.allgather(socket.gethostname())
+        self.gpu = Gpu(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
+        self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")
+        table = Path(self.folder.name) / "chunks.txt"
+        if job.plugin:  # NCCL looks for it once, when the first communicator is made
+            os.environ.update({"NCCL_TUNER_PLUGIN": job.plugin, "ANTIPHON_NCCL_TUNER": str(table)})
+        self.libraries = [Nccl(job.nccl, table if job.plugin else None)]
+        self.libraries += [Nccl(job.mscclpp)] if job.mscclpp else []
+        self.communicators: dict[tuple[tuple[str, int], ...], c_void_p] = {}
+        # Memory that can be registered, and that switches reach, for all cases.
+        self.size = max(case.nbytes for case in job.cases)
+        nccl, size = self.libraries[0], c_size_t(self.size)
+        self.pointers = [nccl.get(c_void_p, "MemAlloc", size) for _ in range(2)]
+
+    def run(self, cases: Sequence[Case]) -> list[Row]:
+        """Measure cases together; a setting that some rank cannot follow gets a row {"refused": reason}."""
+        collective = self.job.collectives[cases[0].program]
+        buffers = GpuBuffers(collective, cases[0].ranks[self.world.rank], cases[0], self.gpu, self.pointers)
+        default, (fault,) = self._open_calls([replace(cases[0], library={})], collective)
+        if fault:
+            raise Unsupported(f"--on nccl: {collective.kind} by the library's own choice: {fault}")
+        calls, faults = self._open_calls(cases, collective)
+        measured = [case for case, fault in zip(cases, faults, strict=True) if not fault]
+        rows = iter(Measurement(measured, buffers, calls, default[0], self.peers).run() if measured else ())
+        while len(self.communicators) > MAX_COMMUNICATORS:
+            self._close_communicator(next(iter(self.communicators)))
+        return [{"refused": fault} if fault else next(rows) for fault in faults]
+
+    def _open_calls(self, cases: Sequence[Case], collective: Collective) -> tuple[list[GpuCall], list[str]]:
+        """Try each case once. Return the calls of those that work at all ranks, and the fault of every case."""
+        calls, faults = list[GpuCall](), list[str]()
+        for case in cases:
+            call, fault = None, ""
+            try:
+                call = self._open_call(case, collective)
+                call()
+                self.gpu.call("StreamSynchronize", self.gpu.stream)
+            except AntiphonError as error:
+                fault = str(error)
+            faults.append(next(filter(None, self.peers.all(fault)), ""))
+            if call is not None and not faults[-1]:
+                calls.append(GpuCall(self.gpu, call, CALLS if case.nbytes < LARGE else CALLS // 4))
+        return calls, faults
+
+    def _open_call(self, case: Case, collective: Collective) -> Call:
+        assert case.library is not None
+        library = self.libraries[case.library.get("library", 0)]
+        key = library.key(case.library)
+        if key not in self.communicators:
+            identity = self.world.bcast(library.unique_id() if self.world.rank == 0 else None)
+            new = library.open(dict(key), identity, self.world.rank, self.world.size)
+            for pointer in self.pointers if case.library.get("registered") else ():  # until the communicator ends
+                window = c_size_t(self.size), byref(c_void_p()), c_int(SYMMETRIC)
+                library.call("CommWindowRegister", new, c_void_p(pointer), *window)
+            self.communicators[key] = new
+        self.communicators[key] = self.communicators.pop(key)  # those used last stand last
+        return library.collective(collective, case, self.communicators[key], self.gpu.stream, self.pointers)
+
+    def _close_communicator(self, key: tuple[tuple[str, int], ...]) -> None:
+        self.libraries[dict(key).get("library", 0)].call("CommDestroy", self.communicators.pop(key))
+
+    def close(self) -> None:
+        for key in list(self.communicators):
+            self._close_communicator(key)
+        for pointer in self.pointers:
+            self.libraries[0].call("MemFree", c_void_p(pointer))
+        self.folder.cleanup()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
