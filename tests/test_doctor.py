@@ -14,7 +14,7 @@ from antiphon.runtimes import inventory
 from antiphon.runtimes.inventory import list_routes, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
-NCCL = "NCCL's algorithms, chosen by nccl-tests"
+NCCL, RACE = "NCCL's algorithms, chosen by nccl-tests", "NCCL's settings, raced on your GPUs"
 
 
 def files(root: Path, contents: dict[str, str]) -> None:
@@ -47,8 +47,10 @@ def machine(root: Path, gpus: list[tuple[str, str, str]], programs: dict[str, st
     ("gpus", "programs", "libraries", "first", "missing"),
     [
         ([NVIDIA] * 8, {"nvidia-smi": "yes 'NVIDIA H100 80GB HBM3, 550.90' | /usr/bin/head -8", "cc": "echo cc 12.1"},
-         ["libnccl.so.2.28.9"], "describe this machine", {"plans for MSCCL++": "MSCCL++", "our GPU kernel": "nvcc"}),
+         ["libnccl.so.2.28.9"], "describe this machine",
+         {RACE: "mpi4py with mpiexec, or torch", "plans for MSCCL++": "MSCCL++", "our GPU kernel": "nvcc"}),
         ([NVIDIA], {}, [], "describe this machine", {NCCL: "NCCL"}),
+        ([NVIDIA], {}, ["libnccl.so.2.28.9"], "describe this machine", {RACE: "a second GPU"}),
         ([AMD] * 2, {"hipcc": "exit 3"}, ["librccl.so.1.0"], "describe this machine",
          {"our GPU kernel": "NVIDIA GPUs"}),
         ([], {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'", "gcc": "echo gcc 13"}, [],
@@ -74,6 +76,22 @@ def test_routes(
     assert working[0]
     assert first is None or routes[0]["route"] == first
     assert missing.items() <= {row["route"]: row["missing"] for row in routes if not row["works"]}.items()
+
+
+def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs with NCCL; by mpiexec where mpi4py is installed, else by torchrun."""
+    installed = {"mpi4py": "4.0", "torch": "2.11"}
+    monkeypatch.setattr(inventory, "package_version", lambda name: installed.get(name, ""))
+    environment = machine(tmp_path, [NVIDIA] * 8, {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'", "cc": "echo cc 12.1"})
+    files(tmp_path / "lib", {"libnccl.so.2.32.3": ""})
+    for start in ("mpiexec -n 8 antiphon", "torchrun --nproc-per-node 8 -m antiphon"):
+        routes = list_routes(look_here(str(tmp_path), environment))
+        names = [row["route"] for row in routes if row["works"]]
+        assert names.index("describe this machine") < names.index(RACE) < names.index(NCCL)
+        race = next(row for row in routes if row["route"] == RACE)
+        assert race["commands"][0] == f"{start} tune allreduce here.json --on nccl -o table.json"
+        assert race["status"] == "not yet run on a GPU"
+        installed.pop("mpi4py", None)
 
 
 def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

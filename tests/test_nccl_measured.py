@@ -201,17 +201,24 @@ def test_rccl(job: Job, tmp_path: Path) -> None:
 def test_what_is_missing_is_named(job: Job, tmp_path: Path) -> None:
     broken = tmp_path / "libbroken.so"
     broken.write_text("no library")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as util\nfind = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'mpi4py' else find(name, *rest)\n"
+    )
     for words, environment, says in (
         (TUNE, {"LD_LIBRARY_PATH": str(tmp_path)}, "found neither CUDA's libcudart with libnccl.so.2 nor ROCm's"),
         (TUNE.replace("nccl", f"nccl:library={broken}"), {}, "libbroken.so nor ROCm's"),
         (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "0"}, "sees no GPU"),
         (TUNE, {"NCCL_ALGO": "ring"}, "NCCL_ALGO is set, so NCCL's own choice is none"),
+        (TUNE, {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}, "pip install 'antiphon[mpi]'"),
     ):
         job(words, {}, code=None, **environment)
         assert says in job.errors, job.errors
         assert "Traceback" not in job.errors
     job(f"{TUNE.replace('ranks=2', 'ranks=4')} --nbytes 4KB", {}, code=None)
     assert "the launcher started 2 processes, this needs 4" in job.errors
+    job(TUNE, {}, launcher="alone", code=None, SLURM_STEP_NUM_TASKS="8")
+    assert "srun started 8 processes without a connection for MPI: add --mpi=pmix" in job.errors
 
 
 def test_structures_are_those_of_nccls_own_header(tmp_path: Path) -> None:

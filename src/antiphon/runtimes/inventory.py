@@ -171,27 +171,37 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     compiler = {"a C compiler": bool(compilers & {"cc", "gcc", "clang"})}
     mpi = {"mpiexec": bool(inventory["mpi"]), "mpi4py": "mpi4py" in packages, **compiler}
     nccl = {"NCCL": "NCCL" in libraries or any(name.startswith("nvidia-nccl") for name in packages)}
+    rccl = {"RCCL": "RCCL" in libraries}
     mscclpp = {"MSCCL++": "MSCCL++" in libraries or "mscclpp" in packages}
     torch, lab = ({need or name: not need} for name in ("torch", "lab") for need in [lacks(table("runtime")[name])])
-    box = "here.json" if inventory["gpus"] else "hgx-h100"
-    ranks = max(2, min(len(inventory["gpus"]) or inventory["processors"]["allowed"], MAX_RANKS))
+    count = len(inventory["gpus"])
+    box = "here.json" if count else "hgx-h100"
+    ranks = max(2, min(count or inventory["processors"]["allowed"], MAX_RANKS))
     tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
     plan, by_logs = (
         f"antiphon {verb} allreduce {box} {rest}"
         for verb, rest in (
             ("plan", "-o plan.json"),
-            ("tune", f'--from-logs logs --run "{SWEEP} {len(inventory["gpus"])}" -o table.json'),
+            ("tune", f'--from-logs logs --run "{SWEEP} {count}" -o table.json'),
         )
     )
+    has_mpi = mpi["mpiexec"] and mpi["mpi4py"]
+    meeting = {"a second GPU": count > 1, "mpi4py with mpiexec, or torch": has_mpi or "torch" in packages}
+    start = f"mpiexec -n {count}" if has_mpi else f"torchrun --nproc-per-node {count} -m"
+    race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
     small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
     under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
     judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
     routes = [
         *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
           if inventory["gpus"] else []),
+        Route("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **meeting},
+              (race, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
         Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
               (by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, "RCCL": "RCCL" in libraries},
+        Route("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **meeting},
+              (race, f"{export} --to nccl-csv -o tuner")),
+        Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, **rccl},
               (by_logs, f"{export} --to nccl-csv -o tuner")),
         Route("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
               (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),

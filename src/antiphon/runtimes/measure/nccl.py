@@ -34,10 +34,18 @@ MSCCLPP = "libmscclpp_nccl.so"
 @cache
 def launched_world() -> tuple[Any, Any] | None:
     """Return the processes that a launcher started, as MPI and a communicator; None without one."""
-    if not is_launched() and "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun, which srun may have started
         return None, import_module("antiphon.runtimes.measure.torch_process").TorchWorld()
-    if not is_launched() and find_spec("mpi4py") is None:
-        raise Missing("--on nccl: needs mpi4py, or torch: torchrun --nproc-per-node 8 -m antiphon tune ...")
+    if find_spec("mpi4py") is None:
+        raise Missing(
+            "--on nccl: processes of mpiexec and srun meet by mpi4py, which is not installed: pip install "
+            "'antiphon[mpi]'; or with PyTorch: torchrun --nproc-per-node 8 -m antiphon tune ..."
+        )
+    if not is_launched() and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        raise Missing(
+            f"--on nccl: srun started {os.environ['SLURM_STEP_NUM_TASKS']} processes without a connection for MPI: "
+            "add --mpi=pmix (srun --mpi=list shows what your Slurm has), or use torchrun"
+        )
     return world_of_mpi()
 
 
