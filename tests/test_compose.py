@@ -267,6 +267,18 @@ def test_numbers_that_show_nothing_do_not_matter() -> None:
     assert rate(best("allgather", mixed, best="rate"), mixed) <= 1.01
 
 
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall"])
+@pytest.mark.parametrize("first", [0, 1], ids=["no data", "one block"])
+def test_blocks_without_data_are_planned(kind: str, first: int) -> None:
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+    plain = wanted(kind, machine.ranks)
+    weights = np.zeros(plain.blocks, np.int64)
+    weights[0] = first
+    for schedule in compose(Request(machine, replace(plain, weights=weights))):
+        assert not verify(schedule, machine).fault
+        assert schedule.collective.weights.tolist() == weights.tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

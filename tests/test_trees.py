@@ -327,6 +327,21 @@ def test_hybrid_uses_both_kinds_of_links() -> None:
     assert share[0] == 0 < share[1]
 
 
+@pytest.mark.parametrize("direct", ["1GB/s", "4GB/s"])
+def test_a_hybrid_of_switches_and_direct_links_divides_by_bytes_per_second(direct: str) -> None:
+    """Both sets finish together, whichever is faster: the rate of the hybrid is the sum of their rates."""
+    ring = [(rank, (rank + 1) % 4) for rank in range(4)]
+    star = [(rank, 4) for rank in range(4)]
+    through_switch, between = LinkType("switched", "3GB/s"), LinkType("direct", direct)
+    both, *single = (
+        build("two kinds", 4, both_ways(star, through_switch) + both_ways(ring, between), switches=1),
+        build("switch", 4, both_ways(star, through_switch), switches=1),
+        build("ring", 4, both_ways(ring, between)),
+    )
+    rates = [throughput(made(blink, machine, wanted("allreduce", 4)), machine) for machine in single]
+    assert throughput(made(blink, both, wanted("allreduce", 4), hybrid=True), both) == sum(r for r in rates if r)
+
+
 def used_links(schedule: Schedule) -> list[int]:
     assert schedule.route is not None
     table = schedule.routes

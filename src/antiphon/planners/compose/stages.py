@@ -176,6 +176,8 @@ def stage_collective(
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
         would = suggest_planners(forth.request.topology, collective, "ring", "relay", "greedy")
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; {would}")
+    if not collective.weights.any():  # no data at all: planned as if blocks were equal
+        collective = replace(collective, weights=np.zeros(0, np.int64))
     return make(
         collective, split, StagePlanner(collective, split, forth, aim), StagePlanner(collective, split, back, aim)
     )

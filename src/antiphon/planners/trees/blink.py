@@ -91,10 +91,11 @@ class TreeSet:
     pairs: tuple[Pair, ...] = ()
     trees: tuple[Tree, ...] = ()
 
-    def scaled_to(self, share: Fraction) -> TreeSet:
-        """Return the trees with rates that sum to `share`, over all pairs or for every root."""
-        pairs = tuple(replace(pair, rate=pair.rate * share / self.rate) for pair in self.pairs)
-        return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
+    def scaled_to(self, rate: Fraction) -> TreeSet:
+        """Return the trees with rates that sum to `rate`, over all pairs or for every root."""
+        pairs = tuple(replace(pair, rate=pair.rate * rate / self.rate) for pair in self.pairs)
+        trees = tuple(replace(tree, rate=tree.rate * rate / self.rate) for tree in self.trees)
+        return replace(self, rate=rate, pairs=pairs, trees=trees)
 
 
 Epsilon = Annotated[
@@ -315,9 +316,10 @@ def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOp
         trees = []
     if trees and not subset.topology.limits:
         pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in trees)
-        # A one-hop tree has rate 1, not bytes/s: within a set only ratios matter. A hybrid of such a set with another
-        # one would compare 1 with bytes/s.
-        return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs)
+        # One-hop trees have rate 1 each, as within a set only ratios matter; a hybrid divides data by bytes/s.
+        schedule = reduce_and_spread(collective, [Pair.of_tree(tree) for tree in trees])
+        rate = throughput(schedule, subset.topology) or Fraction(len(pairs))  # no rate: no data
+        return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs).scaled_to(rate)
     if len(members) > FEWEST_TREES_MAX_RANKS:
         raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
     in_and_out = pack_allreduce_lp(subset.topology, members)
