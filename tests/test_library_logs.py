@@ -245,10 +245,9 @@ def test_variables_belong_to_the_run_they_stand_before() -> None:
 
 # ---- the sweep that writes the logs ----
 
-BENCHMARK = """#!{python}
-import os, sys, time
-sys.path.insert(0, {tests!r})
-from test_library_logs import DEFAULT, LL, SIMPLE, SIZES, table, times
+# Its tables are written beforehand: to import this file in every run takes most of the time of these tests.
+BENCHMARK = """#!{python} -S
+import os, sys
 forced = [os.environ.get(f"NCCL_{{name}}", "") for name in ("ALGO", "PROTO", "MAX_NCHANNELS")]
 with open("calls", "a") as file:
     print(*forced, file=file)
@@ -256,16 +255,18 @@ if "-" in sys.argv:
     sys.exit("all_reduce_perf: invalid option")
 if forced[0].startswith("nvls"):
     sys.exit("NCCL WARN no algorithm or protocol available")
-scale = {{"": 1, "4": 2, "8": 1.5, "16": 0.8, "32": 1.1}}[forced[2]]
-us = {{"tree ll": LL, "ring simple": {{n: t * scale for n, t in SIMPLE.items()}}, " ": DEFAULT}}
-print(table(us.get(" ".join(forced[:2]), times(90, 90, 90, 900))))
+tables = {tables!r}
+print(tables.get(" ".join(forced)) or tables.get(" ".join(forced[:2])) or tables["other"])
 """
+SCALES = {"": 1, " 4": 2, " 8": 1.5, " 16": 0.8, " 32": 1.1}  # times of ring simple, by the number of channels
 
 
 @pytest.fixture
 def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "all_reduce_perf"
-    program.write_text(BENCHMARK.format(python=sys.executable, tests=str(Path(__file__).parent)))
+    tables = {f"ring simple{many}": table({n: t * scale for n, t in SIMPLE.items()}) for many, scale in SCALES.items()}
+    tables |= {"tree ll": table(LL), " ": table(DEFAULT), "other": table(times(90, 90, 90, 900))}
+    program.write_text(BENCHMARK.format(python=sys.executable, tables=tables))
     program.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"):

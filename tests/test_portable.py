@@ -39,7 +39,7 @@ def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any) -> None:
         kernels = bench.usable(("Haswell", "SkylakeX", "Prescott"))
     except SystemExit as reason:
         pytest.skip(str(reason))
-    result = bench.compare(kernels, 40, 0)
+    result = bench.compare(kernels, 20, 0)
     assert result["different"] == {what: [] for what in bench.COMPARED}
     assert result["changed by last bits"] == []
 

@@ -324,6 +324,11 @@ def check_prediction(entry: Entry, topology: Topology, proofs: ProvedLimits) -> 
             raise Invalid(
                 f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew"
             )
+        if entry.claims["gap_model"] != (None if entry.claims["gap"] is None else model):
+            raise Invalid(
+                f"gap_model: the plan claims {quote(entry.claims['gap_model'])}, but the gap holds by the model of "
+                f"the prediction, {model}; plan anew"
+            )
     return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
 
 
