@@ -309,7 +309,7 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.core.serialize import loads
     from antiphon.cost import load_profile
     from antiphon.cost.fit.loggp_tables import read_round_trips
-    from antiphon.cost.fit.tables import read_added, read_measured
+    from antiphon.cost.fit.tables import read_addition_times, read_plan_times
     from antiphon.formats.chakra.nodes import read_in_order, read_nodes
     from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.jobs import read_recording
@@ -323,7 +323,7 @@ def loader(kind: str) -> Callable[[Path], object]:
         return lambda path: read([str(path)], kind)
     return {
         "json": lambda path: loads(read_bytes(path)), "plan": load_plans, "profile": load_profile, "table": read_table,
-        "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
+        "measured": read_plan_times, "added": read_addition_times, "trips": read_round_trips, "figures": read_figures,
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
         "trace": lambda path: ChromeTrace("a", read_bytes(path)),
         "job": lambda path: read_recording([path]),

@@ -69,7 +69,7 @@ def real(repetitions: int) -> list[list[Any]]:
     for regime in found.regimes:
         told = ", ".join(f"{name} {one.value or 0:.3g} ({one.state})" for name, one in regime.figures.items())
         print(f"regime {regime.low} to {regime.high}: {told}")
-    print(f"the fit misses its own round trips by {found.misses[0]:.1%} (rms)")
+    print(f"the fit misses its own round trips by {found.relative_errors[0]:.1%} (rms)")
     level = loggp_level(found)
     table: list[list[Any]] = []
     for size in UNSEEN:

@@ -34,7 +34,7 @@ from antiphon.core.program import check, decode, encode
 from antiphon.core.verify import verify
 from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
-from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
+from antiphon.cost.fit.tables import read_addition_times, read_plan_times, write_addition_times, write_plan_times
 from antiphon.cost.replay.steps import replay_job
 from antiphon.errors import AntiphonError
 from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
@@ -120,11 +120,11 @@ def use_profile(path: Path) -> None:
 
 
 def use_measured(path: Path) -> None:
-    write_measured(read_measured(path), path.with_name("again.csv"))
+    write_plan_times(read_plan_times(path), path.with_name("again.csv"))
 
 
 def use_added(path: Path) -> None:
-    write_added(read_added(path), path.with_name("again.csv"))
+    write_addition_times(read_addition_times(path), path.with_name("again.csv"))
 
 
 def use_trips(path: Path) -> None:

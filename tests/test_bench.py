@@ -23,7 +23,7 @@ from antiphon.cli import run
 from antiphon.cli.measured_text import measured_text
 from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
-from antiphon.cost.fit import read_measured
+from antiphon.cost.fit import read_plan_times
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import table
 from antiphon.runtimes.measure.bench import bench_plans, plans_of
@@ -163,12 +163,12 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
     path = tmp_path / "times.csv"
     common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "--nbytes", "1KB:4KB", "--planner"]
     assert run([*common, "ring", "--option", "directions=1", "--fit", str(path)]) == 0
-    assert [(one.plan.name, one.ranks, one.nbytes) for one in read_measured(path)] == [
+    assert [(one.plan.name, one.ranks, one.nbytes) for one in read_plan_times(path)] == [
         ("ring", 4, 1000),
         ("ring", 4, 4000),
     ]
     assert run([*common, "colocated-ps", "--fit", str(path)]) == 0
-    assert {one.plan.name for one in read_measured(path)} == {"cps"}
+    assert {one.plan.name for one in read_plan_times(path)} == {"cps"}
     capfd.readouterr()
     assert run([*common, "ring", "--fit", str(path)]) == 2  # both ways at once: no formula
     out, err = capfd.readouterr()

@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.cli import run
 from antiphon.core.verify import verify
-from antiphon.cost.fit import plan_of, read_measured
+from antiphon.cost.fit import plan_of, read_plan_times
 from antiphon.cost.fit.plans import count_terms
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
@@ -41,7 +41,7 @@ def test_measurements_over_mpi_can_be_fitted(tmp_path: Path, capfd: pytest.Captu
     ]
     assert all(r["correct"] and r["seconds"] > 0 for r in rows)
     assert err.count("ranks,") == len(rows)
-    assert [(r.plan.name, r.seconds) for r in read_measured(path)] == [(r["plan"], r["seconds"]) for r in rows]
+    assert [(r.plan.name, r.seconds) for r in read_plan_times(path)] == [(r["plan"], r["seconds"]) for r in rows]
     assert run(["fit", "genmodel", str(path)]) == 0
 
 
@@ -55,7 +55,7 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("every result was right") == 1
-    assert [(r.plan.name, r.ranks, r.nbytes) for r in read_measured(path)] == [("cps", 2, 1000), ("incast", 2, 1000)]
+    assert [(r.plan.name, r.ranks, r.nbytes) for r in read_plan_times(path)] == [("cps", 2, 1000), ("incast", 2, 1000)]
 
 
 # ---- without MPI ----

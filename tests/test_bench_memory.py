@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.cli import run
-from antiphon.cost.fit import fit_memory, read_added
+from antiphon.cost.fit import fit_memory, read_addition_times
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.measure import bench_memory as bench
@@ -83,7 +83,8 @@ def test_the_engine_for_gpus_is_measured_on_threads(tmp_path: Path, capsys: pyte
     line = f"fit memory --on threads --nbytes 2MiB --vectors 8 --repeat 3 --csv {path}"
     assert run(line.split()) == 0
     assert "vectors of 2MiB" in capsys.readouterr().out
-    found = [(row.vectors, row.nbytes) for row in read_added(path)]  # where others have the cores some may be left out
+    # where others have the cores some may be left out
+    found = [(row.vectors, row.nbytes) for row in read_addition_times(path)]
     assert len(found) >= 3
     assert set(found) <= {(x, 2**21) for x in range(2, 9)}
 

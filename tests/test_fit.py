@@ -18,18 +18,18 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost import load_profile, predict
 from antiphon.cost.fit import (
-    Added,
+    AdditionTime,
     GenmodelFit,
-    Measured,
+    PlanTime,
     fit_genmodel,
     fit_memory,
     genmodel_profile,
     memory_profile,
     plan_of,
-    read_added,
-    read_measured,
-    write_added,
-    write_measured,
+    read_addition_times,
+    read_plan_times,
+    write_addition_times,
+    write_plan_times,
 )  # fmt: skip
 from antiphon.cost.fit.plans import count_terms
 from antiphon.cost.genmodel import forms
@@ -63,10 +63,10 @@ def seconds(name: str, ranks: int, nbytes: int, truth: Truth = TRUE, w_t: int = 
 def made(
     names: Sequence[str] = ("cps",), ranks: Iterable[int] = range(2, 16), sizes: Sequence[int] = SIZES,
     *, noise: float = 0.01, seed: int = 0, truth: Truth = TRUE, w_t: int = W_T,
-) -> list[Measured]:  # fmt: skip
+) -> list[PlanTime]:  # fmt: skip
     rng = np.random.default_rng(seed)
     return [
-        Measured(plan_of(name, n), n, size, seconds(name, n, size, truth, w_t) * (1 + noise * rng.standard_normal()))
+        PlanTime(plan_of(name, n), n, size, seconds(name, n, size, truth, w_t) * (1 + noise * rng.standard_normal()))
         for name in names
         for size in sizes
         for n in ranks
@@ -232,7 +232,7 @@ def test_what_is_told_is_true(data: st.DataObject) -> None:
     w_t = data.draw(st.integers(1, 12))
     cells = [(n, r, s) for n in ("cps", "ring", "rhd", "incast") for r in range(2, 17) for s in (10**5, 10**6, 10**8)]
     chosen = data.draw(st.lists(st.sampled_from(cells), min_size=7, max_size=40))
-    rows = [Measured(plan_of(n, r), r, s, seconds(n, r, s, truth, w_t)) for n, r, s in chosen]
+    rows = [PlanTime(plan_of(n, r), r, s, seconds(n, r, s, truth, w_t)) for n, r, s in chosen]
     known = {name: truth[name] for name in data.draw(st.sets(st.sampled_from(["beta", "gamma", "delta"])))}
     try:
         found = fit_genmodel(rows, known)
@@ -287,22 +287,22 @@ def test_faults_of_a_file_are_named(tmp_path: Path, text: str, complaint: str) -
     path = tmp_path / "times.csv"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises((Invalid, Unsupported), match=re.escape(complaint)) as raised:
-        read_measured(path)
+        read_plan_times(path)
     assert "times.csv" in str(raised.value)
 
 
 def test_files_are_read_as_written(tmp_path: Path) -> None:
-    rows = [*made(["cps", "incast"], ranks=[2, 3]), Measured(plan_of("ring", 4, "allgather"), 4, 4096, 0.25)]
-    write_measured(rows, tmp_path / "a.csv")
-    assert [(r.plan, r.ranks, r.nbytes, r.seconds) for r in read_measured(tmp_path / "a.csv")] == [
+    rows = [*made(["cps", "incast"], ranks=[2, 3]), PlanTime(plan_of("ring", 4, "allgather"), 4, 4096, 0.25)]
+    write_plan_times(rows, tmp_path / "a.csv")
+    assert [(r.plan, r.ranks, r.nbytes, r.seconds) for r in read_plan_times(tmp_path / "a.csv")] == [
         (r.plan, r.ranks, r.nbytes, r.seconds) for r in rows
     ]
     text = " Seconds , nbytes,ranks,plan\n1.5ms,1MiB,8,CPS\n"
     (tmp_path / "b.csv").write_text(text)
-    assert read_measured(tmp_path / "b.csv") == [Measured(plan_of("cps", 8), 8, 2**20, 1.5e-3, 2)]
-    added = [Added(2, 4096, 0.5), Added(3, 4096, 0.75)]
-    write_added(added, tmp_path / "c.csv")
-    assert [(r.vectors, r.nbytes, r.seconds) for r in read_added(tmp_path / "c.csv")] == [
+    assert read_plan_times(tmp_path / "b.csv") == [PlanTime(plan_of("cps", 8), 8, 2**20, 1.5e-3, 2)]
+    added = [AdditionTime(2, 4096, 0.5), AdditionTime(3, 4096, 0.75)]
+    write_addition_times(added, tmp_path / "c.csv")
+    assert [(r.vectors, r.nbytes, r.seconds) for r in read_addition_times(tmp_path / "c.csv")] == [
         (2, 4096, 0.5),
         (3, 4096, 0.75),
     ]
@@ -311,10 +311,12 @@ def test_files_are_read_as_written(tmp_path: Path) -> None:
 # ---- memory ----
 
 
-def sums(noise: float = 0.0, vectors: Iterable[int] = range(2, 16), seed: int = 0) -> list[Added]:
+def sums(noise: float = 0.0, vectors: Iterable[int] = range(2, 16), seed: int = 0) -> list[AdditionTime]:
     rng, size = np.random.default_rng(seed), 6 * 10**8
     return [
-        Added(x, size, size * ((x + 1) * TRUE["delta"] + (x - 1) * TRUE["gamma"]) * (1 + noise * rng.standard_normal()))
+        AdditionTime(
+            x, size, size * ((x + 1) * TRUE["delta"] + (x - 1) * TRUE["gamma"]) * (1 + noise * rng.standard_normal())
+        )
         for x in vectors
     ]
 
@@ -386,8 +388,8 @@ def shown(capsys: pytest.CaptureFixture[str], line: str, code: int = 0) -> str:
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    write_measured(made(seed=1), "times.csv")
-    write_added(sums(0.01), "sums.csv")
+    write_plan_times(made(seed=1), "times.csv")
+    write_addition_times(sums(0.01), "sums.csv")
     text = shown(capsys, "fit memory --from sums.csv -o memory.json --csv kept.csv --picture memory.svg")
     assert "written: memory.json" in text
     assert "determined" in text
@@ -414,7 +416,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_the_functions_of_the_package(tmp_path: Path) -> None:
-    write_measured(made(seed=1), tmp_path / "times.csv")
+    write_plan_times(made(seed=1), tmp_path / "times.csv")
     found = antiphon.fit.genmodel(tmp_path / "times.csv", delta=TRUE["delta"])
     assert found.parameters["delta"].state == "given"
     rows = antiphon.measure.memory(most=3, nbytes=4096, repeat=2)
@@ -430,7 +432,7 @@ def test_what_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_measured(made(ranks=range(2, 8)), "times.csv")
+    write_plan_times(made(ranks=range(2, 8)), "times.csv")
     Path("empty.json").write_text('{"format": "antiphon-profile", "version": 1}')
     Path("known.json").write_text('{"format": "antiphon-profile", "version": 1, "delta": 1e-11}')
     said = shown(capsys, line, 2)

@@ -18,7 +18,7 @@ from antiphon.cost.fit import (
     LogGPFit,
     RoundTrip,
     fit_loggp,
-    loggp_left_out,
+    list_missing_loggp_figures,
     loggp_level,
     loggp_profile,
     read_round_trips,
@@ -76,7 +76,7 @@ def test_exact_measurements_give_the_exact_figures() -> None:
             assert figure.state == "determined"
             assert figure.value == pytest.approx(getattr(truth, name), rel=1e-6)
         assert not any(abs(one.value or 0) > 1e-15 for one in regime.growth.values())
-    assert found.misses[1] < 1e-6
+    assert found.relative_errors[1] < 1e-6
     assert found.fitted == pytest.approx([row.seconds for row in found.measured], rel=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_a_figure_below_zero_has_no_value_and_the_profile_none_below_zero() -> N
     assert level.o_r[0] < EAGER.o_r
     for s in (1, 300, 8192):  # yet the message takes what it took
         assert message(level, s) == pytest.approx(message(EAGER, s) - 6e-6, rel=0.03)
-    assert any(said.startswith("L at 1B to 8KiB (undetermined") for said in loggp_left_out(found))
+    assert any(said.startswith("L at 1B to 8KiB (undetermined") for said in list_missing_loggp_figures(found))
 
 
 def test_a_gap_below_zero_leaves_the_rest_without_it() -> None:

@@ -17,7 +17,7 @@ from antiphon.cli import run
 from antiphon.core.program import prove
 from antiphon.core.verify import verify
 from antiphon.cost import Level, LogGP, Profile, load_profile
-from antiphon.cost.fit import LogGPFit, RoundTrip, at_once, fit_loggp, loggp_profile, read_round_trips
+from antiphon.cost.fit import LogGPFit, RoundTrip, fit_loggp, fit_simultaneous, loggp_profile, read_round_trips
 from antiphon.cost.fit.loggp_radix import radix_remarks
 from antiphon.errors import Invalid
 from antiphon.formats.program import lower
@@ -153,7 +153,7 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
     states = list[str]()
     for _ in range(40):
         seconds = [1e-4 * max(1, n / 7) * (1 + 0.1 * rng.standard_normal()) for n in range(1, 13)]
-        (one,) = at_once([RoundTrip("fan-out", n + 1, 0.0, 2**20, s) for n, s in enumerate(seconds)])
+        (one,) = fit_simultaneous([RoundTrip("fan-out", n + 1, 0.0, 2**20, s) for n, s in enumerate(seconds)])
         states.append(one.state)
         assert one.usable == (one.state == "determined")
         if one.state == "weak":
@@ -166,7 +166,7 @@ def test_two_counts_that_fit_as_well_are_no_answer() -> None:
 
 def test_two_numbers_of_messages_tell_nothing() -> None:
     found = fitted(Gpus(device_radix=2), ranks=3, n=2, repetitions=2, iterations=2)
-    assert {one.state for one in found.at_once} == {"undetermined"}
+    assert {one.state for one in found.simultaneous} == {"undetermined"}
     assert {one.state for one in found.radices.values()} == {"undetermined"}
     assert any("burst at 1B: 2 at most do not show" in note for note in found.notes)
     assert len(found.fitted) == len(found.measured)
@@ -176,7 +176,7 @@ def test_two_numbers_of_messages_tell_nothing() -> None:
 @pytest.mark.slow
 def test_radices_without_measurements_stay_as_they_were() -> None:
     found = fitted(Gpus(), ranks=None, repetitions=2, iterations=2)
-    assert found.at_once == []
+    assert found.simultaneous == []
     assert {one.state for one in found.radices.values()} == {"undetermined"}
     made = loggp_profile(found, into=Profile("old", loggp=LogGP((Level(),), 8, 2))).loggp
     assert made is not None

@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import nnls
 
 from antiphon.core.portable import convolve, dot, exp, matmul
-from antiphon.cost.fit import Measured, RoundTrip, fit_genmodel, fit_loggp, plan_of
+from antiphon.cost.fit import PlanTime, RoundTrip, fit_genmodel, fit_loggp, plan_of
 from antiphon.cost.fit.least_squares import decompose_matrix, pseudo_inverse, solve_nonnegative
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +88,7 @@ def test_a_latency_of_zero_is_determined() -> None:
 
 def test_parameters_that_are_zero_are_determined() -> None:
     rows = [
-        Measured(plan_of(name, n), n, size, steps * 2e-2 + size * 8e-10 * moved)
+        PlanTime(plan_of(name, n), n, size, steps * 2e-2 + size * 8e-10 * moved)
         for n in range(2, 10)
         for name, steps, moved in (("cps", 2, 2 * (n - 1) / n), ("incast", 1, 1.0))
         for size in (10**6, 10**7, 10**8)

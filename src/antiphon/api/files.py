@@ -138,15 +138,15 @@ def _read_piccl(name: str, data: bytes) -> Any:
 
 def _read_measurements(name: str, data: bytes) -> Any:
     """Read CSV of measurements; their kind is recognized by the column names."""
-    from antiphon.cost.fit import read_added, read_measured, read_round_trips
+    from antiphon.cost.fit import read_addition_times, read_plan_times, read_round_trips
     from antiphon.formats.piccl.readers import read_figures
 
     lines = (line.strip() for line in data[: 2**16].decode("utf-8", "replace").splitlines())
     head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
     columns = {column.strip() for column in head.split(",")}
     for mark, read in (
-        ("ranks", read_measured),
-        ("vectors", read_added),
+        ("ranks", read_plan_times),
+        ("vectors", read_addition_times),
         ("kind", read_round_trips),
         ("o_s", read_figures),
     ):
@@ -218,7 +218,8 @@ def _save_rows(value: Any, name: str) -> bool:
     from antiphon.cost import fit
 
     writers: dict[type, Any] = {
-        fit.Measured: fit.write_measured, fit.Added: fit.write_added, fit.RoundTrip: fit.write_round_trips,
+        fit.PlanTime: fit.write_plan_times, fit.AdditionTime: fit.write_addition_times,
+        fit.RoundTrip: fit.write_round_trips,
     }  # fmt: skip
     if not isinstance(value, list | tuple) or not value:
         return False

@@ -13,14 +13,14 @@ from antiphon.errors import Invalid
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import Path
-    from antiphon.cost.fit import Added, GenmodelFit, LogGPFit, Measured, MemoryFit, RoundTrip
+    from antiphon.cost.fit import AdditionTime, GenmodelFit, LogGPFit, MemoryFit, PlanTime, RoundTrip
 
 R = TypeVar("R")
 
 
 @public
 def genmodel(
-    measurements: Path | Sequence[Measured], *, beta: float | None = None, gamma: float | None = None,
+    measurements: Path | Sequence[PlanTime], *, beta: float | None = None, gamma: float | None = None,
     delta: float | None = None,
 ) -> GenmodelFit:  # fmt: skip
     """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to measurements.
@@ -46,7 +46,7 @@ def genmodel(
 
     known_seconds = {"beta": beta, "gamma": gamma, "delta": delta}
     values = {name: per_byte(value, name) for name, value in known_seconds.items() if value is not None}
-    rows = (fit.Measured, fit.read_measured, "genmodel")
+    rows = (fit.PlanTime, fit.read_plan_times, "genmodel")
     return _fit_rows(measurements, *rows, lambda measured: fit.fit_genmodel(measured, values))
 
 
@@ -75,7 +75,7 @@ def loggp(measurements: Path | Sequence[RoundTrip]) -> LogGPFit:
 
 
 @public
-def memory(measurements: Path | Sequence[Added]) -> MemoryFit:
+def memory(measurements: Path | Sequence[AdditionTime]) -> MemoryFit:
     """Fit GenModel's gamma and delta alone.
 
     Parameters
@@ -95,7 +95,7 @@ def memory(measurements: Path | Sequence[Added]) -> MemoryFit:
     """
     from antiphon.cost import fit
 
-    return _fit_rows(measurements, fit.Added, fit.read_added, "memory", fit.fit_memory)
+    return _fit_rows(measurements, fit.AdditionTime, fit.read_addition_times, "memory", fit.fit_memory)
 
 
 def _fit_rows(

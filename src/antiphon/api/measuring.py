@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Sizes,
     )
     from antiphon.core.plan import Plan
-    from antiphon.cost.fit import Added, Measured, RoundTrip
+    from antiphon.cost.fit import AdditionTime, PlanTime, RoundTrip
     from antiphon.runtimes.measure.choose import MeasuredTuning
 
 LADDER = "1KB:16MB:4"
@@ -187,7 +187,7 @@ def genmodel(
     mpiexec: str = "",
     timeout: Seconds = 600.0,
     progress: Callable[[str], None] | None = None,
-) -> list[Measured] | None:
+) -> list[PlanTime] | None:
     """Measure the data that `antiphon.fit.genmodel` fits.
 
     Parameters
@@ -276,7 +276,7 @@ def memory(
     threads: int = 1,
     on: str = "",
     progress: Callable[[str], None] | None = None,
-) -> list[Added]:
+) -> list[AdditionTime]:
     """Measure the data that `antiphon.fit.memory` fits: the time to add 2, 3, ... vectors.
 
     Parameters

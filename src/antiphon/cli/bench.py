@@ -187,7 +187,7 @@ def genmodel_command(
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
     """
-    from antiphon.cost.fit import write_measured
+    from antiphon.cost.fit import write_plan_times
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
@@ -199,7 +199,7 @@ def genmodel_command(
     if rows is None:  # another of the processes reports
         return
     if out is not None:
-        write_measured(rows, out)
+        write_plan_times(rows, out)
     value = [
         {"plan": r.plan.name, "ranks": r.ranks, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True} for r in rows
     ]

@@ -59,7 +59,7 @@ def genmodel_command(
 
     Prints the parameters that the measurements determine, and how well; others are neither shown nor written.
     """
-    from antiphon.cost.fit import genmodel_profile, left_out
+    from antiphon.cost.fit import genmodel_profile, list_missing_figures
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
     check_outputs({"-o": out}, pictures)
@@ -68,7 +68,7 @@ def genmodel_command(
     nominal = parse_bandwidth(bandwidth, "--known bandwidth") if bandwidth else None
     result = fitting.genmodel(measurements, **_known_seconds(stated, memory))
     title = name or measurements.name.partition(".")[0]
-    absent = left_out(result, nominal)
+    absent = list_missing_figures(result, nominal)
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"not in it: {', '.join(absent)}", "  ", "    ")
@@ -105,19 +105,19 @@ def memory_command(
 
     T(x) = (x + 1) S delta + (x - 1) S gamma for vectors of S bytes (equation 5 of the GenModel paper).
     """
-    from antiphon.cost.fit import memory_profile, read_added, write_added
+    from antiphon.cost.fit import memory_profile, read_addition_times, write_addition_times
     from antiphon.runtimes.measure.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
     check_outputs({"-o": out, "--csv": csv}, pictures)
     if source is not None:
-        rows = read_added(source)
+        rows = read_addition_times(source)
     else:
         rows = bench_memory(
             vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, on=on, progress=say
         )
     if csv is not None:
-        write_added(rows, csv)
+        write_addition_times(rows, csv)
     result = fitting.memory(rows)
     title = name or (source.name.partition(".")[0] if source is not None else "memory")
     profile, lines = _save(lambda: memory_profile(result, title), out)
@@ -146,7 +146,7 @@ def loggp_command(
 
     Parameters that come out negative or that nothing determines get no value. --into alone writes the profile in place.
     """
-    from antiphon.cost.fit import loggp_left_out, loggp_profile
+    from antiphon.cost.fit import list_missing_loggp_figures, loggp_profile
     from antiphon.show.fit import loggp_svg, loggp_text
 
     out = out or into
@@ -155,7 +155,7 @@ def loggp_command(
     seconds = _known_seconds(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
     result = fitting.loggp(measurements)
     title = name or measurements.name.partition(".")[0]
-    absent = loggp_left_out(result)
+    absent = list_missing_loggp_figures(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=seconds, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")

@@ -15,7 +15,7 @@ from html import escape
 
 import numpy as np
 
-from antiphon.cost.fit import AT_ONCE, OPEN, Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
+from antiphon.cost.fit import SIMULTANEOUS, UNDETERMINED, Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
 from antiphon.show.columns import paragraph, table
 from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
@@ -52,12 +52,12 @@ def genmodel_text(fit: GenmodelFit) -> str:
     scope = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
     summary = f"{plural(len(rows), 'measurement')} ({scope})"
     parameters = [*fit.parameters.values(), fit.w_t]
-    without = "{:.2%} on average, {:.2%} at most".format(*fit.plain_misses)
+    without = "{:.2%} on average, {:.2%} at most".format(*fit.plain_relative_errors)
     return "\n".join(
         [
             *paragraph(f"GenModel fitted to {summary}", ""),
             *_estimates_table(parameters, fit.combinations),
-            *_misses_text(fit.misses),
+            *_errors_text(fit.relative_errors),
             *paragraph(f"the best fit without incast and memory access: {without}"),
             *_notes_text(fit.notes),
         ]
@@ -74,7 +74,7 @@ def memory_text(fit: MemoryFit) -> str:
         [
             *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
             *_estimates_table(fit.parameters.values(), fit.combinations),
-            *_misses_text(fit.misses),
+            *_errors_text(fit.relative_errors),
             *_notes_text(fit.notes),
         ]
     )
@@ -82,7 +82,7 @@ def memory_text(fit: MemoryFit) -> str:
 
 def loggp_text(fit: LogGPFit) -> str:
     """Return a fit of LogGP as text. A regime is a range of sizes with parameters of its own."""
-    rows, sizes = fit.measured, fit.cells.sizes
+    rows, sizes = fit.measured, fit.medians.sizes
     summary = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(fit.regimes), 'regime')})"
     cells = []
     for regime in fit.regimes:
@@ -111,7 +111,7 @@ def loggp_text(fit: LogGPFit) -> str:
             *table(["sizes", "", "value", "between", "state"], cells),
             *paragraph(note),
             *_radices_table(fit),
-            *_misses_text(fit.misses),
+            *_errors_text(fit.relative_errors),
             *_notes_text(fit.notes),
         ]
     )
@@ -119,7 +119,7 @@ def loggp_text(fit: LogGPFit) -> str:
 
 def _radices_table(fit: LogGPFit) -> list[str]:
     """Return the numbers of messages that go at the same time without delay (radices), where they were measured."""
-    if not fit.at_once:
+    if not fit.simultaneous:
         return []
     labels = {
         "device": "device_radix: a rank sends, and receives, at once",
@@ -128,7 +128,7 @@ def _radices_table(fit: LogGPFit) -> list[str]:
     rows = []
     for name, label in labels.items():
         radix = fit.radices[name]
-        if radix.state != OPEN:
+        if radix.state != UNDETERMINED:
             rows.append([label, str(radix.count or f"no limit up to {radix.up_to}"), radix.state])
     return table(["messages", "", "state"], rows)
 
@@ -137,7 +137,7 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     """Return measured round trips as text: the medians over repetitions, a line for each size."""
     seconds_by_size: dict[int, list[list[float]]] = {}
     for row in rows:
-        if row.kind in AT_ONCE:
+        if row.kind in SIMULTANEOUS:
             continue
         column = 3 if row.kind == "server" else 0 if row.n == 1 else 2 if row.delay else 1
         seconds_by_size.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
@@ -146,14 +146,14 @@ def round_trips_text(rows: Sequence[RoundTrip]) -> str:
         [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in columns)]
         for size, columns in sorted(seconds_by_size.items())
     ]
-    return "\n".join([*table(head, cells), *_at_once_text(rows)])
+    return "\n".join([*table(head, cells), *_simultaneous_text(rows)])
 
 
-def _at_once_text(rows: Sequence[RoundTrip]) -> list[str]:
+def _simultaneous_text(rows: Sequence[RoundTrip]) -> list[str]:
     """Return the medians of messages that begin at once, a line for each number of them."""
     seconds_by_count: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
-        if row.kind in AT_ONCE:
+        if row.kind in SIMULTANEOUS:
             seconds_by_count.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
     if not seconds_by_count:
         return []
@@ -188,8 +188,11 @@ def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Esti
     return [*table(["", "value", "between", "state"], rows), *paragraph(note)]
 
 
-def _misses_text(misses: tuple[float, float]) -> list[str]:
-    return paragraph(f"the fit misses the measurements by {misses[0]:.2%} on average (rms), {misses[1]:.2%} at most")
+def _errors_text(relative_errors: tuple[float, float]) -> list[str]:
+    return paragraph(
+        f"the fit misses the measurements by {relative_errors[0]:.2%} on average (rms), "
+        f"{relative_errors[1]:.2%} at most"
+    )
 
 
 def _notes_text(notes: Sequence[str]) -> list[str]:
@@ -244,7 +247,7 @@ def memory_svg(fit: MemoryFit) -> str:
 
 def loggp_svg(fit: LogGPFit) -> str:
     """Plot the measured medians by message size, and the fitted lines of every regime."""
-    sizes = fit.cells.sizes
+    sizes = fit.medians.sizes
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
         "half": [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
@@ -257,7 +260,7 @@ def loggp_svg(fit: LogGPFit) -> str:
     labels = {"half": "one way: o_s + (s-1) G + L + o_r", "gap": "a message more: g + (s-1) G"}
     series = []
     for n, (name, line) in enumerate(fitted.items()):
-        at = zip(np.log2(sizes).tolist(), fit.cells.signal(name).tolist(), line, strict=True)
+        at = zip(np.log2(sizes).tolist(), fit.medians.signal(name).tolist(), line, strict=True)
         points = [(x, measured, estimated) for x, measured, estimated in at if measured > 0 and estimated > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))

@@ -2,7 +2,7 @@
 
 In: tables of measured times (CSV). Out: estimates with their uncertainty, and a profile that models read:
 
-rows = read_measured("times.csv")
+rows = read_plan_times("times.csv")
 fit = fit_genmodel(rows, {"delta": 4.7e-11})
 fit.parameters["alpha"].value, fit.w_t, fit.combinations
 genmodel_profile(fit, "ethernet", bandwidth=1.25e9)
@@ -13,34 +13,72 @@ loggp_profile(fit_loggp(rows), within="host")
 
 from antiphon.cost.fit._profiles import (
     genmodel_profile,
-    left_out,
-    loggp_left_out,
+    list_missing_figures,
+    list_missing_loggp_figures,
     loggp_level,
     loggp_profile,
     memory_profile,
 )
 from antiphon.cost.fit.genmodel import GenmodelFit, fit_genmodel
-from antiphon.cost.fit.linear import OPEN, Estimate
+from antiphon.cost.fit.linear import UNDETERMINED, Estimate
 from antiphon.cost.fit.loggp import Break, LogGPFit, Regime, fit_loggp
-from antiphon.cost.fit.loggp_radix import AtOnce, at_once
+from antiphon.cost.fit.loggp_radix import SimultaneousFit, fit_simultaneous
 from antiphon.cost.fit.loggp_tables import (
-    AT_ONCE,
     BURST,
     FAN_IN,
     FAN_OUT,
     PAIRS,
+    SIMULTANEOUS,
     RoundTrip,
     read_round_trips,
     write_round_trips,
 )
 from antiphon.cost.fit.memory import MemoryFit, fit_memory
 from antiphon.cost.fit.plans import LEVELS, NAMES, Plan, plan_of
-from antiphon.cost.fit.tables import Added, Measured, read_added, read_measured, write_added, write_measured
+from antiphon.cost.fit.tables import (
+    AdditionTime,
+    PlanTime,
+    read_addition_times,
+    read_plan_times,
+    write_addition_times,
+    write_plan_times,
+)
 
 __all__ = [
-    "AT_ONCE", "BURST", "FAN_IN", "FAN_OUT", "LEVELS", "NAMES", "OPEN", "PAIRS", "Added", "AtOnce", "Break",
-    "Estimate", "GenmodelFit", "LogGPFit", "Measured", "MemoryFit", "Plan", "Regime", "RoundTrip", "at_once",
-    "fit_genmodel", "fit_loggp", "fit_memory", "genmodel_profile", "left_out", "loggp_left_out", "loggp_level",
-    "loggp_profile", "memory_profile", "plan_of", "read_added", "read_measured", "read_round_trips", "write_added",
-    "write_measured", "write_round_trips",
+    "BURST",
+    "FAN_IN",
+    "FAN_OUT",
+    "LEVELS",
+    "NAMES",
+    "PAIRS",
+    "SIMULTANEOUS",
+    "UNDETERMINED",
+    "AdditionTime",
+    "Break",
+    "Estimate",
+    "GenmodelFit",
+    "LogGPFit",
+    "MemoryFit",
+    "Plan",
+    "PlanTime",
+    "Regime",
+    "RoundTrip",
+    "SimultaneousFit",
+    "fit_genmodel",
+    "fit_loggp",
+    "fit_memory",
+    "fit_simultaneous",
+    "genmodel_profile",
+    "list_missing_figures",
+    "list_missing_loggp_figures",
+    "loggp_level",
+    "loggp_profile",
+    "memory_profile",
+    "plan_of",
+    "read_addition_times",
+    "read_plan_times",
+    "read_round_trips",
+    "write_addition_times",
+    "write_plan_times",
+    "write_round_trips",
 ]  # fmt: skip

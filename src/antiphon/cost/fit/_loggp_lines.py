@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 from antiphon.core.portable import dot
 from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
-LEAST = 3  # least number of sizes in a regime
-TUNED = 1.345  # Huber's constant: 95 % efficiency compared with least squares if errors are normal
-ROUNDS = 6  # of reweighting
-PLAUSIBLE = 3.84  # chi-square, one degree of freedom, 95 %: a break may be where the cost is higher by at most this
-SAME_COST = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
+MIN_REGIME_SIZES = 3  # least number of sizes in a regime
+HUBER_LIMIT = 1.345  # Huber's constant: 95 % efficiency compared with least squares if errors are normal
+REWEIGHTINGS = 6  # of reweighting
+MAX_COST_INCREASE = (
+    3.84  # chi-square, one degree of freedom, 95 %: a break may be where the cost is higher by at most this
+)
+COST_ROUNDING = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
 
 Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf excludes the figure
 
 
-def huber_cost(off: Floats) -> Floats:
-    """Huber's cost of deviations: quadratic up to TUNED, then linear."""
-    size = np.abs(off)
-    cost: Floats = np.where(size <= TUNED, size**2, TUNED * (2 * size - TUNED))
+def huber_cost(deviation: Floats) -> Floats:
+    """Huber's cost of deviations: quadratic up to HUBER_LIMIT, then linear."""
+    size = np.abs(deviation)
+    cost: Floats = np.where(size <= HUBER_LIMIT, size**2, HUBER_LIMIT * (2 * size - HUBER_LIMIT))
     return cost
 
 
@@ -40,27 +42,30 @@ def weights_of(x: Floats, signal: Signal) -> Floats:
     """Return the weights of the robust line (Huber): 1 / error^2, less for outliers."""
     mask = np.ones((1, len(x)), bool)
     weights, _ = _fit_lines(x, signal, mask)
-    own: Floats = weights[0]
-    return own
+    line_weights: Floats = weights[0]
+    return line_weights
 
 
 def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return for every row of the mask the weights of its line, and its cost. O(rows * sizes) in few passes."""
+    """Return for every row of the mask the weights of its line, and its cost. O(rows * sizes) in few passes.
+
+    Row i of `mask` marks the sizes that line i is fitted to. 1e-300 only avoids divisions by 0.
+    """
     y, sd = signal
     base = np.where(mask, 1.0 / sd**2, 0.0)
-    weights, off = base, np.zeros_like(base)
+    weights, deviation = base, np.zeros_like(base)
     scale = max(float(np.abs(x).max()), 1.0)
     u = x / scale
-    for _ in range(ROUNDS):
+    for _ in range(REWEIGHTINGS):
         total = weights.sum(1) + 1e-300
         mx, my = dot(weights, u) / total, dot(weights, y) / total
         du, dy = u - mx[:, None], y - my[:, None]
         spread = dot(weights, du**2)
         slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
-        off = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
-        # Iteratively reweighted least squares: outliers get the weight TUNED / deviation.
-        weights = base * np.minimum(1.0, TUNED / np.maximum(np.abs(off), 1e-300))
-    return weights, huber_cost(off).sum(1)
+        deviation = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
+        # Iteratively reweighted least squares: outliers get the weight HUBER_LIMIT / deviation.
+        weights = base * np.minimum(1.0, HUBER_LIMIT / np.maximum(np.abs(deviation), 1e-300))
+    return weights, huber_cost(deviation).sum(1)
 
 
 def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -68,12 +73,12 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
 
     Every signal is a line within a regime; breaks are common to all signals. Minimises Huber's cost plus, for each
     regime, its parameters times the logarithm of the number of figures (the Bayesian information criterion); at least
-    LEAST sizes per regime. Dynamic programming: O(sizes^2) lines, each O(sizes).
+    MIN_REGIME_SIZES sizes per regime. Dynamic programming: O(sizes^2) lines, each O(sizes).
     """
     m = len(x)
-    if m < 2 * LEAST:
+    if m < 2 * MIN_REGIME_SIZES:
         return [0], []
-    low, high = np.triu_indices(m + 1, LEAST)
+    low, high = np.triu_indices(m + 1, MIN_REGIME_SIZES)
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
     price = np.full((m + 1, m + 1), np.inf)
     price[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
@@ -81,7 +86,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty
     # Invariant: best[e] is the least cost of the sizes before e; last_start[e] is where its last regime begins.
-    for end in range(LEAST, m + 1):
+    for end in range(MIN_REGIME_SIZES, m + 1):
         costs = best[:end] + price[:end, end] + penalty
         last_start[end] = first_least(costs)
         best[end] = costs[last_start[end]]
@@ -89,13 +94,13 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     starts = [m]
     while starts[0]:
         starts.insert(0, int(last_start[starts[0]]))
-    moved = [_movable_range(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
-    return starts[:-1], moved
+    movable_ranges = [_movable_range(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
+    return starts[:-1], movable_ranges
 
 
 def first_least(costs: Floats) -> int:
     """Return the index of the lowest cost; of costs that differ only by rounding, the first."""
-    return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
+    return int(np.flatnonzero(costs <= costs.min() + COST_ROUNDING)[0])
 
 
 def _movable_range(price: Floats, low: int, cut: int, high: int) -> tuple[int, int]:
@@ -103,8 +108,12 @@ def _movable_range(price: Floats, low: int, cut: int, high: int) -> tuple[int, i
 
     `price[a, b]`: the cost of one regime of the sizes a to b - 1.
     """
-    max_cost = price[low, cut] + price[cut, high] + PLAUSIBLE
-    cuts = [b for b in range(low + LEAST, high - LEAST + 1) if price[low, b] + price[b, high] <= max_cost]
+    max_cost = price[low, cut] + price[cut, high] + MAX_COST_INCREASE
+    cuts = [
+        b
+        for b in range(low + MIN_REGIME_SIZES, high - MIN_REGIME_SIZES + 1)
+        if price[low, b] + price[b, high] <= max_cost
+    ]
     return min(cuts), max(cuts)
 
 

@@ -17,18 +17,14 @@ from antiphon.cost.fit.linear import NEGLIGIBLE, Estimate, Floats
 
 @dataclass(frozen=True, eq=False)
 class Regime:
-    """A range of sizes with one set of parameters: [low, high] bytes.
+    """A range of sizes with one set of parameters."""
 
-    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, if they do.
-    `start`, `slope`: the same as numbers, 0 if there is none; L may be negative here, the others not.
-    """
-
-    low: int
-    high: int
-    figures: Mapping[str, Estimate]
-    growth: Mapping[str, Estimate]
-    start: Mapping[str, float]
-    slope: Mapping[str, float]
+    low: int  # bytes, the least measured size
+    high: int  # bytes, the greatest
+    figures: Mapping[str, Estimate]  # g, G, and L, o_s, o_r as they are at `low`
+    growth: Mapping[str, Estimate]  # what L, o_s and o_r grow by per byte, if they do
+    start: Mapping[str, float]  # values of `figures`, 0 if undetermined; only L may be negative here
+    slope: Mapping[str, float]  # values of `growth`, 0 if there is none
 
     def line(self, name: str, sizes: Floats) -> Floats:
         """Return a figure at these sizes; only L may be negative."""

@@ -2,7 +2,7 @@
 
 A profile is the file that models read (cost/profile.py). Example: a GenModel fit with alpha = 4 us over 2 links and a
 determined w_t gives {"alpha": {"ethernet": 2e-6}, "incast": {"ethernet": {...}}}; an undetermined delta is left out,
-and `left_out` names it.
+and `list_missing_figures` names it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def genmodel_profile(
     return profile
 
 
-def left_out(fit: GenmodelFit, bandwidth: object) -> list[str]:
+def list_missing_figures(fit: GenmodelFit, bandwidth: object) -> list[str]:
     """List the figures that a profile of this fit lacks."""
-    absent = [
+    missing_figures = [
         f"{key} ({fit.parameters[key].state})"
         for key in ("alpha", "beta", "gamma", "delta", "epsilon")
         if not fit.parameters[key].usable and fit.parameters[key].state != UNSEEN
     ]
     if fit.parameters["beta"].usable and bandwidth is None:
-        absent.append("the bandwidth reached (give --known bandwidth=, what the topology says of a link)")
-    return absent
+        missing_figures.append("the bandwidth reached (give --known bandwidth=, what the topology says of a link)")
+    return missing_figures
 
 
 def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
@@ -83,10 +83,10 @@ def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     for regime in fit.regimes:
-        inside = fit.cells.sizes[(fit.cells.sizes >= regime.low) & (fit.cells.sizes <= regime.high)]
-        bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
+        inside = fit.medians.sizes[(fit.medians.sizes >= regime.low) & (fit.medians.sizes <= regime.high)]
+        is_bent = bool(regime.growth) and (regime.line("L", inside) < 0).any()
         # Level interpolates linearly between sizes, so both ends suffice where the regime is a line.
-        sizes_here = inside if bent else inside[[0, -1]]
+        sizes_here = inside if is_bent else inside[[0, -1]]
         regime_figures = regime.model(sizes_here)
         sizes += sizes_here.tolist()
         for name in FIGURES:
@@ -134,19 +134,19 @@ def _set_radices(figures: LogGP, fit: LogGPFit) -> LogGP:
     return figures
 
 
-def loggp_left_out(fit: LogGPFit) -> list[str]:
+def list_missing_loggp_figures(fit: LogGPFit) -> list[str]:
     """List the figures that such a profile lacks because they are undetermined."""
-    absent = []
+    missing_figures = []
     for regime in fit.regimes:
         where = f"{format_size(regime.low)} to {format_size(regime.high)}"
         for name, figure in regime.figures.items():
             if not figure.usable:
                 value = "0" if figure.value is None else f"{figure.value:.3g}"
-                absent.append(f"{name} at {where} ({figure.state}: {value})")
-    if fit.at_once:
-        absent += [
+                missing_figures.append(f"{name} at {where} ({figure.state}: {value})")
+    if fit.simultaneous:
+        missing_figures += [
             f"{name}_radix ({fit.radices[name].state})"
             for name in ("device", "node")
             if fit.radices[name].state == WEAK
         ]
-    return absent
+    return missing_figures

@@ -24,7 +24,7 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     EQUAL,
     EXACT,
     INCAST,
-    OPEN,
+    UNDETERMINED,
     UNSEEN,
     WEAK,
     Estimate,
@@ -39,7 +39,7 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     rounded_error,
 )
 from antiphon.cost.fit.plans import count_terms
-from antiphon.cost.fit.tables import Measured
+from antiphon.cost.fit.tables import PlanTime
 from antiphon.errors import Invalid
 
 UNKNOWNS = ("alpha", "beta", "gamma", "delta", "epsilon")  # GenModel's parameters in the linear fit
@@ -52,21 +52,23 @@ PARAMETERS: dict[str, dict[str, float]] = {
     "delta": {"delta": 1.0},
     "epsilon": {"epsilon": 1.0},
 }
-SURE = 0.99  # confidence of the F-test that incast improves the fit
-POOR = 0.1  # a root mean square error above this means that the model does not describe the measurements
-SIZES = 3  # least number of message sizes for checking that time is linear in size
-NEAR = 1  # w_t is determined if its interval reaches at most this many senders to either side
+INCAST_CONFIDENCE = 0.99  # confidence of the F-test that incast improves the fit
+MAX_UNREPORTED_ERROR = (
+    0.1  # a root mean square error above this means that the model does not describe the measurements
+)
+MIN_SIZES = 3  # least number of message sizes for checking that time is linear in size
+MAX_THRESHOLD_DISTANCE = 1  # w_t is determined if its interval reaches at most this many senders to either side
 
 
 @dataclass(frozen=True, eq=False)
 class GenmodelFit:
     """The fitted parameters of GenModel, and how well the model describes the measurements."""
 
-    measured: Sequence[Measured]
-    models: Models
-    plain: Solution  # alpha, beta and gamma alone
-    threshold: bool  # some plan here has more than one sender to one receiver, so that incast could be seen
-    known: Mapping[str, float] = field(default_factory=dict)
+    measured: Sequence[PlanTime]
+    models: Models  # the fits tried, one per threshold w_t
+    plain: Solution  # the fit of alpha, beta and gamma alone
+    can_show_incast: bool  # some measured plan has more than one sender to one receiver
+    known: Mapping[str, float] = field(default_factory=dict)  # parameters that the user knows
 
     @cached_property
     def parameters(self) -> dict[str, Estimate]:
@@ -77,9 +79,9 @@ class GenmodelFit:
 
     def _estimate_parameter(self, name: str) -> Estimate:
         estimate = self.models.estimate(name, constant_weights(PARAMETERS[name]))
-        if name != INCAST or self.models.best is not None or estimate.state == OPEN:
+        if name != INCAST or self.models.best is not None or estimate.state == UNDETERMINED:
             return estimate
-        return replace(estimate, state=UNSEEN) if self.threshold else Estimate(name, OPEN)
+        return replace(estimate, state=UNSEEN) if self.can_show_incast else Estimate(name, UNDETERMINED)
 
     @cached_property
     def w_t(self) -> Estimate:
@@ -87,11 +89,11 @@ class GenmodelFit:
         if self.models.best is None:
             return Estimate("w_t", self.parameters[INCAST].state)
         best = self.models.best
-        low, high = (pick(key for key in self.models.plausible if key is not None) for pick in (min, max))
-        if len(self.models.tied) > 1:
-            return Estimate("w_t", OPEN, None, float(low), float(high))
-        near = best - low <= NEAR and high - best <= NEAR
-        return Estimate("w_t", DETERMINED if near else WEAK, float(best), float(low), float(high))
+        low, high = (pick(key for key in self.models.plausible_thresholds if key is not None) for pick in (min, max))
+        if len(self.models.tied_thresholds) > 1:
+            return Estimate("w_t", UNDETERMINED, None, float(low), float(high))
+        is_narrow = best - low <= MAX_THRESHOLD_DISTANCE and high - best <= MAX_THRESHOLD_DISTANCE
+        return Estimate("w_t", DETERMINED if is_narrow else WEAK, float(best), float(low), float(high))
 
     @cached_property
     def combinations(self) -> list[Estimate]:
@@ -100,7 +102,7 @@ class GenmodelFit:
         vectors: list[Floats] = []
         for name, parameter in self.parameters.items():
             vector = models.vector(PARAMETERS[name], models.best)
-            determined = parameter.state not in (OPEN, UNSEEN) and vector.any()
+            determined = parameter.state not in (UNDETERMINED, UNSEEN) and vector.any()
             if determined and are_independent([*vectors, vector], models.solution.scale):
                 vectors.append(vector)
         estimates: list[Estimate] = []
@@ -109,7 +111,7 @@ class GenmodelFit:
             if not vector.any() or not models.solution.determines(vector):
                 continue
             estimate = models.estimate(name, weights, listed=True)
-            if estimate.state != OPEN and are_independent([*vectors, vector], models.solution.scale):
+            if estimate.state != UNDETERMINED and are_independent([*vectors, vector], models.solution.scale):
                 estimates.append(estimate)
                 vectors.append(vector)
         return estimates
@@ -119,7 +121,7 @@ class GenmodelFit:
         # Order matters: readable combinations first; the echelon basis covers the remaining determined ones.
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
-        if len(self.models.tied) > 1:
+        if len(self.models.tied_thresholds) > 1:
             senders = [pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received]
             min_senders, max_senders = min(senders), max(senders)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
@@ -136,24 +138,24 @@ class GenmodelFit:
         yield "G + delta", constant_weights({**g, "delta": 1.0})
         yield "G + 3 delta", constant_weights({**g, "delta": 3.0})
         if self.models.best is None:
-            yield from self._with_incast()
-        if len(self.models.tied) == 1:
+            yield from self._incast_combinations()
+        if len(self.models.tied_thresholds) == 1:
             for vector in echelon_basis(self.models.solution):
                 weights = {name: round_portably(v) for name, v in zip(self.models.names, vector, strict=True) if v}
                 yield _format_weights(weights), constant_weights(weights)
 
-    def _with_incast(self) -> Iterator[tuple[str, Weights]]:
+    def _incast_combinations(self) -> Iterator[tuple[str, Weights]]:
         """Yield the combinations of other terms and incast that the data cannot separate."""
         models = self.models
-        hiding = [key for key in models.tied if key is not None]
-        place = models.names.index(INCAST)
+        incast_thresholds = [key for key in models.tied_thresholds if key is not None]
+        incast_column = models.names.index(INCAST)
         for vector in echelon_basis(models.solution):
-            if all(models.solutions[key].determines(vector) for key in hiding):
+            if all(models.solutions[key].determines(vector) for key in incast_thresholds):
                 continue
             plain = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
-            columns = {key: models.solutions[key].matrix[:, place] for key in hiding}
-            extra = {key: models.solution.explained(vector, column) for key, column in columns.items()}
-            yield f"{_format_weights(plain)} + incast", _add_incast(plain, extra)
+            columns = {key: models.solutions[key].matrix[:, incast_column] for key in incast_thresholds}
+            extra = {key: models.solution.combine_columns(vector, column) for key, column in columns.items()}
+            yield f"{_format_weights(plain)} + incast", _weights_with_incast(plain, extra)
 
     @property
     def fitted(self) -> Floats:
@@ -163,14 +165,14 @@ class GenmodelFit:
         return fitted
 
     @property
-    def misses(self) -> tuple[float, float]:
+    def relative_errors(self) -> tuple[float, float]:
         """Relative error of the fit: root mean square, and largest."""
-        return self.models.solution.misses
+        return self.models.solution.relative_errors
 
     @property
-    def plain_misses(self) -> tuple[float, float]:
+    def plain_relative_errors(self) -> tuple[float, float]:
         """Relative error of the best fit without incast and memory access."""
-        return self.plain.misses
+        return self.plain.relative_errors
 
     @cached_property
     def notes(self) -> list[str]:
@@ -180,18 +182,24 @@ class GenmodelFit:
         """Yield remarks for the user: why a parameter is not determined, and what to measure so that it is."""
         parameters = self.parameters
         sizes = len({row.nbytes for row in self.measured})
-        mixed = [name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == OPEN]
-        if mixed and sizes == 1:
-            yield f"one size does not determine {', '.join(mixed)}: measure at least {SIZES} sizes, or plan ring, too"
-        elif mixed and not len(self.models.tied) > 1:
-            yield f"{', '.join(mixed)} not determined: measure plan cps with several numbers of ranks"
-        if sizes < SIZES:
+        undetermined_names = [
+            name for name in ("alpha", "G", "delta") if name in parameters and parameters[name].state == UNDETERMINED
+        ]
+        if undetermined_names and sizes == 1:
+            yield (
+                f"one size does not determine {', '.join(undetermined_names)}: measure at least "
+                f"{MIN_SIZES} sizes, or plan ring, too"
+            )
+        elif undetermined_names and not len(self.models.tied_thresholds) > 1:
+            yield f"{', '.join(undetermined_names)} not determined: measure plan cps with several numbers of ranks"
+        if sizes < MIN_SIZES:
             sizes_text = "one size" if sizes == 1 else f"{sizes} sizes"
             yield (
-                f"{sizes_text}: nothing here checks that time grows with size as the model says; measure {SIZES} at "
+                f"{sizes_text}: nothing here checks that time grows with size as the model says; "
+                f"measure {MIN_SIZES} at "
                 "least"
             )
-        if parameters["beta"].state == OPEN and parameters["gamma"].state == OPEN:
+        if parameters["beta"].state == UNDETERMINED and parameters["gamma"].state == UNDETERMINED:
             yield (
                 "times of allreduces never distinguish beta and gamma, only G = 2 beta + gamma: give --known beta= or "
                 "gamma=, or --memory, or measure plan incast as well"
@@ -203,15 +211,15 @@ class GenmodelFit:
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not determined well enough to be used: measure plan cps with more rank counts, more often"
-        elif self.w_t.state == OPEN and self.threshold and self.models.best is None:
+        elif self.w_t.state == UNDETERMINED and self.can_show_incast and self.models.best is None:
             yield "incast cannot be separated from other terms here: measure plan cps with fewer ranks and with more"
-        elif self.w_t.state == OPEN and self.threshold:
+        elif self.w_t.state == UNDETERMINED and self.can_show_incast:
             yield "w_t and epsilon are not distinguished: measure plan cps with the numbers of ranks between as well"
-        elif self.w_t.state == OPEN:
+        elif self.w_t.state == UNDETERMINED:
             yield "no plan here has more than one sender to a receiver, so incast cannot show: measure plan cps"
-        if self.misses[0] > POOR:
+        if self.relative_errors[0] > MAX_UNREPORTED_ERROR:
             yield (
-                f"the model misses these measurements by {self.misses[0]:.0%} (root mean square): it does not "
+                f"the model misses these measurements by {self.relative_errors[0]:.0%} (root mean square): it does not "
                 "describe them, or they are noisy; --picture shows where"
             )
 
@@ -224,8 +232,8 @@ class GenmodelFit:
             "parameters": {name: estimate.as_json() for name, estimate in self.parameters.items()},
             "w_t": {"state": w_t["state"], **threshold},
             "combinations": [{"name": estimate.name, **estimate.as_json()} for estimate in self.combinations],
-            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
-            "error_without": dict(zip(("rms", "largest"), map(rounded_error, self.plain_misses), strict=True)),
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.relative_errors), strict=True)),
+            "error_without": dict(zip(("rms", "largest"), map(rounded_error, self.plain_relative_errors), strict=True)),
             "rank": self.models.solution.rank,
             "unknowns": list(self.models.names),
             "condition": round_portably(self.models.solution.condition),
@@ -241,46 +249,48 @@ class GenmodelFit:
         }  # fmt: skip
 
 
-def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None = None) -> GenmodelFit:
+def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None = None) -> GenmodelFit:
     """Fit alpha, beta, gamma, delta and epsilon for every integer threshold w_t and keep the best.
 
     `known`: beta, gamma or delta, in seconds per byte, as measured otherwise. Incast that does not improve the fit
     beyond chance is left out. O(rows * thresholds), with fewer thresholds than the greatest number of ranks.
     """
-    fixed = dict(known or {})
+    known_values = dict(known or {})
     table = _count_factors(measured)
-    free = tuple(name for name in UNKNOWNS[:4] if name not in fixed)
+    free = tuple(name for name in UNKNOWNS[:4] if name not in known_values)
     seconds = np.array([row.seconds for row in measured])
     # Subtract the known terms, then divide by the measured time: residuals are relative errors.
-    spent = sum((table[name] * value for name, value in fixed.items()), np.zeros(len(measured)))
-    target = (seconds - spent) / seconds
-    _check_spent(measured, spent, fixed)
+    known_seconds = sum((table[name] * value for name, value in known_values.items()), np.zeros(len(measured)))
+    target = (seconds - known_seconds) / seconds
+    _check_known_seconds(measured, known_seconds, known_values)
     columns = np.array([table[name] / seconds for name in free]).T
-    received = [count_terms(row.plan, row.ranks) for row in measured]
+    counts_per_row = [count_terms(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
-    max_senders = max(senders for c in received for senders, _ in c.received)
+    max_senders = max(senders for c in counts_per_row for senders, _ in c.received)
     solutions: dict[int | None, Solution] = {}
     # w_t is an integer in a max(), so it is not linear: solve one linear problem per candidate.
     for w_t in (None, *range(1, max_senders)):
-        slower = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in received]) * sizes / seconds
-        solutions[w_t] = Solution(np.column_stack([columns, slower]), target)
-    without = solutions[None]
+        incast_factor = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in counts_per_row]) * sizes / seconds
+        solutions[w_t] = Solution(np.column_stack([columns, incast_factor]), target)
+    without_incast = solutions[None]
     best = _best_threshold(solutions)
     # Degrees of freedom: rows less determined combinations, less one for the threshold itself.
-    freedom = len(measured) - solutions[best].rank - (best is not None)
-    if freedom < 1:
+    degrees_of_freedom = len(measured) - solutions[best].rank - (best is not None)
+    if degrees_of_freedom < 1:
         raise Invalid(
             f"{len(measured)} measurements are too few for {solutions[best].rank} combinations of parameters"
-            f"{' and w_t' if best is not None else ''}: {1 - freedom} more at least, better many more"
+            f"{' and w_t' if best is not None else ''}: {1 - degrees_of_freedom} more at least, better many more"
         )
-    if best is not None and not _incast_seen(without, solutions[best], freedom):
-        best, freedom = None, len(measured) - without.rank
+    if best is not None and not _incast_improves_fit(without_incast, solutions[best], degrees_of_freedom):
+        best, degrees_of_freedom = None, len(measured) - without_incast.rank
     names = (*free, INCAST)
     plain = Solution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
-    return GenmodelFit(measured, Models(names, fixed, solutions, best, freedom), plain, max_senders > 1, fixed)
+    return GenmodelFit(
+        measured, Models(names, known_values, solutions, best, degrees_of_freedom), plain, max_senders > 1, known_values
+    )
 
 
-def _count_factors(measured: Sequence[Measured]) -> dict[str, Floats]:
+def _count_factors(measured: Sequence[PlanTime]) -> dict[str, Floats]:
     """Return the factor of each parameter in every measurement."""
     factors = [(count_terms(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
@@ -291,13 +301,15 @@ def _count_factors(measured: Sequence[Measured]) -> dict[str, Floats]:
     }
 
 
-def _check_spent(measured: Sequence[Measured], spent: Floats, fixed: Mapping[str, float]) -> None:
+def _check_known_seconds(
+    measured: Sequence[PlanTime], known_seconds: Floats, known_values: Mapping[str, float]
+) -> None:
     """Raise Invalid if the known parameters alone take longer than a measurement."""
-    for row, seconds in zip(measured, spent.tolist(), strict=True):
+    for row, seconds in zip(measured, known_seconds.tolist(), strict=True):
         if seconds >= row.seconds:
             where = f"line {row.line}: " if row.line else ""
             raise Invalid(
-                f"{where}{', '.join(sorted(fixed))} as given alone take {seconds:.4g} s, more than the "
+                f"{where}{', '.join(sorted(known_values))} as given alone take {seconds:.4g} s, more than the "
                 f"{row.seconds:.4g} s measured; give smaller ones (seconds per byte)"
             )
 
@@ -310,17 +322,19 @@ def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
     return next((key for key in thresholds if solutions[key].squares <= limit), None)
 
 
-def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
+def _incast_improves_fit(without_incast: Solution, best: Solution, degrees_of_freedom: int) -> bool:
     """Return whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
     from scipy.special import fdtri
 
     # F-test with (2, freedom) degrees: gain per added parameter over the residual variance.
-    gained = without.squares - best.squares
+    improvement = without_incast.squares - best.squares
     rounding = EXACT * len(best.target)
-    return gained > max(2 * float(fdtri(2, freedom, SURE)) * best.squares / freedom, rounding)
+    return improvement > max(
+        2 * float(fdtri(2, degrees_of_freedom, INCAST_CONFIDENCE)) * best.squares / degrees_of_freedom, rounding
+    )
 
 
-def _add_incast(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
+def _weights_with_incast(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
     """Return these weights plus that of incast, by threshold."""
     return lambda w_t: {**plain, INCAST: 0.0 if w_t is None else extra.get(w_t, 0.0)}
 

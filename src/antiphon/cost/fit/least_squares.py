@@ -22,11 +22,13 @@ from antiphon.core.portable import dot
 
 Floats = NDArray[np.float64]
 
-RANK = 1e-8  # a singular value below this fraction of the greatest is zero, as columns are exact up to rounding
-ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
+RELATIVE_RANK = (
+    1e-8  # a singular value below this fraction of the greatest is zero, as columns are exact up to rounding
+)
+RELATIVE_ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
 MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
-GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
+MIN_GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
 
 
 class Decomposition(NamedTuple):
@@ -47,7 +49,8 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
     O(rows * columns^2) per sweep.
     """
     left_vectors, right = matrix.T.copy(), np.eye(matrix.shape[1])
-    min_norm = float(dot(left_vectors, left_vectors).max(initial=0.0)) * ZERO**2
+    # squared norm below which a column counts as zero
+    min_norm = float(dot(left_vectors, left_vectors).max(initial=0.0)) * RELATIVE_ZERO**2
     for _ in range(MAX_SWEEPS):
         rotated = False
         for p, q in combinations(range(len(left_vectors)), 2):
@@ -55,6 +58,7 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
             if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue
             rotated = True
+            # The rotation that makes columns p and q orthogonal; of its two angles the smaller one.
             ratio = (b - a) / (2 * c)
             tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + np.sqrt(1 + ratio * ratio))
             cosine = 1 / np.sqrt(1 + tangent * tangent)
@@ -66,7 +70,7 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
             break
     sizes = np.sqrt(dot(left_vectors, left_vectors))
     order = np.argsort(-sizes, kind="stable")
-    order = order[sizes[order] > RANK * sizes.max(initial=0.0)]
+    order = order[sizes[order] > RELATIVE_RANK * sizes.max(initial=0.0)]
     return Decomposition((left_vectors[order] / sizes[order, None]).T, sizes[order], right[order])
 
 
@@ -87,14 +91,14 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
     """
     count = matrix.shape[1]
     values, excluded = np.zeros(count), np.zeros(count, bool)
-    passive: list[int] = []
-    tolerance = GRADIENT * float(np.sqrt(dot(target, target)))
+    passive: list[int] = []  # columns with a positive value, as Lawson and Hanson call them
+    tolerance = MIN_GRADIENT * float(np.sqrt(dot(target, target)))
     for _ in range(10 * count):
         gradient = dot(matrix.T, target - dot(matrix, values))
         gradient[passive] = gradient[excluded] = 0.0
         if float(gradient.max(initial=0.0)) <= tolerance:
             break
-        entering = int(np.flatnonzero(gradient >= gradient.max() * (1 - RANK))[0])
+        entering = int(np.flatnonzero(gradient >= gradient.max() * (1 - RELATIVE_RANK))[0])
         trial = _solve_orthogonal(matrix[:, [*passive, entering]], target)
         if trial is None or trial[-1] <= 0:  # dependent, or nothing but rounding: its gradient should have been zero
             excluded[entering] = True
@@ -103,12 +107,12 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
         excluded[:] = False
         while trial is not None and trial.min(initial=1.0) <= 0:
             # Go from the values so far towards the trial until the first of them is zero; that one leaves.
-            before = values[passive]
-            falling = np.flatnonzero(trial <= 0)
-            ratios = before[falling] / (before[falling] - trial[falling])
+            previous_values = values[passive]
+            nonpositive = np.flatnonzero(trial <= 0)
+            ratios = previous_values[nonpositive] / (previous_values[nonpositive] - trial[nonpositive])
             step = float(ratios.min())
-            values[passive] = before + step * (trial - before)
-            leaving = passive.pop(int(falling[int(ratios.argmin())]))
+            values[passive] = previous_values + step * (trial - previous_values)
+            leaving = passive.pop(int(nonpositive[int(ratios.argmin())]))
             values[leaving] = 0.0
             trial = _solve_orthogonal(matrix[:, passive], target)
         if trial is not None:
@@ -126,7 +130,7 @@ def _solve_orthogonal(matrix: Floats, target: Floats) -> Floats | None:
     triangle = np.zeros((count, count + 1))
     for j in range(count):
         norm = float(np.sqrt(dot(columns[j], columns[j])))
-        if norm <= RANK:
+        if norm <= RELATIVE_RANK:
             return None
         triangle[j, j] = norm
         columns[j] /= norm

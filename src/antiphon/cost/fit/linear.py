@@ -41,11 +41,11 @@ DIGITS = 9  # significant digits that a fit reports; further ones would depend o
 EQUAL = 1e-7  # models whose sums of squares differ relatively by less fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
 CONFIDENCE = 0.95  # of intervals
-WIDEST = 1.0  # greatest ratio of half the interval to the value of a parameter that counts as determined
+MAX_HALF_WIDTH = 1.0  # greatest ratio of half the interval to the value of a parameter that counts as determined
 
 INCAST = "epsilon"  # the unknown that the model without a threshold lacks
 # States of an estimate; WEAK: determined, but its interval is too wide; UNSEEN: no effect seen
-GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
+GIVEN, DETERMINED, WEAK, UNSEEN, UNDETERMINED = "given", "determined", "weak", "unseen", "undetermined"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Solution:
         return residuals
 
     @property
-    def misses(self) -> tuple[float, float]:
+    def relative_errors(self) -> tuple[float, float]:
         """Relative error: root mean square, and largest."""
         return float(np.sqrt((self.residuals**2).mean())), float(np.abs(self.residuals).max())
 
@@ -147,12 +147,16 @@ class Solution:
         outside = scaled - dot(right.T, dot(right, scaled))
         return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
 
-    def unbounded(self, weights: Floats) -> float:
-        """Return the combination by least squares without the sign constraint, which has no bias near zero."""
-        return self.explained(weights, self.target)
+    def unconstrained_value(self, weights: Floats) -> float:
+        """Return the combination's value by least squares without the sign constraint; it has no bias near zero."""
+        return self.combine_columns(weights, self.target)
 
-    def explained(self, weights: Floats, column: Floats) -> float:
-        """Return the combination of the columns that gives this column: weights @ k where matrix @ k = column."""
+    def combine_columns(self, weights: Floats, column: Floats) -> float:
+        """Return weights @ k for the k of least squares that expresses a column by the matrix: matrix @ k = column.
+
+        With the target as the column, k are the values; with the column of another model's incast, the result is the
+        weight that incast has in this combination.
+        """
         left_vectors, singular_values, right = self._row_space
         return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / singular_values))
 
@@ -162,9 +166,11 @@ class Solution:
         by_vector = dot(right, weights / self.scale) / singular_values
         return float(np.sqrt(dot(by_vector, by_vector)))
 
-    def share(self, weights: Floats) -> float:
-        """Return the combination if each of its parameters alone explained a whole measurement: the scale of the
-        data."""
+    def data_scale(self, weights: Floats) -> float:
+        """Return the combination's value if each of its parameters alone explained a whole measurement.
+
+        Values that are tiny compared with this scale are rounding.
+        """
         used = weights != 0
         greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
         return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
@@ -174,93 +180,105 @@ class Solution:
         or rounding."""
         # Rounding errors of the rows add up like independent noise: sqrt(rows).
         rows = math.sqrt(len(self.target))
-        return max(NEGLIGIBLE * self.share(weights), ROUNDING * rows * self.deviation(weights))
+        return max(NEGLIGIBLE * self.data_scale(weights), ROUNDING * rows * self.deviation(weights))
 
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The models tried, by threshold (None: without incast), with the unknowns `names`; the values `known` are fixed.
+    """The models tried, one per threshold w_t of incast.
 
     All have a column for each unknown; that of INCAST is zero without a threshold.
     """
 
-    names: tuple[str, ...]
-    known: Mapping[str, float]
-    solutions: Mapping[int | None, Solution]
-    best: int | None
-    freedom: int
+    names: tuple[str, ...]  # the unknowns
+    known_values: Mapping[str, float]  # parameters that the user knows, which are not fitted
+    solutions: Mapping[int | None, Solution]  # by threshold; None: the model without incast
+    best: int | None  # the threshold of the best model
+    degrees_of_freedom: int
 
     @property
     def solution(self) -> Solution:
         return self.solutions[self.best]
 
     @cached_property
-    def tied(self) -> list[int | None]:
+    def tied_thresholds(self) -> list[int | None]:
         """The models that fit as well as the best: these measurements cannot distinguish them."""
         return self._models_within(EQUAL, self.solution.squares)
 
     @cached_property
-    def plausible(self) -> list[int | None]:
+    def plausible_thresholds(self) -> list[int | None]:
         """The models that fit nearly as well as the best one, within chance (F-test), and the best."""
         from scipy.special import fdtri
 
-        tolerance = float(fdtri(1, self.freedom, CONFIDENCE)) / self.freedom
-        near = self._models_within(tolerance, min(solution.squares for solution in self.solutions.values()))
-        return list(dict.fromkeys([self.best, *self.tied, *near]))
+        tolerance = float(fdtri(1, self.degrees_of_freedom, CONFIDENCE)) / self.degrees_of_freedom
+        plausible = self._models_within(tolerance, min(solution.squares for solution in self.solutions.values()))
+        return list(dict.fromkeys([self.best, *self.tied_thresholds, *plausible]))
 
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
         """Return models whose squares are within the tolerance; if incast was certainly seen, not the one without
         it."""
         upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
         lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
-        keys = [key for key in self.solutions if key is not None or self.best is None]
-        return [key for key in keys if lower_limit <= self.solutions[key].squares <= upper_limit]
+        keys = [threshold for threshold in self.solutions if threshold is not None or self.best is None]
+        return [threshold for threshold in keys if lower_limit <= self.solutions[threshold].squares <= upper_limit]
 
     def estimate(self, name: str, weights: Weights, *, listed: bool = False) -> Estimate:
         """Estimate a combination: its value if determined, with an interval over all plausible models."""
-        shown_weights = dict(weights(self.best)) if listed and len(self.tied) == 1 else None
-        if not any(value for key, value in weights(self.best).items() if key in self.names):
-            value = self._determined_value(weights(self.best))
-            return Estimate(name, GIVEN, value, value, value, shown_weights)
+        listed_weights = dict(weights(self.best)) if listed and len(self.tied_thresholds) == 1 else None
+        if not any(value for threshold, value in weights(self.best).items() if threshold in self.names):
+            value = self._known_value(weights(self.best))
+            return Estimate(name, GIVEN, value, value, value, listed_weights)
         # A combination is determined only if every model that fits equally well gives it the same value.
         values = []
-        for key in self.tied:
-            if not self.solutions[key].determines(self.vector(weights(key), key)):
-                return Estimate(name, OPEN, weights=shown_weights)
-            values.append(self._value_at(key, weights(key)))
+        for threshold in self.tied_thresholds:
+            if not self.solutions[threshold].determines(self.vector(weights(threshold), threshold)):
+                return Estimate(name, UNDETERMINED, weights=listed_weights)
+            values.append(self._value_at(threshold, weights(threshold)))
         value, vector = self._value_at(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
         if max(values) - min(values) > 1e-4 * max(map(abs, values)) + self.solution.resolution(vector):
-            return Estimate(name, OPEN, weights=shown_weights)
-        spans = [span for key in self.plausible if (span := self._value_span(key, weights(key))) is not None]
+            return Estimate(name, UNDETERMINED, weights=listed_weights)
+        spans = [
+            span
+            for threshold in self.plausible_thresholds
+            if (span := self._value_span(threshold, weights(threshold))) is not None
+        ]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
-        sure = (high - low) / 2 <= max(WIDEST * abs(value), IMMATERIAL * self.solution.share(vector))
-        state = DETERMINED if sure else WEAK
-        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(high), shown_weights)
+        is_narrow = (high - low) / 2 <= max(MAX_HALF_WIDTH * abs(value), IMMATERIAL * self.solution.data_scale(vector))
+        state = DETERMINED if is_narrow else WEAK
+        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(high), listed_weights)
 
-    def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
+    def vector(self, weights: Mapping[str, float], threshold: int | None) -> Floats:
         """Return the weights in the order of the unknowns; without a threshold there is no incast term."""
-        return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
+        return np.array(
+            [0.0 if threshold is None and name == INCAST else weights.get(name, 0.0) for name in self.names]
+        )
 
-    def _value_at(self, key: int | None, weights: Mapping[str, float]) -> float:
-        solution, vector = self.solutions[key], self.vector(weights, key)
+    def _value_at(self, threshold: int | None, weights: Mapping[str, float]) -> float:
+        solution, vector = self.solutions[threshold], self.vector(weights, threshold)
         value = float(dot(solution.values, vector))
-        return self._determined_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
+        return self._known_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
 
-    def _determined_value(self, weights: Mapping[str, float]) -> float:
+    def _known_value(self, weights: Mapping[str, float]) -> float:
         """Return the contribution of the known parameters to a combination."""
-        return sum(value * self.known[name] for name, value in weights.items() if name in self.known)
+        return sum(value * self.known_values[name] for name, value in weights.items() if name in self.known_values)
 
-    def _value_span(self, key: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
+    def _value_span(self, threshold: int | None, weights: Mapping[str, float]) -> tuple[float, float] | None:
         """Return the interval of a combination in one model, or None if that model does not determine it."""
         from scipy.special import stdtrit
 
-        solution, vector, fixed_part = self.solutions[key], self.vector(weights, key), self._determined_value(weights)
+        solution, vector, known_part = (
+            self.solutions[threshold],
+            self.vector(weights, threshold),
+            self._known_value(weights),
+        )
         if not solution.determines(vector):
             return None
         # Student's t interval around the unconstrained estimate, widened to contain the non-negative one.
-        sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
-        half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
-        middle, value = fixed_part + solution.unbounded(vector), self._value_at(key, weights)
+        row_deviation = max(math.sqrt(self.solution.squares / self.degrees_of_freedom), NEGLIGIBLE)
+        half = (
+            float(stdtrit(self.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * row_deviation * solution.deviation(vector)
+        )
+        middle, value = known_part + solution.unconstrained_value(vector), self._value_at(threshold, weights)
         minimum = 0.0 if min(weights.values()) >= 0 else -math.inf
         return max(minimum, min(middle - half, value)), max(middle + half, value)
 
@@ -282,8 +300,8 @@ def echelon_basis(solution: Solution) -> list[Floats]:
         rows[other_rows] -= np.outer(rows[other_rows, column], rows[done])
         done += 1
     rows[np.abs(rows) < 1e-7] = 0.0
-    natural = rows * solution.scale
-    return [row / row[np.flatnonzero(row)[0]] for row in natural]
+    unscaled = rows * solution.scale
+    return [row / row[np.flatnonzero(row)[0]] for row in unscaled]
 
 
 def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:

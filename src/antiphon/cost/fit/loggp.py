@@ -9,9 +9,14 @@ PRTT(n, d, s): n messages of s bytes one way, with d seconds between two of them
 and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s = 1 the formula of the paper's method
 (section IV.B); half a round trip alone would count o_s and o_r in L a second time.
 
-Stages: medians per size with errors (_loggp_cells), breaks between regimes (_loggp_lines), and per regime robust lines
-through the four signals. Every estimate is a *row* of factors for the medians, so its error follows from theirs. A
-figure that the data do not determine is marked, not guessed.
+A *regime* is a range of sizes in which the library uses one protocol, so that L, o_s, ... are constants (or grow evenly
+with the size). Stages: medians per size with errors (_loggp_medians), breaks between regimes (_loggp_lines), and per
+regime robust lines through four *signals* computed from the medians: half a round trip, gap, o_s, o_r. Every estimate
+is a *row* of factors for the medians, so its error follows from theirs. A figure that the data do not determine is
+marked, not guessed.
+
+A rank sends through *ports*: a port is busy for g + (s-1) G with each message. With several ports, or if the ranks
+share another resource, n messages take fewer than n - 1 further *turns* of that time.
 
 Example: s = 1, PRTT(1,0,1) = 14 us, o_s = o_r = 1 us: L = 7 - 1 - 1 = 5 us.
 """
@@ -27,33 +32,33 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot, matmul
-from antiphon.cost.fit._loggp_cells import Cells, cells_of
-from antiphon.cost.fit._loggp_lines import LEAST, find_segments, line_map, weights_of
+from antiphon.cost.fit._loggp_lines import MIN_REGIME_SIZES, find_segments, line_map, weights_of
+from antiphon.cost.fit._loggp_medians import Medians, find_medians
 from antiphon.cost.fit._loggp_regimes import Break, Regime
 from antiphon.cost.fit.least_squares import pseudo_inverse
 from antiphon.cost.fit.linear import (  # fmt: skip
     CONFIDENCE,
     DETERMINED,
     IMMATERIAL,
+    MAX_HALF_WIDTH,
     NEGLIGIBLE,
-    OPEN,
+    UNDETERMINED,
     WEAK,
-    WIDEST,
     Estimate,
     Floats,
     round_portably,
     rounded_error,
 )
-from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, fit_radices, radix_remarks
-from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
+from antiphon.cost.fit.loggp_radix import Radix, SimultaneousFit, fit_radices, fit_simultaneous, radix_remarks
+from antiphon.cost.fit.loggp_tables import RTT, SERVER, SIMULTANEOUS, RoundTrip
 from antiphon.units import format_size
 
 NAMES = ("L", "o_s", "o_r", "g", "G")  # LogGP's parameters
-SURE = 0.99  # confidence at which growth with the size must differ from 0
-POOR = 0.1  # a root mean square error above this is reported
-TWICE = 2.0  # ports limit certainly if their gaps take this many times as long as the shared resource
-SAME = 0.03  # a relative change of a figure by less does not begin another regime
-Row = Floats  # factors of the medians of the cells; their sum of products is an estimate
+GROWTH_CONFIDENCE = 0.99  # confidence at which growth with the size must differ from 0
+MAX_UNREPORTED_ERROR = 0.1  # root mean square of relative errors; above this, a note warns the user
+MIN_PORT_RATIO = 2.0  # ports limit certainly if their gaps take this many times as long as the shared resource
+MIN_REGIME_CHANGE = 0.03  # a relative change of a figure by less does not begin another regime
+Row = Floats  # factors of the entries of `Medians.flat`; their sum of products is an estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +66,16 @@ class LogGPFit:
     """The fitted LogGP parameters; regimes by ascending size."""
 
     measured: Sequence[RoundTrip]
-    cells: Cells
+    medians: Medians
     regimes: Sequence[Regime]
     breaks: Sequence[Break]
-    at_once: Sequence[AtOnce] = ()
+    simultaneous: Sequence[SimultaneousFit] = ()
 
     @cached_property
     def radices(self) -> dict[str, Radix]:
         """The number of messages that a rank, and a node, sends and receives at once: `send`, `receive`, `device`,
         `node`."""
-        return fit_radices(self.at_once)
+        return fit_radices(self.simultaneous)
 
     def regime_of(self, nbytes: float) -> Regime:
         return next((regime for regime in self.regimes if nbytes <= regime.high), self.regimes[-1])
@@ -79,10 +84,10 @@ class LogGPFit:
     def fitted(self) -> Floats:
         """The seconds of every measured row according to the fit."""
         out = []
-        at_once_seconds = {(result.kind, result.nbytes): result.fitted for result in self.at_once}
+        simultaneous_seconds = {(result.kind, result.nbytes): result.fitted for result in self.simultaneous}
         for row in self.measured:
-            if row.kind in AT_ONCE:
-                out.append(at_once_seconds[row.kind, row.nbytes][row.n])
+            if row.kind in SIMULTANEOUS:
+                out.append(simultaneous_seconds[row.kind, row.nbytes][row.n])
                 continue
             regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
             o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
@@ -90,31 +95,33 @@ class LogGPFit:
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
                 continue
-            extra = float(self.more[int(np.searchsorted(self.cells.sizes, row.nbytes))])
+            extra = float(self.extra_seconds[int(np.searchsorted(self.medians.sizes, row.nbytes))])
             if row.delay:
                 extra = max((row.n - 1) * (o_s + row.delay), extra)
             out.append(2 * float(regime.half(s)[0]) + (row.n > 1) * extra)
         return np.array(out)
 
     @cached_property
-    def more(self) -> Floats:
-        """By size, how much longer several messages without delay take than one."""
-        cells = self.cells
-        start = [self.regime_of(size).start for size in cells.sizes]
-        bytes_ = np.array([figures["G"] for figures in start]) * (cells.sizes - 1)
+    def extra_seconds(self) -> Floats:
+        """By size, the seconds by which several messages without delay take longer than one."""
+        medians = self.medians
+        start = [self.regime_of(size).start for size in medians.sizes]
+        bytes_ = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
-        gaps: Floats = (np.array([figures["g"] for figures in start]) + bytes_) * cells.turns
-        return gaps if cells.shared is None else np.maximum(gaps, bytes_ * cells.shared)
+        gaps: Floats = (np.array([figures["g"] for figures in start]) + bytes_) * medians.turns
+        return gaps if medians.shared_limit is None else np.maximum(gaps, bytes_ * medians.shared_limit)
 
     @cached_property
-    def misses(self) -> tuple[float, float]:
+    def relative_errors(self) -> tuple[float, float]:
         """Relative error of the fit for the median round trips without delay: root mean square, and largest."""
-        cells = self.cells
-        regimes = [self.regime_of(size) for size in cells.sizes]
-        one_message = 2 * np.array([float(r.half(np.array([s]))[0]) for r, s in zip(regimes, cells.sizes, strict=True)])
-        many_messages = one_message + self.more
-        off = np.concatenate([one_message / cells.one, many_messages / cells.many]) - 1
-        return float(np.sqrt((off**2).mean())), float(np.abs(off).max())
+        medians = self.medians
+        regimes = [self.regime_of(size) for size in medians.sizes]
+        one_message = 2 * np.array(
+            [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, medians.sizes, strict=True)]
+        )
+        many_messages = one_message + self.extra_seconds
+        relative_deviation = np.concatenate([one_message / medians.one, many_messages / medians.many]) - 1
+        return float(np.sqrt((relative_deviation**2).mean())), float(np.abs(relative_deviation).max())
 
     @cached_property
     def notes(self) -> list[str]:
@@ -122,16 +129,17 @@ class LogGPFit:
 
     def _list_notes(self) -> Iterator[str]:
         """Yield remarks for the user: what these round trips do not determine, and what to measure so that they do."""
-        cells = self.cells
-        if len(cells.sizes) < 2 * LEAST:
+        medians = self.medians
+        if len(medians.sizes) < 2 * MIN_REGIME_SIZES:
             yield (
-                f"{len(cells.sizes)} sizes do not distinguish protocol regimes: one is assumed; measure {2 * LEAST} "
+                f"{len(medians.sizes)} sizes do not distinguish protocol regimes: one is "
+                f"assumed; measure {2 * MIN_REGIME_SIZES} "
                 "sizes at least, better 12 or more"
             )
-        if not all(cells.scatter.values()):
+        if not all(medians.scatter.values()):
             yield "fewer than 3 repetitions of some measurement: its error comes from the scatter about lines alone"
-        if not cells.long_enough.all():
-            short = [format_size(int(s)) for s in cells.sizes[~cells.long_enough]]
+        if not medians.long_enough.all():
+            short = [format_size(int(s)) for s in medians.sizes[~medians.long_enough]]
             yield (
                 f"the delay is too short to determine o_s at {', '.join(short[:6])}{', ...' if len(short) > 6 else ''}"
                 ": it must cover the gap, o_s + d >= g + (s-1) G"
@@ -144,10 +152,11 @@ class LogGPFit:
                 )
         for regime in self.regimes:
             yield from _regime_remarks(regime)
-        yield from radix_remarks(self.at_once)
-        if self.misses[0] > POOR:
+        yield from radix_remarks(self.simultaneous)
+        if self.relative_errors[0] > MAX_UNREPORTED_ERROR:
             yield (
-                f"the fit misses these round trips by {self.misses[0]:.0%} (root mean square): other work may have "
+                f"the fit misses these round trips by {self.relative_errors[0]:.0%} (root mean "
+                "square): other work may have "
                 "run beside; measure again, more often"
             )
 
@@ -157,10 +166,10 @@ class LogGPFit:
             "regimes": [regime.as_json() for regime in self.regimes],
             "breaks": [entry.as_json() for entry in self.breaks],
             "radices": {name: entry.as_json() for name, entry in self.radices.items()},
-            "at_once": [entry.as_json() for entry in self.at_once],
-            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
+            "at_once": [entry.as_json() for entry in self.simultaneous],
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.relative_errors), strict=True)),
             "measurements": len(self.measured),
-            "sizes": [int(size) for size in self.cells.sizes],
+            "sizes": [int(size) for size in self.medians.sizes],
             "rows": [
                 {"kind": row.kind, "n": row.n, "delay": row.delay, "nbytes": row.nbytes, "seconds": row.seconds,
                  "fitted": round_portably(fitted)}
@@ -178,22 +187,22 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     than that, the intervals are widened accordingly. Lines are robust (Huber's weights). Growth of L, o_s or o_r with
     the size is included only if it is certain (99 %), and a figure that comes out below 0 has no value.
     """
-    together = at_once(measured)
-    cells = cells_of(measured, together)
+    simultaneous_fits = fit_simultaneous(measured)
+    medians = find_medians(measured, simultaneous_fits)
     signals = []
     for name in ("half", "gap", "o_s", "o_r"):
-        # Regimes: a change of a figure by less than SAME counts as noise and does not begin a new one.
-        error = np.hypot(cells.error_of[name], SAME * cells.signal(name))
-        signals.append((cells.signal(name), cells.usable_errors(name, error)))
-    starts, movable = find_segments(cells.sizes, signals)
-    sizes = cells.sizes.astype(int).tolist()
+        # Regimes: a change of a figure by less than MIN_REGIME_CHANGE counts as noise and does not begin a new one.
+        error = np.hypot(medians.error_of[name], MIN_REGIME_CHANGE * medians.signal(name))
+        signals.append((medians.signal(name), medians.usable_errors(name, error)))
+    starts, movable = find_segments(medians.sizes, signals)
+    sizes = medians.sizes.astype(int).tolist()
     ends = [*starts[1:], len(sizes)]
-    regimes = [_Fitter(cells, slice(low, high)).regime() for low, high in zip(starts, ends, strict=True)]
+    regimes = [_Fitter(medians, slice(low, high)).regime() for low, high in zip(starts, ends, strict=True)]
     breaks = [
         Break(sizes[start - 1], sizes[start], sizes[first], sizes[last])
         for start, (first, last) in zip(starts[1:], movable, strict=True)
     ]
-    return LogGPFit(measured, cells, regimes, breaks, together)
+    return LogGPFit(measured, medians, regimes, breaks, simultaneous_fits)
 
 
 @dataclass
@@ -209,37 +218,37 @@ class _Figures:
 class _Fitter:
     """Fit one regime. Every estimate is a row of factors for the medians, so its error follows from theirs."""
 
-    def __init__(self, cells: Cells, span: slice) -> None:
-        self.cells, self.span = cells, span
-        self.sizes = cells.sizes[span]
-        self.freedom = 1
-        wide = []
+    def __init__(self, medians: Medians, span: slice) -> None:
+        self.medians, self.span = medians, span
+        self.sizes = medians.sizes[span]
+        self.degrees_of_freedom = 1
+        widening = []
         self.weights: dict[str, Floats] = {}
-        freedom = 0
+        degrees_of_freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
-            y, sd = cells.signal(name)[span], cells.usable_errors(name, cells.error_of[name])[span]
+            y, sd = medians.signal(name)[span], medians.usable_errors(name, medians.error_of[name])[span]
             self.weights[name] = weights_of(self.sizes, (y, sd))
             # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
-            spare = int(np.isfinite(sd).sum()) - 2
-            missed = 0.0
-            if spare > 0:
+            excess_sizes = int(np.isfinite(sd).sum()) - 2
+            chi_squared = 0.0
+            if excess_sizes > 0:
                 line = dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
-                missed = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / spare
-                freedom += spare
-            wide.append(math.sqrt(max(missed, 1.0)))
-        self.freedom = max(freedom, 1)
-        self.errors = cells.errors * np.repeat(wide, len(cells.sizes))
+                chi_squared = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / excess_sizes
+                degrees_of_freedom += excess_sizes
+            widening.append(math.sqrt(max(chi_squared, 1.0)))
+        self.degrees_of_freedom = max(degrees_of_freedom, 1)
+        self.errors = medians.errors * np.repeat(widening, len(medians.sizes))
 
     def regime(self) -> Regime:
         """Fit all parameters of the regime."""
         fit = _Figures()
         # half = o_s + (s-1) G + L + o_r: L is what remains after the other terms are subtracted, as rows of factors.
         transfer = self._fit_gap(fit)
-        rest = self.cells.maps["half"][self.span] - transfer
+        remaining_rows = self.medians.maps["half"][self.span] - transfer
         for name in ("o_s", "o_r"):
-            matrix = self.cells.maps[name][self.span]
-            rest = rest - self._fit_overhead(name, matrix, fit, minimum=0.0)
-        self._fit_overhead("L", rest, fit, minimum=-math.inf)
+            matrix = self.medians.maps[name][self.span]
+            remaining_rows = remaining_rows - self._fit_overhead(name, matrix, fit, minimum=0.0)
+        self._fit_overhead("L", remaining_rows, fit, minimum=-math.inf)
         low, high = int(self.sizes[0]), int(self.sizes[-1])
         return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
 
@@ -248,28 +257,29 @@ class _Fitter:
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
-        lines = self._gap_rows if np.isfinite(self.cells.usable_errors("gap", x)).all() else self._lines_of_ports()
+        lines = self._gap_rows if np.isfinite(self.medians.usable_errors("gap", x)).all() else self._lines_of_ports()
         # Active set: drop the most negative figure (in deviations) and refit, until no figure is negative.
         while columns:
             fitted_rows = list(lines(columns))
-            below = [c for c in columns if self._row_value(fitted_rows[c]) < 0]
-            if not below:
+            negative_columns = [c for c in columns if self._row_value(fitted_rows[c]) < 0]
+            if not negative_columns:
                 break
-            worst = min(
-                below, key=lambda c: self._row_value(fitted_rows[c]) / (self._row_deviation(fitted_rows[c]) or 1e-300)
+            most_negative = min(
+                negative_columns,
+                key=lambda c: self._row_value(fitted_rows[c]) / (self._row_deviation(fitted_rows[c]) or 1e-300),
             )
-            negative[worst] = fitted_rows[worst]
-            columns.remove(worst)
+            negative[most_negative] = fitted_rows[most_negative]
+            columns.remove(most_negative)
         for column, name in enumerate(("g", "G")):
-            row = fitted_rows[column] if column in columns else np.zeros_like(self.cells.flat)
+            row = fitted_rows[column] if column in columns else np.zeros_like(self.medians.flat)
             fit.start[name] = self._row_value(row)
             fit.figures[name] = self._row_estimate(name, negative.get(column, row))
-        rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.cells.flat))[None, :]
+        rows: Floats = x[:, None] * (fitted_rows[1] if 1 in columns else np.zeros_like(self.medians.flat))[None, :]
         return rows
 
     def _gap_rows(self, columns: Sequence[int]) -> Floats:
         """Return rows of g and G from the line through the signal `gap`."""
-        return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.span])
+        return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.medians.maps["gap"][self.span])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
         """Return a function that gives rows of g and G if ports limit small messages and a shared resource, or nothing,
@@ -277,27 +287,31 @@ class _Fitter:
 
         g is fitted to the sizes that ports certainly limit, G to half round trips.
         """
-        cells, x = self.cells, self.sizes - 1
-        half = cells.maps["half"][self.span]
-        gap = cells.maps["gap"][self.span]
-        turns = cells.turns[self.span]
+        medians, x = self.medians, self.sizes - 1
+        half = medians.maps["half"][self.span]
+        gap = medians.maps["gap"][self.span]
+        turns = medians.turns[self.span]
         # Slope of half round trips: an estimate of G to see where the shared resource limits.
         slope = max(self._row_value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
-        shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.span] * x * slope
+        shared_seconds = (
+            np.zeros_like(x) if medians.shared_limit is None else medians.shared_limit[self.span] * x * slope
+        )
         # Ports certainly limit where gaps exceed twice the transfer time of the shared resource.
-        limited = dot(gap, cells.flat) * turns
-        sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.span])
+        port_seconds = dot(gap, medians.flat) * turns
+        port_limited = (turns > 0) & (
+            port_seconds > MIN_PORT_RATIO * shared_seconds + NEGLIGIBLE * medians.many[self.span]
+        )
         design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
-        error = np.sqrt(dot(gap**2, cells.errors**2))
-        weights = np.concatenate([np.where(sure, 1 / error**2, 0.0), self.weights["half"]])
+        error = np.sqrt(dot(gap**2, medians.errors**2))
+        weights = np.concatenate([np.where(port_limited, 1 / error**2, 0.0), self.weights["half"]])
         # Weighted least squares through the pseudo-inverse, so that rows of factors result, not only values.
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
-            chosen = [column for column in (*columns, 2, 3) if column or sure.any()]
-            out = np.zeros((4, len(cells.flat)))
+            chosen = [column for column in (*columns, 2, 3) if column or port_limited.any()]
+            out = np.zeros((4, len(medians.flat)))
             out[chosen] = matmul(pseudo_inverse(design[:, chosen] * root[:, None]) * root, matrix)
             out[1] /= x.max()
             return out[:2]
@@ -311,21 +325,23 @@ class _Fitter:
         zero = np.zeros_like(matrix)
         fit.start[name] = fit.slope[name] = 0.0
         if not weights.any():
-            fit.figures[name] = Estimate(name, OPEN)
+            fit.figures[name] = Estimate(name, UNDETERMINED)
             return zero
         # Prefer a constant; take a slope only with enough sizes and 99 % certainty.
         sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
-        certain = (weights > 0).sum() >= LEAST and abs(self._row_value(sloped[1])) > self._half_width(sloped[1], SURE)
-        rows = sloped if certain else _apply_lines(line_map(x, weights, (0,)), matrix)
+        is_sloped = (weights > 0).sum() >= MIN_REGIME_SIZES and abs(self._row_value(sloped[1])) > self._half_width(
+            sloped[1], GROWTH_CONFIDENCE
+        )
+        rows = sloped if is_sloped else _apply_lines(line_map(x, weights, (0,)), matrix)
         values = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]  # at both ends
-        if certain and min(values) < minimum:  # a line with impossible values: use its mean
-            rows, certain = _apply_lines(line_map(x, weights, (0,)), matrix), False
+        if is_sloped and min(values) < minimum:  # a line with impossible values: use its mean
+            rows, is_sloped = _apply_lines(line_map(x, weights, (0,)), matrix), False
             values = [self._row_value(rows[0])]
         fit.figures[name] = self._row_estimate(name, rows[0])
         if values[0] < minimum:
             return zero
         fit.start[name] = values[0]
-        if certain:
+        if is_sloped:
             fit.slope[name] = self._row_value(rows[1])
             fit.growth[name] = self._signed_estimate(name, rows[1])
         out: Floats = rows[0][None, :] + x[:, None] * rows[1][None, :]
@@ -336,11 +352,11 @@ class _Fitter:
 
         Its sign would only be rounding.
         """
-        value = float(dot(row, self.cells.flat))
+        value = float(dot(row, self.medians.flat))
         return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
     def _row_scale(self, row: Row) -> float:
-        return float(dot(np.abs(row), self.cells.shown))
+        return float(dot(np.abs(row), self.medians.measured_seconds))
 
     def _row_deviation(self, row: Row) -> float:
         return float(np.sqrt(dot(row**2, self.errors**2)))
@@ -348,15 +364,15 @@ class _Fitter:
     def _half_width(self, row: Row, confidence: float = CONFIDENCE) -> float:
         from scipy.special import stdtrit
 
-        return float(stdtrit(self.freedom, (1 + confidence) / 2)) * self._row_deviation(row)
+        return float(stdtrit(self.degrees_of_freedom, (1 + confidence) / 2)) * self._row_deviation(row)
 
     def _row_estimate(self, name: str, row: Row) -> Estimate:
         """Return an estimate with its interval and state; negative values are undetermined."""
         value, half = self._row_value(row), self._half_width(row)
         if value < 0:
-            return Estimate(name, OPEN)
-        sure = half <= max(WIDEST * value, IMMATERIAL * self._row_scale(row))
-        state, low = DETERMINED if sure else WEAK, max(value - half, 0.0)
+            return Estimate(name, UNDETERMINED)
+        is_narrow = half <= max(MAX_HALF_WIDTH * value, IMMATERIAL * self._row_scale(row))
+        state, low = DETERMINED if is_narrow else WEAK, max(value - half, 0.0)
         return Estimate(name, state, round_portably(value), round_portably(low), round_portably(value + half))
 
     def _signed_estimate(self, name: str, row: Row) -> Estimate:
@@ -379,9 +395,12 @@ def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
 def _regime_remarks(regime: Regime) -> Iterator[str]:
     """Yield remarks on the figures of one range of sizes that are not determined or contradict each other."""
     where = f"{format_size(regime.low)} to {format_size(regime.high)}"
-    lost = [name for name in NAMES if regime.figures[name].state == OPEN]
-    if lost:
-        yield f"{where}: {', '.join(lost)} not determined (what comes out is below 0, or no measurement determines it)"
+    undetermined_names = [name for name in NAMES if regime.figures[name].state == UNDETERMINED]
+    if undetermined_names:
+        yield (
+            f"{where}: {', '.join(undetermined_names)} not determined (what comes out is below 0, or "
+            "no measurement determines it)"
+        )
     ends = np.array([regime.low, regime.high], float)
     below = regime.line("L", ends)
     if (below < 0).any():

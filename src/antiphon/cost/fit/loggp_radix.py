@@ -1,6 +1,7 @@
 """Fit the number of messages that proceed at once (the radices of LogGP) to the times of 1, 2, 3, ... messages.
 
-Two forms of limits by R ports:
+The *radix* of a rank is the number of its ports: of messages that it can send at the same time. Two forms of limits by
+R ports:
 
     in turn   a port is busy until its message has left, so n messages take ceil(n / R) turns
     shared    packets take turns, so n messages take max(1, n / R) times as long as one
@@ -22,40 +23,39 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit._loggp_lines import PLAUSIBLE, first_least
+from antiphon.cost.fit._loggp_lines import MAX_COST_INCREASE, first_least
 from antiphon.cost.fit.least_squares import solve_nonnegative
-from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK, Floats, round_portably
-from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
+from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, UNDETERMINED, UNSEEN, WEAK, Floats, round_portably
+from antiphon.cost.fit.loggp_tables import BURST, FAN_IN, FAN_OUT, PAIRS, SIMULTANEOUS, RoundTrip
 from antiphon.units import format_size
 
 IN_TURN, SHARED = "in turn", "shared"  # ports serve messages one after another, or share them evenly
-LEAST_POINTS = 3  # least number of different message counts for a fit
-EXACT = 1e-3  # relative errors below this are taken for this
-CLEAR = 0.3  # for small messages: a further turn must take at least this fraction of one message's time
-SLOW = 0.5  # for large messages: the processor's work for all messages is at most this fraction of a turn
-BUSY = 0.9  # for small messages: the processor's work for the messages of a turn is at most this fraction of it
+MIN_POINTS = 3  # least number of different message counts for a fit
+RESOLUTION = 1e-3  # relative errors below this are taken for this
+MIN_TURN = 0.3  # for small messages: a further turn must take at least this fraction of one message's time
+MAX_PROCESSOR_SHARE_LARGE = (
+    0.5  # for large messages: the processor's work for all messages is at most this fraction of a turn
+)
+MAX_PROCESSOR_SHARE_SMALL = (
+    0.9  # for small messages: the processor's work for the messages of a turn is at most this fraction of it
+)
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """The fit for one kind and size: `count` messages proceed at once, `low` to `high` with 95 % confidence.
+class SimultaneousFit:
+    """How many messages of one kind and size proceed at the same time, fitted to times of 1, 2, 3, ... messages."""
 
-    `state`: determined; weak (several counts fit as well); unseen (no limit up to `most`, the greatest number
-    measured); undetermined. `form`: in turn or shared. `turn`: seconds per further turn. `measured`, `fitted`: seconds
-    by number of messages.
-    """
-
-    kind: str
+    kind: str  # burst, fan-out, fan-in or pairs: which ranks send to which (loggp_tables.py)
     nbytes: int
-    state: str
-    count: int | None
-    low: int | None
+    state: str  # determined; weak (several counts fit as well); unseen (no limit up to max_messages); undetermined
+    count: int | None  # messages that proceed at the same time
+    low: int | None  # 95 % confidence interval of `count`
     high: int | None
-    most: int
-    measured: Mapping[int, float]
-    fitted: Mapping[int, float]
-    form: str = ""
-    turn: float = 0.0
+    max_messages: int  # the greatest number measured
+    measured: Mapping[int, float]  # number of messages -> seconds
+    fitted: Mapping[int, float]  # the same according to the fit
+    form: str = ""  # IN_TURN or SHARED
+    turn: float = 0.0  # seconds per further turn
 
     def extra_turns(self, n: Floats) -> Floats:
         """Return the additional turns of n messages over one message."""
@@ -71,17 +71,17 @@ class AtOnce:
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind, "nbytes": self.nbytes, "state": self.state, "count": self.count, "low": self.low,
-            "high": self.high, "most": self.most, "form": self.form or None, "turn": round_portably(self.turn),
+            "high": self.high, "most": self.max_messages, "form": self.form or None, "turn": round_portably(self.turn),
         }  # fmt: skip
 
 
-def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
+def fit_simultaneous(rows: Sequence[RoundTrip]) -> list[SimultaneousFit]:
     """Fit every kind and size that has at least 3 numbers of messages. O(numbers) small least-squares problems each."""
     measured: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
-        if row.kind in AT_ONCE:
+        if row.kind in SIMULTANEOUS:
             measured.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
-    fits: dict[tuple[str, int], AtOnce] = {}
+    fits: dict[tuple[str, int], SimultaneousFit] = {}
     ports: dict[str, int] = {}  # kind -> ports of large messages if they go in turn; small ones have as many
     # Large sizes first: their number of ports is the expected one of the small sizes of that kind.
     for (kind, size), points in sorted(measured.items(), reverse=True):
@@ -92,69 +92,78 @@ def at_once(rows: Sequence[RoundTrip]) -> list[AtOnce]:
 
 
 def _fit_count(
-    kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes_count: bool, expected: int
-) -> AtOnce:
+    kind: str, nbytes: int, points: Mapping[int, Sequence[float]], is_large: bool, expected: int
+) -> SimultaneousFit:
     """Fit one kind and size.
 
-    `bytes_count`: a message's time is mostly its bytes, so each further turn takes about as long again. `expected`: the
-    count preferred if it fits as well as any.
+    `is_large`: a message's time is mostly its bytes, so each further turn takes about as long as the first. `expected`:
+    the count preferred if it fits as well as any.
     """
     n = np.array(sorted(points), float)
     seconds = np.array([float(np.median(points[int(number)])) for number in n])
     max_n = int(n[-1])
     measured = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
-    if len(n) < LEAST_POINTS:
-        return AtOnce(kind, nbytes, OPEN, None, 1, None, max_n, measured, measured)
-    tried = list(_fit_candidates(n, seconds, bytes_count))
-    # All candidates whose criterion is within PLAUSIBLE of the best remain possible; the expected count wins ties.
-    best = tried[first_least(np.array([candidate.score for candidate in tried]))]
-    near = [candidate for candidate in tried if candidate.score <= best.score + PLAUSIBLE]
-    agreed = [candidate for candidate in near if candidate.count == expected and candidate.form == IN_TURN]
-    if agreed:
-        near, best = agreed, agreed[0]
+    if len(n) < MIN_POINTS:
+        return SimultaneousFit(kind, nbytes, UNDETERMINED, None, 1, None, max_n, measured, measured)
+    candidates = list(_fit_candidates(n, seconds, is_large))
+    # All candidates whose criterion is within MAX_COST_INCREASE of the best remain possible; the expected count wins
+    # ties.
+    best = candidates[first_least(np.array([candidate.score for candidate in candidates]))]
+    plausible = [candidate for candidate in candidates if candidate.score <= best.score + MAX_COST_INCREASE]
+    with_expected_count = [
+        candidate for candidate in plausible if candidate.count == expected and candidate.form == IN_TURN
+    ]
+    if with_expected_count:
+        plausible, best = with_expected_count, with_expected_count[0]
     predicted = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
     if not best.count:
-        return AtOnce(kind, nbytes, UNSEEN, None, max_n, None, max_n, measured, predicted)
+        return SimultaneousFit(kind, nbytes, UNSEEN, None, max_n, None, max_n, measured, predicted)
     # No limit among the plausible ones means that any number up to the greatest measured could be the count.
-    counts = [candidate.count or max_n for candidate in near]
+    counts = [candidate.count or max_n for candidate in plausible]
     state = DETERMINED if len(set(counts)) == 1 else WEAK
-    return AtOnce(
+    return SimultaneousFit(
         kind, nbytes, state, best.count, min(counts), max(counts), max_n, measured, predicted, best.form, best.turn
     )
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    count: int  # 0: no limit
-    form: str
-    score: float
-    turn: float
-    fitted: Floats
+    """One hypothesis on the number of ports, fitted."""
+
+    count: int  # ports; 0: no limit
+    form: str  # IN_TURN or SHARED
+    score: float  # Bayesian information criterion; lower is better
+    turn: float  # seconds per further turn
+    fitted: Floats  # seconds per number of messages
 
 
-def _fit_candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Candidate]:
+def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Candidate]:
     """Yield non-negative least-squares fits of relative errors for each count and form, with their information
     criterion."""
     max_n = int(n[-1])
-    alone = float(seconds[0])
-    first = n - n[0]
-    if bytes_count:
-        # No limit: constant time, with a small linear slowdown (up to SLOW) allowed for large messages.
-        slow = np.minimum(first * SLOW / max_n, SLOW)  # of what one message takes
-        yield _solve_candidate(0, "", [np.ones_like(n), 1 + slow], n, seconds)
+    one_message = float(seconds[0])
+    further_messages = n - n[0]
+    if is_large:
+        # No limit: constant time, with a small linear slowdown (up to MAX_PROCESSOR_SHARE_LARGE) allowed for large
+        # messages.
+        # in units of the time of one message
+        slowdown = np.minimum(further_messages * MAX_PROCESSOR_SHARE_LARGE / max_n, MAX_PROCESSOR_SHARE_LARGE)
+        yield _solve_candidate(0, "", [np.ones_like(n), 1 + slowdown], n, seconds)
     else:
         yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
-            # turns: full waits for a port; within: position inside the current turn, which may add a small cost.
+            # turns: how often a message had to wait for a port; within: position inside the current turn. The second
+            # cost is per message, so it also grows by `messages_per_turn` with every turn; as costs are not negative,
+            # that bounds the processor's share of a turn.
             turns = _count_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
-            room = max_n / SLOW if bytes_count else count / BUSY
+            messages_per_turn = max_n / MAX_PROCESSOR_SHARE_LARGE if is_large else count / MAX_PROCESSOR_SHARE_SMALL
             columns = [np.ones_like(n), turns]
             if count > 1:
-                columns.append(within + room * turns)
+                columns.append(within + messages_per_turn * turns)
             candidate = _solve_candidate(count, form, columns, n, seconds)
-            if not bytes_count or candidate.turn >= (CLEAR - NEGLIGIBLE) * alone:
+            if not is_large or candidate.turn >= (MIN_TURN - NEGLIGIBLE) * one_message:
                 yield candidate
 
 
@@ -169,8 +178,8 @@ def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats
     norms = np.sqrt(dot(relative.T, relative.T))
     shares = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
     fitted: Floats = dot(design, shares / np.where(norms > 0, norms, 1.0))
-    # BIC = n ln(mean square) + unknowns ln(n); EXACT^2 keeps the logarithm finite for exact data.
-    squares = float(((fitted / seconds - 1) ** 2).mean()) + EXACT**2
+    # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data.
+    squares = float(((fitted / seconds - 1) ** 2).mean()) + RESOLUTION**2
     unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
     turn = float(fitted[-1] - fitted[0]) / float(_count_turns(n, count, form)[-1]) if count else 0.0
     return _Candidate(count, form, len(n) * math.log(squares) + unknowns * math.log(len(n)), turn, fitted)
@@ -194,10 +203,10 @@ class Radix:
         return {"state": self.state, "count": self.count, "up_to": self.up_to}
 
 
-NOTHING = Radix(OPEN)  # not measured
+NOT_MEASURED = Radix(UNDETERMINED)  # not measured
 
 
-def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
+def fit_radices(measurements: Sequence[SimultaneousFit]) -> dict[str, Radix]:
     """Return the radices: `send`, `receive`, `device`, `node`.
 
     `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both; `node`: what
@@ -207,12 +216,13 @@ def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
     large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]
     node = _radix_of(large.get(PAIRS))
-    ports = _radix_of(bursts[0]) if bursts else NOTHING
+    ports = _radix_of(bursts[0]) if bursts else NOT_MEASURED
     send, receive = _radix_of(large.get(FAN_OUT)), _radix_of(large.get(FAN_IN))
-    # Two nodes: the node may limit before the rank does. One node: bursts stand in where fans are open.
-    if node.state != OPEN:
-        send, receive = (_of_ports(radix, node, ports) for radix in (send, receive))
-    elif send.state == OPEN and receive.state == OPEN:
+    # Two nodes: the node may limit before the rank does. One node: bursts count where fan-out and fan-in are
+    # undetermined.
+    if node.state != UNDETERMINED:
+        send, receive = (_rank_radix(radix, node, ports) for radix in (send, receive))
+    elif send.state == UNDETERMINED and receive.state == UNDETERMINED:
         send = receive = ports
     determined = [radix for radix in (send, receive) if radix.state == DETERMINED and radix.count is not None]
     device = (
@@ -220,30 +230,32 @@ def fit_radices(measurements: Sequence[AtOnce]) -> dict[str, Radix]:
         if determined
         else send
         if send.state == receive.state
-        else NOTHING
+        else NOT_MEASURED
     )
     return {"send": send, "receive": receive, "device": device, "node": node}
 
 
-def _of_ports(radix: Radix, node: Radix, ports: Radix) -> Radix:
+def _rank_radix(radix: Radix, node: Radix, ports: Radix) -> Radix:
     """Return the rank's own radix if its node does not limit it first; otherwise the one of ports."""
     if radix.state == DETERMINED and (node.state == UNSEEN or (radix.count or 0) < (node.count or 0)):
         return radix
     return ports
 
 
-def _radix_of(measurement: AtOnce | None) -> Radix:
-    return NOTHING if measurement is None else Radix(measurement.state, measurement.count, measurement.most)
+def _radix_of(measurement: SimultaneousFit | None) -> Radix:
+    return (
+        NOT_MEASURED if measurement is None else Radix(measurement.state, measurement.count, measurement.max_messages)
+    )
 
 
-def radix_remarks(measurements: Sequence[AtOnce]) -> Iterator[str]:
+def radix_remarks(measurements: Sequence[SimultaneousFit]) -> Iterator[str]:
     """Yield notes about measurements that leave a radix open or ambiguous."""
     for limit in measurements:
         label = f"{limit.kind} at {format_size(limit.nbytes)}"
-        if limit.state == OPEN:
-            yield f"{label}: {limit.most} at most do not show how many go at once; measure {LEAST_POINTS} or more"
+        if limit.state == UNDETERMINED:
+            yield f"{label}: {limit.max_messages} at most do not show how many go at once; measure {MIN_POINTS} or more"
         if limit.state == UNSEEN:
-            yield f"{label}: no limit up to {limit.most} at once"
+            yield f"{label}: no limit up to {limit.max_messages} at once"
         if limit.state == WEAK:
             yield (
                 f"{label}: {limit.low} to {limit.high} at once, not determined well enough: measure more ranks, or "

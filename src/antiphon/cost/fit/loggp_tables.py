@@ -24,15 +24,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.core.files import name_of, within
-from antiphon.cost.fit.tables import parse_bytes, parse_rows, parse_spent, parse_whole, read_text, write_rows
+from antiphon.cost.fit.tables import (
+    parse_positive_bytes,
+    parse_positive_seconds,
+    parse_rows,
+    parse_whole,
+    read_text,
+    write_rows,
+)
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
 RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time per message
-BURST, FAN_OUT, FAN_IN, PAIRS = AT_ONCE = "burst", "fan-out", "fan-in", "pairs"  # experiments on simultaneous messages
+BURST, FAN_OUT, FAN_IN, PAIRS = SIMULTANEOUS = (
+    "burst",
+    "fan-out",
+    "fan-in",
+    "pairs",
+)  # experiments on simultaneous messages
 # Columns of the LogGP prototype's files
-_PROTOTYPE = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
+_PROTOTYPE_COLUMNS = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class RoundTrip:
 
     kind `rtt`: PRTT(n, delay, nbytes): the time of n messages, `delay` seconds between two of them, until one has come
     back. kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of
-    them. Kinds in AT_ONCE: n messages that could all begin at once.
+    them. Kinds in SIMULTANEOUS: n messages that could all begin at once.
     """
 
     kind: str
@@ -60,7 +72,7 @@ def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
         head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
         if "PRTT(" in head:
             return _parse_prototype(text)
-        return parse_rows(text, COLUMNS, (), _round_trip)
+        return parse_rows(text, COLUMNS, (), _parse_round_trip)
 
 
 def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -> None:
@@ -68,17 +80,17 @@ def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -
     write_rows(COLUMNS, [[r.kind, r.n, repr(r.delay), r.nbytes, repr(r.seconds)] for r in rows], path)
 
 
-def _round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
+def _parse_round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
     """Parse one row."""
     kind = row["kind"].lower()
-    if kind not in (RTT, SERVER, *AT_ONCE):
-        raise unknown("kind", row["kind"], (RTT, SERVER, *AT_ONCE))
+    if kind not in (RTT, SERVER, *SIMULTANEOUS):
+        raise unknown("kind", row["kind"], (RTT, SERVER, *SIMULTANEOUS))
     n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", bare=True)
     if kind == RTT and n == 1 and delay:
         raise Invalid(f"delay: one message alone has none between two, got {quote(row['delay'])}; write 0")
-    if kind in AT_ONCE and delay:
+    if kind in SIMULTANEOUS and delay:
         raise Invalid(f"delay: messages that begin at once have none, got {quote(row['delay'])}; write 0")
-    return RoundTrip(kind, n, delay, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
+    return RoundTrip(kind, n, delay, parse_positive_bytes(row["nbytes"]), parse_positive_seconds(row["seconds"]), line)
 
 
 def _parse_prototype(text: str) -> list[RoundTrip]:
@@ -92,24 +104,27 @@ def _parse_prototype(text: str) -> list[RoundTrip]:
         with within(f"line {number}"):
             if not head:
                 head = cells
-                for name in _PROTOTYPE:
+                for name in _PROTOTYPE_COLUMNS:
                     if head.count(name) != 1:
-                        raise Invalid(f"expected the column {name} once; the columns are {' '.join(_PROTOTYPE)}")
+                        raise Invalid(
+                            f"expected the column {name} once; the columns are {' '.join(_PROTOTYPE_COLUMNS)}"
+                        )
                 continue
             if len(cells) != len(head):
                 raise Invalid(f"has {len(cells)} columns, the first line has {len(head)}")
             row = dict(zip(head, cells, strict=True))
             n, delay, nbytes = (
-                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True), parse_bytes(row["size"]),
+                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True),
+                parse_positive_bytes(row["size"]),
             )  # fmt: skip
             if not delay:
                 raise Invalid("d: without a delay between messages nothing determines o_s; expected more than 0")
-            spent = [parse_spent(row[name]) for name in _PROTOTYPE[3:]]
+            seconds_by_series = [parse_positive_seconds(row[name]) for name in _PROTOTYPE_COLUMNS[3:]]
             series = ((RTT, 1, 0.0), (RTT, n, 0.0), (RTT, n, delay), (SERVER, n - 1, delay))
             rows += [
                 RoundTrip(kind, count, wait, nbytes, seconds, number)
-                for (kind, count, wait), seconds in zip(series, spent, strict=True)
+                for (kind, count, wait), seconds in zip(series, seconds_by_series, strict=True)
             ]
     if not rows:
-        raise Invalid(f"holds no measurements; expected lines of {' '.join(_PROTOTYPE)}")
+        raise Invalid(f"holds no measurements; expected lines of {' '.join(_PROTOTYPE_COLUMNS)}")
     return rows

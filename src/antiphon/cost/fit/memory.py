@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.cost.fit.linear import (
-    OPEN,
+    UNDETERMINED,
     Estimate,
     Floats,
     Models,
@@ -25,18 +25,18 @@ from antiphon.cost.fit.linear import (
     round_portably,
     rounded_error,
 )
-from antiphon.cost.fit.tables import Added
+from antiphon.cost.fit.tables import AdditionTime
 from antiphon.errors import Invalid
 
 NAMES = ("gamma", "delta")  # seconds per byte of an addition, and of a memory access
-POOR = 0.1  # a root mean square error above this is reported
+MAX_UNREPORTED_ERROR = 0.1  # a root mean square error above this is reported
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryFit:
     """The fitted gamma and delta."""
 
-    measured: Sequence[Added]
+    measured: Sequence[AdditionTime]
     models: Models
 
     @cached_property
@@ -46,7 +46,7 @@ class MemoryFit:
     @cached_property
     def combinations(self) -> list[Estimate]:
         """The combination that measurements with only one number of vectors determine."""
-        if all(estimate.state != OPEN for estimate in self.parameters.values()):
+        if all(estimate.state != UNDETERMINED for estimate in self.parameters.values()):
             return []
         (vector,) = echelon_basis(self.models.solution)
         name = f"gamma + {vector[1]:.6g} delta"
@@ -60,8 +60,8 @@ class MemoryFit:
         return fitted
 
     @property
-    def misses(self) -> tuple[float, float]:
-        return self.models.solution.misses
+    def relative_errors(self) -> tuple[float, float]:
+        return self.models.solution.relative_errors
 
     @cached_property
     def notes(self) -> list[str]:
@@ -74,9 +74,10 @@ class MemoryFit:
         for name, estimate in self.parameters.items():
             if estimate.state == "weak":
                 yield f"{name} is not determined well enough to be used: measure more and longer vectors, more often"
-        if self.misses[0] > POOR:
+        if self.relative_errors[0] > MAX_UNREPORTED_ERROR:
             yield (
-                f"the model misses these measurements by {self.misses[0]:.0%} (root mean square): other work may "
+                f"the model misses these measurements by {self.relative_errors[0]:.0%} (root "
+                "mean square): other work may "
                 "have run beside, or the vectors fit into a cache"
             )
 
@@ -85,7 +86,7 @@ class MemoryFit:
         return {
             "parameters": {name: estimate.as_json() for name, estimate in self.parameters.items()},
             "combinations": [{"name": estimate.name, **estimate.as_json()} for estimate in self.combinations],
-            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.relative_errors), strict=True)),
             "rank": self.models.solution.rank,
             "condition": round_portably(self.models.solution.condition),
             "measurements": len(self.measured),
@@ -97,7 +98,7 @@ class MemoryFit:
         }
 
 
-def fit_memory(measured: Sequence[Added]) -> MemoryFit:
+def fit_memory(measured: Sequence[AdditionTime]) -> MemoryFit:
     """Fit T(x) = (x + 1) S delta + (x - 1) S gamma for x vectors of S bytes added into one at once. Linear."""
     seconds = np.array([row.seconds for row in measured])
     sizes = np.array([float(row.nbytes) for row in measured])
@@ -105,7 +106,7 @@ def fit_memory(measured: Sequence[Added]) -> MemoryFit:
     # Divided by the measured times, so the target is 1 and residuals are relative errors.
     matrix = np.column_stack([(vectors - 1) * sizes / seconds, (vectors + 1) * sizes / seconds])
     solution = Solution(matrix, np.ones(len(measured)))
-    freedom = len(measured) - solution.rank
-    if freedom < 1:
+    degrees_of_freedom = len(measured) - solution.rank
+    if degrees_of_freedom < 1:
         raise Invalid(f"{len(measured)} measurements are too few for gamma and delta: 3 at least, better many more")
-    return MemoryFit(measured, Models(NAMES, {}, {None: solution}, None, freedom))
+    return MemoryFit(measured, Models(NAMES, {}, {None: solution}, None, degrees_of_freedom))

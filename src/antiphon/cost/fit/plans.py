@@ -34,7 +34,7 @@ LEVELS = "6x2"  # hierarchical co-located parameter servers, by their fan-ins
 
 @dataclass(frozen=True)
 class Plan:
-    """`name`: a key of NAMES, or fan-ins such as 6x2 (hierarchical co-located parameter servers)."""
+    """An algorithm by its name: a key of NAMES, or fan-ins such as 6x2 (hierarchical parameter servers)."""
 
     name: str
     collective: str = ALLREDUCE

@@ -29,14 +29,14 @@ from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds, parse_size
 
-MOST_COUNT = 2**16  # ranks or vectors of a measurement
-MOST_BYTES = 2**30  # of a file
-MOST_ROWS = 2**14  # measurements in a file
+MAX_COUNT = 2**16  # ranks or vectors of a measurement
+MAX_FILE_BYTES = 2**30  # of a file
+MAX_ROWS = 2**14  # measurements in a file
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PlanTime:
     """The measured time of a plan (a named algorithm). `nbytes`: the size of the call; for the plan `incast`, in which
     everyone sends to everyone, the bytes that each rank receives."""
 
@@ -48,7 +48,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AdditionTime:
     """A measured addition: the time of adding that many vectors of nbytes each into one."""
 
     vectors: int
@@ -57,18 +57,18 @@ class Added:
     line: int = 0
 
 
-def read_measured(path: str | os.PathLike[str]) -> list[Measured]:
+def read_plan_times(path: str | os.PathLike[str]) -> list[PlanTime]:
     """Read the file of `fit genmodel`. Linear."""
-    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_measured)
+    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_plan_time)
 
 
-def read_added(path: str | os.PathLike[str]) -> list[Added]:
+def read_addition_times(path: str | os.PathLike[str]) -> list[AdditionTime]:
     """Read the file of `fit memory`. Linear."""
-    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _parse_added)
+    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _parse_addition_time)
 
 
-def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> None:
-    """Write the file that `read_measured` reads as the same rows."""
+def write_plan_times(rows: Sequence[PlanTime], path: str | os.PathLike[str]) -> None:
+    """Write the file that `read_plan_times` reads as the same rows."""
     with_collective = any(row.plan.collective != ALLREDUCE for row in rows)
     head = ["plan", "ranks", "nbytes", "seconds", *(["collective"] if with_collective else [])]
     lines = [
@@ -78,8 +78,8 @@ def write_measured(rows: Sequence[Measured], path: str | os.PathLike[str]) -> No
     write_rows(head, lines, path)
 
 
-def write_added(rows: Sequence[Added], path: str | os.PathLike[str]) -> None:
-    """Write the file that `read_added` reads as the same rows."""
+def write_addition_times(rows: Sequence[AdditionTime], path: str | os.PathLike[str]) -> None:
+    """Write the file that `read_addition_times` reads as the same rows."""
     write_rows(["vectors", "nbytes", "seconds"], [[row.vectors, row.nbytes, repr(row.seconds)] for row in rows], path)
 
 
@@ -89,27 +89,30 @@ def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | 
     write_bytes(path, text.getvalue().encode())
 
 
-def _parse_measured(row: Mapping[str, str], line: int) -> Measured:
+def _parse_plan_time(row: Mapping[str, str], line: int) -> PlanTime:
     ranks = parse_whole(row["ranks"], "ranks", 2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
-    return Measured(plan, ranks, parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line)
+    return PlanTime(plan, ranks, parse_positive_bytes(row["nbytes"]), parse_positive_seconds(row["seconds"]), line)
 
 
-def _parse_added(row: Mapping[str, str], line: int) -> Added:
-    return Added(
-        parse_whole(row["vectors"], "vectors", 2), parse_bytes(row["nbytes"]), parse_spent(row["seconds"]), line
+def _parse_addition_time(row: Mapping[str, str], line: int) -> AdditionTime:
+    return AdditionTime(
+        parse_whole(row["vectors"], "vectors", 2),
+        parse_positive_bytes(row["nbytes"]),
+        parse_positive_seconds(row["seconds"]),
+        line,
     )
 
 
 def parse_whole(text: str, label: str, minimum: int) -> int:
-    """Parse a whole number from `minimum` to MOST_COUNT."""
+    """Parse a whole number from `minimum` to MAX_COUNT."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-    if not minimum <= number <= MOST_COUNT:
-        raise Invalid(f"{label}: expected a whole number from {minimum} to {MOST_COUNT}, got {quote(text)}")
+    if not minimum <= number <= MAX_COUNT:
+        raise Invalid(f"{label}: expected a whole number from {minimum} to {MAX_COUNT}, got {quote(text)}")
     return number
 
 
-def parse_bytes(text: str) -> int:
+def parse_positive_bytes(text: str) -> int:
     """Parse a positive size."""
     size = parse_size(text, "nbytes")
     if size == 0:
@@ -117,7 +120,7 @@ def parse_bytes(text: str) -> int:
     return size
 
 
-def parse_spent(text: str) -> float:
+def parse_positive_seconds(text: str) -> float:
     """Parse a positive time."""
     seconds = parse_seconds(text, "seconds", bare=True)  # bare: seconds if there is no unit
     if seconds == 0:
@@ -138,7 +141,7 @@ def _read_file(
 def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
     """Read a text file; raise Invalid if it is not text."""
     try:
-        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+        return read_bytes(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Invalid(f"not a text file in UTF-8 (byte {error.start}); expected CSV: {','.join(needed)}") from None
 
@@ -164,8 +167,8 @@ def parse_rows(
             with within(f"line {lines.line_num}"):
                 if len(cleaned) != len(head):
                     raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
-                if len(rows) == MOST_ROWS:
-                    raise Invalid(f"has more than {MOST_ROWS} measurements; keep fewer, such as their medians")
+                if len(rows) == MAX_ROWS:
+                    raise Invalid(f"has more than {MAX_ROWS} measurements; keep fewer, such as their medians")
                 rows.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: {error}") from None

@@ -15,7 +15,7 @@ import numpy as np
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, Schedule, cut
-from antiphon.cost.fit import Measured, plan_of
+from antiphon.cost.fit import PlanTime, plan_of
 from antiphon.errors import Invalid, unknown
 from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
@@ -42,7 +42,7 @@ def bench_genmodel(
     mpiexec: str = "",
     timeout: float = 600.0,
     progress: Progress | None = None,
-) -> list[Measured] | None:
+) -> list[PlanTime] | None:
     """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest rank.
 
     They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume. Under
@@ -71,14 +71,14 @@ def bench_genmodel(
                     )
                     names.append(name)
                 programs.append(Runnable(schedule, topology(f"full:ranks={group_size}")))
-        measurements: list[Measured] = []
+        measurements: list[PlanTime] = []
 
         def on_row(number: int, row: Row) -> None:
             name, case = names[number], cases[number]
             group_size, description = len(case.ranks), f"{name}, {len(case.ranks)} ranks, {format_size(case.nbytes)}"
             if row["wrong"]:
                 raise Failed(f"{description}: {row['wrong']} elements were wrong; please report it")
-            measurements.append(Measured(plan_of(name, group_size), group_size, case.nbytes, row["seconds"]))
+            measurements.append(PlanTime(plan_of(name, group_size), group_size, case.nbytes, row["seconds"]))
             if progress is not None:
                 progress(f"{description}: {format_seconds(row['seconds'])}")
 

@@ -35,7 +35,7 @@ import numpy as np
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.cost.fit import BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip, at_once
+from antiphon.cost.fit import BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip, fit_simultaneous
 from antiphon.errors import Invalid
 from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
@@ -177,7 +177,7 @@ def _measure_bursts(
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
     """Return at most n messages such that, if messages use several ports at once, the last one goes alone."""
-    burst = next(figure for figure in at_once(rows) if figure.kind == BURST)  # of small messages
+    burst = next(figure for figure in fit_simultaneous(rows) if figure.kind == BURST)  # of small messages
     ports = burst.count or 1
     return n - (n - 1) % ports if ports < n else n
 

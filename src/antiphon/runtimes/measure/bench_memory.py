@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit import Added
+from antiphon.cost.fit import AdditionTime
 from antiphon.errors import Invalid, unknown
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.measure.bench_loggp import fan_in
@@ -40,7 +40,7 @@ def bench_memory(
     threads: int = 1,
     on: str = "",
     progress: Callable[[str], None] | None = None,
-) -> list[Added]:
+) -> list[AdditionTime]:
     """Add 2 .. `most` vectors of `nbytes` (float32) into one, each `repeat` times after one to warm up: medians.
 
     With several threads each adds its own part. Needs (most + 1) * nbytes of memory. The sum is checked. `on`: a device
@@ -71,12 +71,12 @@ def bench_memory(
                     seconds[x].append(spent)
                 elif not (out == x * (x + 1) // 2).all():
                     raise RuntimeError(f"the sum of {x} vectors is wrong")
-    return [Added(x, elements * 4, median(seconds[x])) for x in counts]
+    return [AdditionTime(x, elements * 4, median(seconds[x])) for x in counts]
 
 
 def _on_device(
     on: str, most: int, nbytes: int, repeat: int, threads: int, progress: Callable[[str], None]
-) -> list[Added]:
+) -> list[AdditionTime]:
     """Return first quartiles of reduces less those of their messages. Differences of zero or less are reported and
     left out."""
     if on not in STEPWISE:
@@ -105,11 +105,11 @@ def _on_device(
             progress(f"adding {x} vectors of {format_size(elements * ITEM)} on {on}")
 
     runtime.run(programs, cases, how, on_row)
-    vectors, rows = f"vectors of {format_size(elements * ITEM)}", list[Added]()
+    vectors, rows = f"vectors of {format_size(elements * ITEM)}", list[AdditionTime]()
     for number, x in enumerate(counts):
         spent = seconds[2 * number] - seconds[2 * number + 1]
         if spent > 0:
-            rows.append(Added(x, elements * ITEM, spent))
+            rows.append(AdditionTime(x, elements * ITEM, spent))
         else:
             progress(f"{x} {vectors} are left out: with their sum they took no longer than without")
     if not rows:

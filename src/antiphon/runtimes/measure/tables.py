@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.cost.fit import Measured, plan_of, write_measured
+from antiphon.cost.fit import PlanTime, plan_of, write_plan_times
 from antiphon.cost.fit.tables import write_rows
 from antiphon.errors import AntiphonError, Invalid
 
@@ -40,11 +40,11 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
             f"{os.fspath(path)}: nothing measured can be fitted; there are formulas for float32 sums by the planners "
             f"{names} (ring: with directions=1)"
         )
-    write_measured(measurements, path)
+    write_plan_times(measurements, path)
     return len(measurements)
 
 
-def _fit_row(row: Row) -> Measured | None:
+def _fit_row(row: Row) -> PlanTime | None:
     name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
     plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
     in_one_piece = options.get("pieces", 1) == 1 and "pieces" not in row
@@ -57,4 +57,4 @@ def _fit_row(row: Row) -> Measured | None:
         plan = plan_of(name, row["ranks"], row["collective"])
     except AntiphonError:  # no formula for this collective, or this number of ranks
         return None
-    return Measured(plan, row["ranks"], row["nbytes"], row["seconds"])
+    return PlanTime(plan, row["ranks"], row["nbytes"], row["seconds"])

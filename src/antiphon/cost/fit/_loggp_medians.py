@@ -24,20 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit.linear import NEGLIGIBLE, OPEN, Floats
-from antiphon.cost.fit.loggp_radix import AtOnce
-from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTrip
+from antiphon.cost.fit.linear import NEGLIGIBLE, UNDETERMINED, Floats
+from antiphon.cost.fit.loggp_radix import SimultaneousFit
+from antiphon.cost.fit.loggp_tables import BURST, RTT, SERVER, SIMULTANEOUS, RoundTrip
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
-LEAST_SIZES, MOST_SIZES = 3, 300  # message sizes that a fit needs, and accepts
-MANY = 8  # least number of sizes for estimating errors from the scatter about lines through neighbours
-FEW = 3  # least number of repetitions for estimating errors from their scatter
+MIN_SIZES, MAX_SIZES = 3, 300  # message sizes that a fit needs, and accepts
+MIN_SIZES_FOR_LINES = 8  # least number of sizes for estimating errors from the scatter about lines through neighbours
+MIN_REPETITIONS = 3  # least number of repetitions for estimating errors from their scatter
 # Seconds: no processor handles a message in less. Not a round number, so that exact data differ from it.
-LEAST_TIME = 0.97e-10
-FAR = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
-ALIKE = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
-NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
+MIN_OVERHEAD = 0.97e-10
+MAX_ERROR_RATIO = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
+MAX_TURN_RATIO = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
+NORMAL_MEDIAN = 0.6745  # the median of |x| for normal x of deviation 1
 # Kind of measurement -> its name in messages
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
@@ -48,25 +48,22 @@ KINDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Medians by size, ascending. `excess`: PRTT(n,d,s) minus its delays.
+class Medians:
+    """Medians over repetitions; every array has one entry per message size, in ascending order."""
 
-    one = PRTT(1,0,s), many = PRTT(n,0,s), server = seconds per message without delay. `n_many`, `n_delayed`: the n of
-    these.
-    """
-
-    sizes: Floats
-    one: Floats
-    many: Floats
-    excess: Floats
-    server: Floats
-    n_many: Floats
-    n_delayed: Floats
-    delay: Floats
-    server_delay: Floats
-    turns: Floats  # per size, the additional turns of `many` over one message, if ports limit
+    sizes: Floats  # bytes of a message
+    one: Floats  # PRTT(1,0,s), seconds
+    many: Floats  # PRTT(n,0,s), seconds
+    excess: Floats  # PRTT(n,d,s) minus its delays, seconds
+    server: Floats  # the receiver's seconds per message, minus the delay
+    n_many: Floats  # the n of `many`
+    n_delayed: Floats  # the n of `excess`
+    delay: Floats  # the d of `excess`, seconds
+    server_delay: Floats  # the delay before each message of `server`, seconds
+    turns: Floats  # if ports limit: how often a port of `many` is used again after its first message
     ports: float  # messages that one rank sends at once
-    shared: Floats | None  # if another resource limits bytes: additional half round trips of `many` over one message
+    # if another resource limits bytes: additional half round trips of `many` over one message
+    shared_limit: Floats | None
     scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
     scatter_of_sizes: dict[str, Floats]  # per kind, the relative error of the median of each size
 
@@ -97,33 +94,37 @@ class Cells:
     def errors(self) -> Floats:
         """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind."""
         relative = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
-        if len(self.sizes) >= MANY or not all(self.scatter.values()):
-            shown, bare = self._by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
-            relative["one"] = max(relative["one"], self._about_lines("half", shown, bare))
+        if len(self.sizes) >= MIN_SIZES_FOR_LINES or not all(self.scatter.values()):
+            shown, factors = self._seconds_by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
+            relative["one"] = max(relative["one"], self._error_about_lines("half", shown, factors))
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
-                bare = {other: float(other == kind) for other in KINDS}
-                relative[kind] = max(relative[kind], self._about_lines(name, shown, bare))
-        entries = zip(relative.items(), self._by_kind, strict=True)
+                factors = {other: float(other == kind) for other in KINDS}
+                relative[kind] = max(relative[kind], self._error_about_lines(name, shown, factors))
+        entries = zip(relative.items(), self._seconds_by_kind, strict=True)
         return np.concatenate(
             [
-                np.where((own := self.scatter_of_sizes[kind]) > FAR * error, own, error) * shown
+                np.where((size_error := self.scatter_of_sizes[kind]) > MAX_ERROR_RATIO * error, size_error, error)
+                * shown
                 for (kind, error), shown in entries
             ]
         )
 
     @cached_property
-    def shown(self) -> Floats:
+    def measured_seconds(self) -> Floats:
         """The measured time behind each entry of `flat`: the scale of its rounding errors."""
-        return np.concatenate(self._by_kind)
+        return np.concatenate(self._seconds_by_kind)
 
     @property
-    def _by_kind(self) -> list[Floats]:
+    def _seconds_by_kind(self) -> list[Floats]:
         """The measured time behind each entry of `flat`; for the server per message."""
         delays = (self.n_delayed - 1) * self.delay
         return [self.one, self.many, self.excess + delays, self.server + self.server_delay]
 
-    def _about_lines(self, name: str, shown: Sequence[Floats], factors: dict[str, float]) -> float:
-        """Estimate the relative error from the distances of a signal to lines through both neighbours."""
+    def _error_about_lines(self, name: str, shown: Sequence[Floats], factors: dict[str, float]) -> float:
+        """Estimate the relative error from the distances of a signal to lines through both neighbours.
+
+        `shown`: the measured seconds, per kind. `factors`: per kind, its assumed error relative to them.
+        """
         if len(self.sizes) < 3:
             return 0.0
         flat = np.concatenate([factor * values for factor, values in zip(factors.values(), shown, strict=True)])
@@ -131,9 +132,9 @@ class Cells:
         s = self.sizes
         # Distance of each size from the line through its neighbours, over the deviation of that distance.
         t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
-        off = y[1:-1] - (1 - t) * y[:-2] - t * y[2:]
-        unit = np.sqrt(sd[1:-1] ** 2 + ((1 - t) * sd[:-2]) ** 2 + (t * sd[2:]) ** 2)
-        return float(np.median(np.abs(off) / unit)) / NORMAL
+        deviation = y[1:-1] - (1 - t) * y[:-2] - t * y[2:]
+        expected_deviation = np.sqrt(sd[1:-1] ** 2 + ((1 - t) * sd[:-2]) ** 2 + (t * sd[2:]) ** 2)
+        return float(np.median(np.abs(deviation) / expected_deviation)) / NORMAL_MEDIAN
 
     @cached_property
     def error_of(self) -> dict[str, Floats]:
@@ -142,10 +143,10 @@ class Cells:
 
     def usable_errors(self, name: str, error: Floats) -> Floats:
         """Return the errors of a signal, infinite where the signal must not be used in a line."""
-        if name == "gap" and (self.shared is not None or not self.turns.all()):
+        if name == "gap" and (self.shared_limit is not None or not self.turns.all()):
             return np.full_like(error, np.inf)
         if name == "o_r":
-            return np.where(self.server > LEAST_TIME, error, np.inf)
+            return np.where(self.server > MIN_OVERHEAD, error, np.inf)
         return np.where(self.long_enough, error, np.inf) if name == "o_s" else error
 
     @cached_property
@@ -156,22 +157,22 @@ class Cells:
         """
         each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
         gap, o_s = (self.many - self.one) * each, self.signal("o_s")
-        doubt = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
+        uncertainty = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
         # Exact data may have delays equal to the gap: then rounding must not decide.
         rounding = NEGLIGIBLE * (self.delay + gap)
-        sure = o_s + self.delay > gap + np.maximum(doubt, 0.01 * gap) + rounding
-        enough: NDArray[np.bool_] = (self.delay >= gap - rounding) | sure
+        is_covered = o_s + self.delay > gap + np.maximum(uncertainty, 0.01 * gap) + rounding
+        enough: NDArray[np.bool_] = (self.delay >= gap - rounding) | is_covered
         return enough
 
 
-def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells:
+def find_medians(rows: Sequence[RoundTrip], simultaneous: Sequence[SimultaneousFit] = ()) -> Medians:
     """Return the medians by kind and size. O(rows log rows).
 
     Raises Invalid if a size lacks a kind, or has several numbers of messages of one kind.
     """
     rows_by_kind: dict[str, dict[int, list[RoundTrip]]] = {kind: {} for kind in KINDS}
     for row in rows:
-        if row.kind not in AT_ONCE:
+        if row.kind not in SIMULTANEOUS:
             rows_by_kind[_kind_of(row)].setdefault(row.nbytes, []).append(row)
     for kind, name in KINDS.items():
         if not rows_by_kind[kind]:
@@ -180,34 +181,34 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     for size in sizes:
         for kind, name in KINDS.items():
             _check_rows(rows_by_kind[kind].get(size, []), f"{format_size(size)}: {name}")
-    if not LEAST_SIZES <= len(sizes) <= MOST_SIZES:
-        raise Invalid(f"{len(sizes)} sizes: expected {LEAST_SIZES} to {MOST_SIZES}; better 12 or more, 1 B to 1 MB")
+    if not MIN_SIZES <= len(sizes) <= MAX_SIZES:
+        raise Invalid(f"{len(sizes)} sizes: expected {MIN_SIZES} to {MAX_SIZES}; better 12 or more, 1 B to 1 MB")
 
-    def medians(kind: str, quantity: str) -> Floats:
+    def medians_of(kind: str, quantity: str) -> Floats:
         return np.array([np.median([_figure_of(row, quantity) for row in rows_by_kind[kind][size]]) for size in sizes])
 
-    # Bursts of the smallest size give the ports, those of the largest size another limit of bytes, if any.
-    n_many = medians("many", "n")
+    # The smallest size of bursts gives the number of ports; the largest shows whether another resource limits bytes.
+    n_many = medians_of("many", "n")
     bursts = [
-        measurement for measurement in at_once if measurement.kind == BURST and measurement.state != OPEN
+        measurement for measurement in simultaneous if measurement.kind == BURST and measurement.state != UNDETERMINED
     ]  # by size
     small, large = (bursts[0], bursts[-1]) if bursts else (None, None)
-    shared = None if large is None else _over_one(large, n_many)
-    if small is None or large is None or shared is None or _same_ports(small, large, n_many, shared):
+    shared = None if large is None else _excess_half_trips(large, n_many)
+    if small is None or large is None or shared is None or _has_same_ports(small, large, n_many, shared):
         shared = None
-    return Cells(
+    return Medians(
         sizes=np.array(sizes, float),
-        one=medians("one", "seconds"),
-        many=medians("many", "seconds"),
-        excess=medians("delayed", "excess"),
-        server=medians("server", "each"),
+        one=medians_of("one", "seconds"),
+        many=medians_of("many", "seconds"),
+        excess=medians_of("delayed", "excess"),
+        server=medians_of("server", "each"),
         n_many=n_many,
-        n_delayed=medians("delayed", "n"),
-        delay=medians("delayed", "delay"),
-        server_delay=medians("server", "delay"),
+        n_delayed=medians_of("delayed", "n"),
+        delay=medians_of("delayed", "delay"),
+        server_delay=medians_of("server", "delay"),
         turns=n_many - 1 if small is None else small.extra_turns(n_many),
         ports=float(small.count or 1) if small else 1.0,
-        shared=shared,
+        shared_limit=shared,
         scatter={kind: _typical_error(rows_by_kind[kind].values(), kind) for kind in KINDS},
         scatter_of_sizes={
             kind: np.array([_median_error(rows_by_kind[kind][size], kind) for size in sizes]) for kind in KINDS
@@ -215,7 +216,7 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
     )
 
 
-def _over_one(burst: AtOnce, n: Floats) -> Floats:
+def _excess_half_trips(burst: SimultaneousFit, n: Floats) -> Floats:
     """Return the number of half round trips by which n large messages exceed one; one message comes back in each."""
     numbers = sorted(burst.measured)
     seconds = np.array([burst.measured[number] for number in numbers])
@@ -223,10 +224,10 @@ def _over_one(burst: AtOnce, n: Floats) -> Floats:
     return excess
 
 
-def _same_ports(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
+def _has_same_ports(small: SimultaneousFit, large: SimultaneousFit, n: Floats, excess_half_trips: Floats) -> bool:
     """Return whether large messages are limited by the same ports as small ones, and by nothing else."""
     same = (small.count, small.form) == (large.count, large.form)
-    return same and bool((over <= ALIKE * large.extra_turns(n) + NEGLIGIBLE).all())
+    return same and bool((excess_half_trips <= MAX_TURN_RATIO * large.extra_turns(n) + NEGLIGIBLE).all())
 
 
 def _kind_of(row: RoundTrip) -> str:
@@ -258,21 +259,22 @@ def _check_rows(rows: Sequence[RoundTrip], label: str) -> None:
 
 def _typical_error(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
     """Return the relative error of a median that is typical of a kind."""
-    errors = [_median_error(rows, kind) for rows in cells if len(rows) >= FEW]
+    errors = [_median_error(rows, kind) for rows in cells if len(rows) >= MIN_REPETITIONS]
     return float(np.median(errors)) if errors else 0.0
 
 
 def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
     """Return the relative error of one median; 0 if there are too few repetitions.
 
-    1.25 standard deviations over the root of the repetitions, but no less than a clock resolves.
+    For normal errors: 1.25 standard deviations over the root of the repetitions, but no less than a clock resolves.
+    The last factor corrects for the small sample from which the deviation is estimated.
     """
-    if len(rows) < FEW:
+    if len(rows) < MIN_REPETITIONS:
         return 0.0
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
     values = np.array([_figure_of(row, figure) for row in rows])
     shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
     # Median absolute deviation, as a normal deviation; 1.2533 = sqrt(pi / 2) is the median's error over the mean's.
-    deviation = np.median(np.abs(values - np.median(values))) / NORMAL
+    deviation = np.median(np.abs(values - np.median(values))) / NORMAL_MEDIAN
     error = 1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))
     return max(float(error), NEGLIGIBLE)
