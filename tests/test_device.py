@@ -83,6 +83,18 @@ def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str,
                 run(group, made, schedule, unit, in_place, dtype=dtype, lanes=3, way=way)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_threads_of_a_block_share_out_words_of_16_bytes(dtype: str) -> None:
+    """Nothing at all, a word less or more than all threads take at once, and ends before and after the words."""
+    schedule, width = schedule_of("full:ranks=3", "direct", "allreduce"), data_type(dtype).itemsize
+    word, at_once = 16 // width, (2 if width == 1 else 4) * 3
+    with Group(threads(), 3, blocks=4, threads=3) as group:
+        table = tables(schedule, streams=1)
+        for words in (0, 1, 2, 3 * at_once - 1, 3 * at_once, 6 * at_once + 1):
+            for odd in (0, 1, word - 1):
+                run(group, table, schedule, words * word + odd, dtype=dtype, lanes=1 + words % 2)
+
+
 @pytest.mark.parametrize("op", in_turn(["prod", "max", "min", "avg"], 2))
 def test_what_is_combined(op: str) -> None:
     schedule = schedule_of("ring:ranks=4", "ring", "allreduce")
@@ -337,7 +349,7 @@ def test_so_does_the_proof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 def compiles(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(
-        [*command, "-std=c++17", "-DSAMPLE", "-o", str(folder / "out"), str(DEVICE / "cuda.cu")],
+        [*command, "-std=c++17", "-DTYPES_COMPILED=64", "-o", str(folder / "out"), str(DEVICE / "cuda.cu")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -8,6 +8,7 @@
  * that join devices, a second queue brings on to the peer what the first one brought there, in two halves that take turns.
  * Before this a device says what its queues do:
  *
+ *     const char *unreached(const Plan &)          why kernels cannot access what its steps do, or NULL
  *     Queue &queue_of(Rank &, u32 number)          queues of a rank, made when they are asked for
  *     Event *event_of(Queue &, size_t number)      events that this queue may record, used again by every call
  *     void ask_copy(Queue &, void *to, const void *from, size_t bytes)
@@ -190,6 +191,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
         if (plan.table.head.atoms) return failure = "packets go by one kernel, not by steps", 1;
+        if (method == BY_STEPS && (failure = unreached(plan))) return 1; /* copies need no access */
         if (prepare(rank, plan, 0, unit, type, op, 1, 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
         stop_of.resize((size_t)plan.table.head.ranks);

@@ -35,16 +35,6 @@ namespace {
 
 thread_local const char *failure = "";
 
-#define EACH_TYPE(PREFIX)                                                                                                \
-    {                                                                                                                    \
-        (const void *)PREFIX##int8, (const void *)PREFIX##uint8, (const void *)PREFIX##int32, (const void *)PREFIX##uint32, \
-            (const void *)PREFIX##int64, (const void *)PREFIX##uint64, (const void *)PREFIX##float16,                    \
-            (const void *)PREFIX##float32, (const void *)PREFIX##float64, (const void *)PREFIX##bfloat16,                \
-            nullptr, nullptr, (const void *)PREFIX##int16, (const void *)PREFIX##uint16                                  \
-    }
-
-const void *const KERNELS[TYPES] = EACH_TYPE(antiphon_), *const STEPS[TYPES] = EACH_TYPE(antiphon_step_);
-
 struct Device;
 struct Rank;
 
@@ -64,13 +54,14 @@ struct Queue {
 struct Device {
     int number = 0;
     std::string about; /* in words */
-    cuda(Stream_t) stream = nullptr;
+    cuda(Stream_t) stream = nullptr, copies = nullptr; /* of calls; of the host's copies, which wait for no call */
     std::vector<Rank *> ranks, begun;
     Run *runs = nullptr; /* of the device, as is all that follows */
     u32 *first = nullptr;
     u32 *stop = nullptr, *stop_here = nullptr; /* mapped: the same number on the device and here */
     bool running = false;
     std::map<size_t, std::unique_ptr<Event>> events;
+    std::vector<bool> reaches; /* of each device whether this one may access its memory */
 };
 
 struct Rank {
@@ -89,7 +80,8 @@ struct Rank {
 struct Plan {
     std::vector<i64> words;
     Table table;
-    Rank *rank = nullptr;
+    Device *device = nullptr; /* which outlives its rank */
+    std::string unreached;    /* why its kernels would access what they cannot; empty: they do not */
     i64 *on_device = nullptr, *sized = nullptr;
     Size size{-1, 0, {}, {}};
     BufferCheck check;
@@ -103,6 +95,38 @@ std::vector<Device *> devices;
 
 namespace {
 
+/* All kernels at once: to load one while another waits for it may take until that ends, and so for ever. */
+bool load_kernels() {
+    cuda(Error_t) code;
+    cuda(FuncAttributes) about;
+    std::vector<const void *> all = {(const void *)antiphon_tell, (const void *)antiphon_await, (const void *)antiphon_empty,
+                                     (const void *)antiphon_next};
+    for (const Kernels &kernels : KERNELS) all.push_back(kernels.call), all.push_back(kernels.step);
+    for (const void *kernel : all)
+        if (kernel && FAILS(cuda(FuncGetAttributes)(&about, kernel))) return false;
+    return true;
+}
+
+/* Access from a device to the memory of all that it can reach; false: it could not be enabled. */
+bool reach_peers(Device &device, int count) {
+    static thread_local std::string text;
+    cuda(Error_t) code;
+    device.reaches.assign((size_t)count, true);
+    for (int other = 0; other < count; ++other) {
+        int reaches = 0;
+        if (other == device.number) continue;
+        if (FAILS(cuda(DeviceCanAccessPeer)(&reaches, device.number, other))) return false;
+        device.reaches[(size_t)other] = reaches;
+        if (!reaches || !FAILS(cuda(DeviceEnablePeerAccess)(other, 0))) continue;
+        (void)cuda(GetLastError)();
+        if (code == cuda(ErrorPeerAccessAlreadyEnabled)) continue; /* by the program */
+        text = "peer access from GPU " + std::to_string(device.number) + " to GPU " + std::to_string(other) +
+               " cannot be enabled: " + cuda(GetErrorString)(code);
+        return failure = text.c_str(), false;
+    }
+    return true;
+}
+
 Device *device_of(u32 rank) {
     int count = 0;
     cuda(Error_t) code;
@@ -114,26 +138,35 @@ Device *device_of(u32 rank) {
     device->number = (int)(rank % (u32)count);
     if (FAILS(cuda(SetDevice)(device->number)) ||
         FAILS(cuda(StreamCreateWithFlags)(&device->stream, cuda(StreamNonBlocking))) ||
+        FAILS(cuda(StreamCreateWithFlags)(&device->copies, cuda(StreamNonBlocking))) ||
         FAILS(cuda(HostAlloc)((void **)&device->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
-        FAILS(cuda(HostGetDevicePointer)((void **)&device->stop, device->stop_here, 0)))
+        FAILS(cuda(HostGetDevicePointer)((void **)&device->stop, device->stop_here, 0)) || !describe(*device, count) ||
+        !reach_peers(*device, count) || !load_kernels())
         return delete device, nullptr;
-    if (!describe(*device, count)) return delete device, nullptr;
     *device->stop_here = 0;
-    for (int other = 0; other < count; ++other) {
-        int reaches = 0;
-        if (other == device->number || FAILS(cuda(DeviceCanAccessPeer)(&reaches, device->number, other)) || !reaches) continue;
-        code = cuda(DeviceEnablePeerAccess)(other, 0);
-        if (code != cuda(Success)) (void)cuda(GetLastError)(); /* it may have been enabled by the program */
-    }
     return entry = device;
 }
 
-template <typename T> T *copy_to_device(const T *values, size_t count) {
+/* The devices of ranks of this process that steps of a table access and this one cannot. */
+std::string out_of_reach(const Device &device, const Table &table) {
+    std::vector<bool> named(devices.size());
+    std::string text;
+    for (i64 i = 0; i < table.head.arguments; ++i) {
+        const size_t other = (size_t)table.arguments[i].rank % devices.size();
+        if (named[other] || !devices[other] || device.reaches[other]) continue;
+        named[other] = true;
+        text += (text.empty() ? "GPU " + std::to_string(device.number) + " cannot access the memory of GPU " : ", ") +
+                std::to_string(other);
+    }
+    return text.empty() ? text : text + ", as this plan does; plan on a topology without links between them";
+}
+
+/* Copies and waits for it, on a stream of our own: the default one would wait for the program's, and cannot be captured. */
+int copy_now(const Device &device, void *to, const void *from, size_t bytes) {
     cuda(Error_t) code;
-    T *copy = nullptr;
-    if (FAILS(cuda(Malloc)((void **)&copy, count * sizeof(T) + 16))) return nullptr;
-    if (FAILS(cuda(Memcpy)(copy, values, count * sizeof(T), cuda(MemcpyHostToDevice)))) return nullptr;
-    return copy;
+    return FAILS(cuda(SetDevice)(device.number)) ||
+           FAILS(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDefault), device.copies)) ||
+           FAILS(cuda(StreamSynchronize)(device.copies));
 }
 
 /* All ranks of a device that have begun, as one. */
@@ -158,7 +191,8 @@ int launch(Device &device) {
         return 1;
     Launch launch = {device.runs, device.first, (u32)runs.size()};
     void *arguments[] = {&launch};
-    if (FAILS(cuda(LaunchCooperativeKernel)(KERNELS[type], dim3(blocks), dim3(threads), arguments, 0, device.stream))) return 1;
+    if (FAILS(cuda(LaunchCooperativeKernel)(KERNELS[type].call, dim3(blocks), dim3(threads), arguments, 0, device.stream)))
+        return 1;
     return device.running = true, 0;
 }
 
@@ -182,8 +216,9 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}, {}};
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
-    (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
-    if (FAILS(cuda(SetDevice)(device->number)) || FAILS(cuda(Malloc)((void **)&rank->peers_on_device, ranks * sizeof(Peer))) ||
+    (void)cuda(SetDevice)(device->number), (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
+    device->runs = nullptr, device->first = nullptr;
+    if (FAILS(cuda(Malloc)((void **)&rank->peers_on_device, ranks * sizeof(Peer))) ||
         FAILS(cuda(Malloc)((void **)&device->runs, device->ranks.size() * sizeof(Run))) ||
         FAILS(cuda(Malloc)((void **)&device->first, device->ranks.size() * sizeof(u32))))
         return nullptr;
@@ -195,6 +230,7 @@ void ad_rank_free(void *rank_) {
     std::vector<Rank *> &all = rank->device->ranks;
     for (size_t i = 0; i < all.size(); ++i)
         if (all[i] == rank) all.erase(all.begin() + (ptrdiff_t)i--);
+    (void)cuda(SetDevice)(rank->device->number);
     drop_queues(*rank);
     (void)cuda(Free)(rank->peers_on_device);
     delete rank;
@@ -205,13 +241,17 @@ const char *ad_rank_device(void *rank) { return ((Rank *)rank)->device->about.c_
 void *ad_memory_new(void *rank, size_t bytes) {
     cuda(Error_t) code;
     void *memory = nullptr;
-    if (FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) || FAILS(cuda(Malloc)(&memory, bytes + 16)) ||
-        FAILS(cuda(Memset)(memory, 0, bytes + 16)))
-        return nullptr;
-    return memory;
+    const Device &device = *((Rank *)rank)->device;
+    if (FAILS(cuda(SetDevice)(device.number)) || FAILS(cuda(Malloc)(&memory, bytes + 16))) return nullptr;
+    if (!FAILS(cuda(MemsetAsync)(memory, 0, bytes + 16, device.copies)) && !FAILS(cuda(StreamSynchronize)(device.copies)))
+        return memory;
+    return (void)cuda(Free)(memory), nullptr;
 }
 
-void ad_memory_free(void *, void *memory) { (void)cuda(Free)(memory); }
+void ad_memory_free(void *rank, void *memory) {
+    (void)cuda(SetDevice)(((Rank *)rank)->device->number);
+    (void)cuda(Free)(memory);
+}
 
 void *ad_memory_shared(void *rank, size_t bytes, void *token) {
     cuda(Error_t) code;
@@ -234,24 +274,15 @@ void *ad_memory_reached(void *rank, const void *token) {
     return memory;
 }
 
-void ad_memory_left(void *, void *memory) { (void)cuda(IpcCloseMemHandle)(memory); }
-
-int ad_fetch(void *, void *to, const void *memory, size_t bytes) {
-    cuda(Error_t) code;
-    return bytes && FAILS(cuda(Memcpy)(to, memory, bytes, cuda(MemcpyDeviceToHost)));
+void ad_memory_left(void *rank, void *memory) {
+    (void)cuda(SetDevice)(((Rank *)rank)->device->number);
+    (void)cuda(IpcCloseMemHandle)(memory);
 }
 
-int ad_bring(void *, void *memory, const void *from, size_t bytes) {
-    cuda(Error_t) code;
-    return bytes && FAILS(cuda(Memcpy)(memory, from, bytes, cuda(MemcpyHostToDevice)));
-}
-
+int ad_fetch(void *rank, void *to, const void *memory, size_t bytes) { return ad_copy(rank, to, memory, bytes); }
+int ad_bring(void *rank, void *memory, const void *from, size_t bytes) { return ad_copy(rank, memory, from, bytes); }
 int ad_copy(void *rank, void *to, const void *from, size_t bytes) {
-    cuda(Error_t) code;
-    Device &device = *((Rank *)rank)->device;
-    return FAILS(cuda(SetDevice)(device.number)) ||
-           FAILS(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDeviceToDevice), device.stream)) ||
-           FAILS(cuda(StreamSynchronize)(device.stream));
+    return bytes && copy_now(*((Rank *)rank)->device, to, from, bytes);
 }
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
@@ -262,19 +293,20 @@ void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].b
 void *ad_plan_new(void *rank, const i64 *words, i64 count) {
     cuda(Error_t) code;
     Plan *plan = new Plan;
-    plan->words.assign(words, words + count), plan->rank = (Rank *)rank;
+    plan->words.assign(words, words + count), plan->device = ((Rank *)rank)->device;
     failure = read_table(plan->words.data(), count, &plan->table);
+    const size_t bytes = (size_t)count * sizeof(i64);
     const i64 sized = failure ? 0 : plan->table.head.parts + 1 + plan->table.head.regions;
-    if (!failure && !FAILS(cuda(SetDevice)(plan->rank->device->number)) &&
-        (plan->on_device = copy_to_device(words, (size_t)count)) &&
+    if (!failure && !FAILS(cuda(SetDevice)(plan->device->number)) && !FAILS(cuda(Malloc)((void **)&plan->on_device, bytes)) &&
+        !copy_now(*plan->device, plan->on_device, words, bytes) &&
         !FAILS(cuda(Malloc)((void **)&plan->sized, (size_t)sized * sizeof(i64))))
-        return plan;
-    delete plan;
-    return nullptr;
+        return plan->unreached = out_of_reach(*plan->device, plan->table), plan;
+    return ad_plan_free(plan), nullptr;
 }
 
 void ad_plan_free(void *plan_) {
     Plan *plan = (Plan *)plan_;
+    (void)cuda(SetDevice)(plan->device->number);
     (void)cuda(Free)(plan->on_device), (void)cuda(Free)(plan->sized);
     delete plan;
 }
@@ -284,12 +316,16 @@ i64 ad_plan_box(void *plan, i64 unit, int type) { return box_of(((Plan *)plan)->
 
 namespace {
 
+/* Why kernels cannot make calls of a plan, or NULL. */
+const char *unreached(const Plan &plan) { return plan.unreached.empty() ? nullptr : plan.unreached.c_str(); }
+
 /* What a rank runs with from now on; 0: it can. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     cuda(Error_t) code;
     const Table &t = plan.table;
     if ((failure = check_unit(t, rank.rank, rank.ranks, unit))) return 1;
+    if (!KERNELS[type].call) return failure = "this library was compiled without kernels for this data type", 1;
     const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
     const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
     if (t.head.atoms && !rank.peers[0].box) return failure = "ranks have no boxes for packets", 1;
@@ -299,8 +335,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
         plan.size = size;
         std::vector<i64> sized_table = size.cuts;
         sized_table.insert(sized_table.end(), size.shift.begin(), size.shift.end());
-        if (FAILS(cuda(Memcpy)(plan.sized, sized_table.data(), sized_table.size() * sizeof(i64), cuda(MemcpyHostToDevice))))
-            return 1;
+        if (copy_now(*rank.device, plan.sized, sized_table.data(), sized_table.size() * sizeof(i64))) return 1;
     }
     bool moved = false;
     for (u32 i = 0; i < rank.ranks; ++i)
@@ -309,8 +344,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
             moved |= buffer != buffers[3 * i + (u32)k];
             buffer = buffers[3 * i + (u32)k];
         }
-    if (moved && FAILS(cuda(Memcpy)(rank.peers_on_device, rank.peers.data(), rank.ranks * sizeof(Peer), cuda(MemcpyHostToDevice))))
-        return 1;
+    if (moved && copy_now(*rank.device, rank.peers_on_device, rank.peers.data(), rank.ranks * sizeof(Peer))) return 1;
     const auto address_of = [&](const void *table) { return plan.on_device + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)address_of(t.steps), (const Argument *)address_of(t.arguments), (const Block *)address_of(t.blocks),
                 address_of(t.regions), plan.sized + size.cuts.size(), rank.peers_on_device, rank.device->stop,
@@ -350,7 +384,8 @@ void take_back(void *const *ranks, u32 count) {
 int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
              char *const *buffers, const i64 *lengths) {
     for (u32 i = 0; i < count; ++i)
-        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths))
+        if ((failure = unreached(*(Plan *)plans[i])) ||
+            prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths))
             return (int)i + 1;
     for (u32 i = 0; i < count; ++i)
         if (make_ready(*(Rank *)ranks[i], ((Plan *)plans[i])->table.head, call, unit, lanes))

@@ -33,10 +33,9 @@ struct Captured {
         memory.push_back(block);
         return block;
     }
-    void *like(const void *values, size_t bytes, cuda(MemcpyKind) kind) {
-        cuda(Error_t) code;
+    void *like(const void *values, size_t bytes) {
         void *block = allocate(bytes);
-        return block && FAILS(cuda(Memcpy)(block, values, bytes, kind)) ? nullptr : block;
+        return block && copy_now(*device, block, values, bytes) ? nullptr : block;
     }
 };
 
@@ -48,8 +47,8 @@ struct Graph {
 /* The run of a rank with copies of all that other calls change. */
 bool keep_run(Captured &captured, const Plan &plan, Run *run) {
     const size_t cuts = plan.size.cuts.size(), sized = cuts + plan.size.shift.size();
-    const i64 *own = (const i64 *)captured.like(plan.sized, sized * sizeof(i64), cuda(MemcpyDeviceToDevice));
-    run->peers = (const Peer *)captured.like(run->peers, run->ranks * sizeof(Peer), cuda(MemcpyDeviceToDevice));
+    const i64 *own = (const i64 *)captured.like(plan.sized, sized * sizeof(i64));
+    run->peers = (const Peer *)captured.like(run->peers, run->ranks * sizeof(Peer));
     run->line.cuts = own, run->shift = own + cuts, run->counter = captured.counter;
     return own && run->peers;
 }
@@ -66,7 +65,7 @@ void ask_call(const Captured &captured, cuda(Stream_t) stream) {
     u64 *counter = captured.counter;
     void *launch[] = {const_cast<Launch *>(&captured.launch)}, *next[] = {&counter};
     if (captured.blocks)
-        note_error(cuda(LaunchCooperativeKernel)(KERNELS[captured.type], dim3(captured.blocks), dim3(captured.threads), launch,
+        note_error(cuda(LaunchCooperativeKernel)(KERNELS[captured.type].call, dim3(captured.blocks), dim3(captured.threads), launch,
                                                  0, stream));
     note_error(cuda(LaunchKernel)((const void *)antiphon_next, dim3(1), dim3(1), next, 0, stream));
 }
@@ -109,13 +108,14 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         for (u32 i : group.second) {
             Rank &rank = *(Rank *)ranks[i];
             Plan &plan = *(Plan *)plans[i];
+            if ((failure = unreached(plan))) return nullptr;
             if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
             captured.ranks.push_back(&rank), runs.push_back(rank.run), first.push_back(captured.blocks);
             if (!keep_run(captured, plan, &runs.back())) return nullptr;
             captured.blocks += (u32)plan.table.head.blocks * lanes, captured.threads = rank.threads;
         }
-        captured.launch = {(const Run *)captured.like(runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice)),
-                    (const u32 *)captured.like(first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice)),
+        captured.launch = {(const Run *)captured.like(runs.data(), runs.size() * sizeof(Run)),
+                    (const u32 *)captured.like(first.data(), first.size() * sizeof(u32)),
                     (u32)runs.size()};
         if (!captured.launch.runs || !captured.launch.first || capture(captured)) return nullptr;
     }
@@ -140,14 +140,11 @@ int ad_graph_begin(void *graph, u64 call) {
 }
 
 int ad_graph_count(void *graph, u64 call) {
-    cuda(Error_t) code;
     ((Graph *)graph)->stopped = false;
     for (auto &captured : ((Graph *)graph)->all) {
         *captured->device->stop_here = 0;
         for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
-        if (FAILS(cuda(SetDevice)(captured->device->number)) ||
-            FAILS(cuda(Memcpy)(captured->counter, &call, sizeof call, cuda(MemcpyHostToDevice))))
-            return 1;
+        if (copy_now(*captured->device, captured->counter, &call, sizeof call)) return 1;
         captured->next = ~(u64)0;
     }
     return 0;
@@ -165,13 +162,10 @@ int ad_graph_ask(void *graph, void *const *streams) {
 }
 
 int ad_graph_counted(void *graph, u64 *call) {
-    cuda(Error_t) code;
     bool first = true, alike = true;
     for (auto &captured : ((Graph *)graph)->all) {
         u64 next_call = 0;
-        if (FAILS(cuda(SetDevice)(captured->device->number)) ||
-            FAILS(cuda(Memcpy)(&next_call, captured->counter, sizeof next_call, cuda(MemcpyDeviceToHost))))
-            return 1;
+        if (copy_now(*captured->device, &next_call, captured->counter, sizeof next_call)) return 1;
         alike &= first || next_call == *call;
         for (Rank *rank : captured->ranks) rank->boxes.stopped();
         *call = first ? next_call : latest_call(*call, next_call), first = false;

@@ -27,6 +27,8 @@ void ad_joint_dropped() {}
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace {
 
 template <typename Function> bool driver(const char *name, Function *function) {
@@ -42,6 +44,7 @@ struct Multicast {
     decltype(&cuMulticastAddDevice) add;
     decltype(&cuMulticastBindMem) bind;
     decltype(&cuMulticastGetGranularity) granularity;
+    decltype(&cuMemGetAllocationGranularity) memory_granularity;
     decltype(&cuMemCreate) memory;
     decltype(&cuMemRelease) release;
     decltype(&cuMemAddressReserve) reserve;
@@ -56,6 +59,7 @@ struct Multicast {
     bool load() {
         return driver("cuMulticastCreate", &create) && driver("cuMulticastAddDevice", &add) &&
                driver("cuMulticastBindMem", &bind) && driver("cuMulticastGetGranularity", &granularity) &&
+               driver("cuMemGetAllocationGranularity", &memory_granularity) &&
                driver("cuMemCreate", &memory) && driver("cuMemRelease", &release) && driver("cuMemAddressReserve", &reserve) &&
                driver("cuMemAddressFree", &leave) && driver("cuMemMap", &map) && driver("cuMemUnmap", &unmap) &&
                driver("cuMemSetAccess", &access) && driver("cuDeviceGetAttribute", &attribute) &&
@@ -65,6 +69,27 @@ struct Multicast {
 };
 
 Multicast multicast;
+
+/* Memory of a device, with handles for other processes or without. */
+CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType handles) {
+    CUmemAllocationProp memory = {};
+    memory.type = CU_MEM_ALLOCATION_TYPE_PINNED, memory.requestedHandleTypes = handles;
+    memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE, memory.location.id = device;
+    return memory;
+}
+
+/* The step in which memory of a device and its multicast address are sized, both powers of 2, 0: there is none. What is
+ * recommended may be hundreds of MB: it is taken where it wastes at most an eighth, else the least. */
+size_t step_of(CUmulticastObjectProp about, const CUmemAllocationProp &memory) {
+    size_t least = 0, recommended = 0, of_memory = 0;
+    if (multicast.granularity(&least, &about, CU_MULTICAST_GRANULARITY_MINIMUM) != CUDA_SUCCESS || !least) return 0;
+    about.size = whole_steps(about.size, least);
+    if (multicast.memory_granularity(&of_memory, &memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS) return 0;
+    least = std::max(least, of_memory);
+    if (multicast.granularity(&recommended, &about, CU_MULTICAST_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) return least;
+    const size_t padding = recommended ? whole_steps(about.size, recommended) - about.size : about.size;
+    return recommended > least && padding <= about.size / 8 ? recommended : least;
+}
 
 /* Maps a handle where all these devices may touch it. */
 char *mapped_for(CUmemGenericAllocationHandle handle, size_t bytes, size_t step, const std::vector<int> &devices) {
@@ -152,9 +177,9 @@ int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token) {
     if (!has_switches(((Rank *)rank)->device->number)) return failure = "these devices have no switches that combine", 1;
     CUmulticastObjectProp about = {};
     about.numDevices = ranks, about.size = bytes, about.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (multicast.granularity(&entered.step, &about, CU_MULTICAST_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS || !entered.step)
-        return failure = "memory with a multicast address cannot be had", 1;
-    about.size = entered.bytes = (bytes + entered.step) / entered.step * entered.step;
+    entered.step = step_of(about, memory_of(((Rank *)rank)->device->number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    if (!entered.step) return failure = "memory with a multicast address cannot be had", 1;
+    about.size = entered.bytes = whole_steps(bytes, entered.step);
     if (multicast.create(&entered.all, &about) != CUDA_SUCCESS)
         return failure = "memory with a multicast address cannot be had", 1;
     return !tell(entered.all, token);
@@ -174,9 +199,7 @@ int ad_joint_enter(void *rank, const void *token) {
 }
 
 void *ad_joint_own(void *rank, void *token) {
-    CUmemAllocationProp of = {};
-    of.type = CU_MEM_ALLOCATION_TYPE_PINNED, of.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    of.location.type = CU_MEM_LOCATION_TYPE_DEVICE, of.location.id = ((Rank *)rank)->device->number;
+    const CUmemAllocationProp of = memory_of(((Rank *)rank)->device->number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle own = 0;
     const bool good = multicast.memory(&own, entered.bytes, &of, 0) == CUDA_SUCCESS &&
                       multicast.bind(entered.all, 0, own, 0, entered.bytes, 0) == CUDA_SUCCESS && tell(own, token);
@@ -219,19 +242,16 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
         devices.push_back(device);
     }
     CUmulticastObjectProp about = {};
-    size_t step = 0;
     about.numDevices = count, about.size = bytes;
-    if (multicast.granularity(&step, &about, CU_MULTICAST_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS || !step)
-        return failure = "memory with a multicast address cannot be had", 1;
-    about.size = (bytes + step) / step * step;
+    const size_t step = step_of(about, memory_of(devices[0], CU_MEM_HANDLE_TYPE_NONE));
+    if (!step) return failure = "memory with a multicast address cannot be had", 1;
+    about.size = whole_steps(bytes, step);
     Joint joint = {{}, about.size, nullptr};
     CUmemGenericAllocationHandle all = 0;
     bool good = multicast.create(&all, &about) == CUDA_SUCCESS;
     for (u32 i = 0; i < count && good; ++i) good = multicast.add(all, devices[i]) == CUDA_SUCCESS;
     for (u32 i = 0; i < count && good; ++i) {
-        CUmemAllocationProp of = {};
-        of.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        of.location.type = CU_MEM_LOCATION_TYPE_DEVICE, of.location.id = devices[i];
+        const CUmemAllocationProp of = memory_of(devices[i], CU_MEM_HANDLE_TYPE_NONE);
         CUmemGenericAllocationHandle own = 0;
         good = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
                multicast.bind(all, 0, own, 0, about.size, 0) == CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-/* The kernel entry points for CUDA and HIP, one instance per data type: a whole call (antiphon_*), one step of a call
- * (antiphon_step_*), and the small kernels before and after them. Part of cuda.cu; the algorithm is in kernel.h.
+/* The kernel entry points for CUDA and HIP, one instance per data type: a whole call (antiphon_call), one step of a call
+ * (antiphon_step), and the small kernels before and after them. Part of cuda.cu; the algorithm is in kernel.h.
  *
  * Threading: a grid holds the blocks of all ranks of one device; a block finds its rank by `Launch::first`.
  * Ownership: arguments are the host's and outlive the launch.
@@ -16,15 +16,26 @@ struct Launch {
     u32 ranks;
 };
 
-#define KERNEL(NAME, T)                                                              \
-    AS_KERNEL void __launch_bounds__(512) antiphon_##NAME(const Launch launch) {     \
-        u32 rank = 0;                                                                \
-        while (rank + 1 < launch.ranks && blockIdx.x >= launch.first[rank + 1]) ++rank; \
-        run_block<T>(launch.runs[rank], blockIdx.x - launch.first[rank]);            \
-    }                                                                                \
-    AS_KERNEL void __launch_bounds__(512) antiphon_step_##NAME(const Run run, const Step *step) { \
-        if (!glance(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x}); \
-    }
+/* A block copies its call and the places of all ranks to shared memory first: every thread reads them over and over. */
+template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const Launch launch) {
+    enum { MOST_SHARED = 64 };
+    __shared__ Run run;
+    __shared__ Peer peers[MOST_SHARED];
+    u32 rank = 0;
+    while (rank + 1 < launch.ranks && blockIdx.x >= launch.first[rank + 1]) ++rank;
+    const Run &own_run = launch.runs[rank];
+    const bool few = own_run.ranks <= MOST_SHARED;
+    if (!threadIdx.x) run = own_run;
+    for (u32 i = threadIdx.x; few && i < own_run.ranks; i += blockDim.x) peers[i] = own_run.peers[i];
+    (void)meet(0);
+    if (!threadIdx.x && few) run.peers = peers;
+    (void)meet(0);
+    run_block<T>(run, blockIdx.x - launch.first[rank]);
+}
+
+template <typename T> __global__ void __launch_bounds__(512) antiphon_step(const Run run, const Step *step) {
+    if (!glance(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});
+}
 
 /* Of calls by steps: signals to and from ranks of other processes. */
 AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
@@ -37,43 +48,24 @@ AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
 }
 AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1 << (64 - CALL_BITS)); }
 
-#ifdef SAMPLE /* of what it compiles: one type for all */
-KERNEL(float16, half16)
-#define antiphon_int8 antiphon_float16
-#define antiphon_uint8 antiphon_float16
-#define antiphon_int16 antiphon_float16
-#define antiphon_uint16 antiphon_float16
-#define antiphon_int32 antiphon_float16
-#define antiphon_uint32 antiphon_float16
-#define antiphon_int64 antiphon_float16
-#define antiphon_uint64 antiphon_float16
-#define antiphon_bfloat16 antiphon_float16
-#define antiphon_float32 antiphon_float16
-#define antiphon_float64 antiphon_float16
-#define antiphon_step_int8 antiphon_step_float16
-#define antiphon_step_uint8 antiphon_step_float16
-#define antiphon_step_int16 antiphon_step_float16
-#define antiphon_step_uint16 antiphon_step_float16
-#define antiphon_step_int32 antiphon_step_float16
-#define antiphon_step_uint32 antiphon_step_float16
-#define antiphon_step_int64 antiphon_step_float16
-#define antiphon_step_uint64 antiphon_step_float16
-#define antiphon_step_bfloat16 antiphon_step_float16
-#define antiphon_step_float32 antiphon_step_float16
-#define antiphon_step_float64 antiphon_step_float16
-#else
-KERNEL(int8, int8_t)
-KERNEL(uint8, uint8_t)
-KERNEL(int16, int16_t)
-KERNEL(uint16, uint16_t)
-KERNEL(int32, int32_t)
-KERNEL(uint32, u32)
-KERNEL(int64, i64)
-KERNEL(uint64, u64)
-KERNEL(float16, half16)
-KERNEL(bfloat16, brain16)
-KERNEL(float32, float)
-KERNEL(float64, double)
+/* By their numbers, the types that this library has kernels for: to compile fewer of them takes less time. */
+#ifndef TYPES_COMPILED
+#define TYPES_COMPILED ~0u
 #endif
+
+struct Kernels {
+    const void *call, *step;
+};
+template <typename T, int NUMBER> Kernels kernels_of() {
+    if constexpr (TYPES_COMPILED >> NUMBER & 1)
+        return {(const void *)antiphon_call<T>, (const void *)antiphon_step<T>};
+    else
+        return {nullptr, nullptr};
+}
+const Kernels KERNELS[TYPES] = {
+    kernels_of<int8_t, INT8>(), kernels_of<uint8_t, UINT8>(), kernels_of<int32_t, INT32>(), kernels_of<u32, UINT32>(),
+    kernels_of<i64, INT64>(), kernels_of<u64, UINT64>(), kernels_of<half16, FLOAT16>(), kernels_of<float, FLOAT32>(),
+    kernels_of<double, FLOAT64>(), kernels_of<brain16, BFLOAT16>(), {nullptr, nullptr}, {nullptr, nullptr},
+    kernels_of<int16_t, INT16>(), kernels_of<uint16_t, UINT16>()};
 
 #endif

@@ -46,7 +46,7 @@ char *stage_of(Queue &queue) {
 void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     void *arguments[] = {const_cast<Run *>(&run), &step};
     note_error(cuda(SetDevice)(queue.device->number));
-    note_error(cuda(LaunchKernel)(STEPS[run.type], dim3(lanes), dim3(queue.threads), arguments, 0, queue.stream));
+    note_error(cuda(LaunchKernel)(KERNELS[run.type].step, dim3(lanes), dim3(queue.threads), arguments, 0, queue.stream));
 }
 
 void ask_record(Queue &queue, Event &event) {

@@ -41,13 +41,23 @@ AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64
 
 static int device_count = 0;
 
+static void reach(int device, int other) {
+    int reaches = 0;
+    DO(DeviceCanAccessPeer, &reaches, device, other);
+    if (!reaches) {
+        fprintf(stderr, "GPU %d cannot access the memory of GPU %d: choose others (CUDA_VISIBLE_DEVICES)\n", device, other);
+        exit(3);
+    }
+    DO(DeviceEnablePeerAccess, other, 0);
+}
+
 static void begin_devices() {
     DO(GetDeviceCount, &device_count);
     if (device_count > RANKS) device_count = (int)RANKS;
     for (int device = 0; device < device_count; ++device) {
         DO(SetDevice, device);
         for (int other = 0; other < device_count; ++other)
-            if (other != device) DO(DeviceEnablePeerAccess, other, 0);
+            if (other != device) reach(device, other);
     }
 }
 

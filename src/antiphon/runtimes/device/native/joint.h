@@ -179,7 +179,7 @@ ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, 
             const i64 at = low + head + i * Wide<T>::EACH;
             Sixteen value;
             if (own)
-                value = *(const Sixteen *)(from + at);
+                value = load_sixteen(from + at);
             else
                 Switches<T, Rule>::load(from + at, &value);
             switch_store(to + at, value);

@@ -10,6 +10,9 @@
 
 #include "world.h"
 
+/* The least multiple of `step` that holds so many bytes, and at least one step. */
+inline size_t whole_steps(size_t bytes, size_t step) { return (bytes ? (bytes + step - 1) / step : 1) * step; }
+
 struct Joint {
     std::vector<char *> of; /* where each rank has it */
     size_t bytes;

@@ -62,18 +62,27 @@ template <typename T> ON_DEVICE T *address(const Run &run, const Argument &a) {
     return buffer + run.shift[a.region] + run.line.at(a.whole, a.part);
 }
 
-/* What is combined, by arguments of a table. */
-template <typename T> struct InTable {
-    const Run &run;
-    const Argument *to;
-    i64 count;
-    const Argument *from;
-    i64 operand_count;
+/* The same out of line, where it is rare. */
+template <typename T> ON_ITS_OWN T *distant_address(const Run &run, const Argument &a) { return address<T>(run, a); }
 
+/* What is combined: the places of consecutive arguments, `count` results before the operands. A thread caches the addresses of
+ * the first ones (seldom are there more), so that the table is read once for a step and not for each tile. */
+template <typename T> struct InTable {
+    enum { CACHED = 16 };
+    const Run &run;
+    const Argument *arguments;
+    i64 count, all;
+    T *cached[CACHED];
+
+    ON_MEMBER InTable(const Run &run, const Argument *arguments, i64 count, i64 all)
+        : run(run), arguments(arguments), count(count), all(all) {
+        for (i64 k = 0; k < all && k < CACHED; ++k) cached[k] = address<T>(run, arguments[k]);
+    }
+    ON_MEMBER T *place(i64 k) const { return k < CACHED ? cached[k] : distant_address<T>(run, arguments[k]); }
     ON_MEMBER i64 results() const { return count; }
-    ON_MEMBER i64 operands() const { return operand_count; }
-    ON_MEMBER T *result(i64 k) const { return address<T>(run, to[k]); }
-    ON_MEMBER const T *operand(i64 k) const { return address<T>(run, from[k]); }
+    ON_MEMBER i64 operands() const { return all - count; }
+    ON_MEMBER T *result(i64 k) const { return place(k); }
+    ON_MEMBER const T *operand(i64 k) const { return place(count + k); }
 };
 
 /* The same where any of them may be packets: results first. */
@@ -113,7 +122,8 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
 
 #ifdef BY_SWITCHES
 /* A step by switches; false: they cannot do it. */
-template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+template <typename T, typename Rule>
+ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const InTable<T> &places) {
     const Argument *a = run.arguments + step.first, &from = a[step.more];
     const i64 to_buffer = region_buffer(run, a->region), from_buffer = region_buffer(run, from.region);
     const bool own = step.kind == SPREAD;
@@ -123,7 +133,6 @@ template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, 
     T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
     const T *const source = address<T>(run, from);
     const T *const read = own ? source : (const T *)(all + ((const char *)source - run.peers[from.rank].buffer[from_buffer]));
-    const InTable<T> places = {run, a, step.more, a + step.more, step.count - step.more};
     jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
         typename Of<T>::wide sum = widened(places.operand(0)[at]);
         for (i64 k = 1; k < places.operands(); ++k)
@@ -135,17 +144,17 @@ template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, 
     return true;
 }
 
-template <typename T> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
+template <typename T> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const InTable<T> &places) {
     if (step.kind != SWITCH && step.kind != SPREAD) return false;
     switch (step.kind == SPREAD ? (int)SUM : run.op) {
     case PROD: return false;
-    case MAX: return by_switches<T, Max>(run, step, share);
-    case MIN: return by_switches<T, Min>(run, step, share);
-    default: return by_switches<T, Sum>(run, step, share);
+    case MAX: return by_switches<T, Max>(run, step, share, places);
+    case MIN: return by_switches<T, Min>(run, step, share, places);
+    default: return by_switches<T, Sum>(run, step, share, places);
     }
 }
 #else
-template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Share) { return false; }
+template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Share, const InTable<T> &) { return false; }
 #endif
 
 /* A step that touches data. */
@@ -154,15 +163,16 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
     const auto span = [](const Argument &argument) { return Span{argument.part, argument.number}; };
     if (step.kind == PUT)
         for (i64 k = 0; k < step.count; k += 2)
-            combine<T, Sum>(run.line, span(a[k + 1]), share, InTable<T>{run, a + k + 1, 1, a + k, 1});
+            copy_span<T>(run.line, span(a[k + 1]), share, address<T>(run, a[k + 1]), address<T>(run, a[k]));
     else if (step.kind == DIVIDE) {
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
-    } else if (step.kind == PERMUTE)
-        permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16),
-                   [&](i64 k) { return address<T>(run, a[k]); });
-    else if (!by_switches<T>(run, step, share))
-        combine_by<T>(run.op, run.line, span(a[0]), share,
-                      InTable<T>{run, a, step.more, a + step.more, step.count - step.more});
+    } else if (step.kind == PERMUTE) {
+        const InTable<T> places(run, a, 0, step.count);
+        permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return places.place(k); });
+    } else {
+        const InTable<T> places(run, a, step.more, step.count);
+        if (!by_switches<T>(run, step, share, places)) combine_by<T>(run.op, run.line, span(a[0]), share, places);
+    }
 }
 
 /* One thread for each signal: whether all have come, or the call was stopped. */

@@ -32,14 +32,12 @@ ON_DEVICE i64 sliced(i64 length, u32 slice, u32 slices, i64 step) {
 /* Calls `work(from, to)` for this share of the atoms of a span, counted from its beginning. */
 template <typename Work> ON_DEVICE void each_slice(const Line &line, Span span, Share share, i64 step, Work work) {
     if (!line.unit) return; /* however many atoms there are */
-    if (share.slices == 1) {
-        const i64 end = span.part + span.number;
-        work((i64)0, line.at(end / line.parts, end % line.parts) - line.cuts[span.part]);
-        return;
-    }
+    const bool undivided = share.slices == 1; /* then all atoms are one run of memory */
     i64 at = 0, part = span.part;
-    for (i64 atom = 0; atom < span.number; ++atom) {
-        const i64 length = line.cuts[part + 1] - line.cuts[part];
+    for (i64 atom = 0; atom < (undivided ? 1 : span.number); ++atom) {
+        const i64 end = span.part + span.number;
+        const i64 length = undivided ? line.at(end / line.parts, end % line.parts) - line.cuts[part]
+                                     : line.cuts[part + 1] - line.cuts[part];
         const i64 from = sliced(length, share.slice, share.slices, step);
         const i64 to = sliced(length, share.slice + 1, share.slices, step);
         if (to > from) work(at + from, at + to);
@@ -52,20 +50,79 @@ struct __attribute__((aligned(16), may_alias)) Sixteen {
     u64 half[2];
 };
 
-enum { AT_ONCE = 4 }; /* of 16 bytes, by one thread: that many loads are on their way together */
+/* 16 bytes of memory by one access each: left to itself, nvcc makes two of many a store. */
+ON_DEVICE Sixteen load_sixteen(const void *at) {
+#ifdef __CUDACC__
+    Sixteen value;
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];" : "=l"(value.half[0]), "=l"(value.half[1]) : "l"(at) : "memory");
+    return value;
+#else
+    return *(const Sixteen *)at;
+#endif
+}
+ON_DEVICE void store_sixteen(void *at, const Sixteen &value) {
+#ifdef __CUDACC__
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(value.half[0]), "l"(value.half[1]) : "memory");
+#else
+    *(Sixteen *)at = value;
+#endif
+}
 
-/* What a thread has in its hands. */
+/* What a thread has in its hands: WORDS words of 16 bytes, whose loads are on their way together. They lie `stride` elements
+ * apart, with the words of the other threads between them, so that the threads of a warp access one run of memory at a
+ * time. Of the elements from the first word on, `remaining` may be touched. Small types have fewer words: combined, each
+ * element takes a register. */
 template <typename T> struct alignas(16) Wide {
-    enum { EACH = 16 / sizeof(T), TILE = AT_ONCE * 16 / sizeof(T) };
+    enum { EACH = 16 / sizeof(T), WORDS = sizeof(T) == 1 ? 2 : 4, TILE = WORDS * EACH };
     T value[TILE];
 
-    ON_MEMBER void read(const T *from) {
-        for (int i = 0; i < AT_ONCE; ++i) ((Sixteen *)value)[i] = ((const Sixteen *)from)[i];
+    ON_MEMBER void read(const T *from, i64 stride, i64 remaining) {
+        for (int i = 0; i < WORDS; ++i)
+            ((Sixteen *)value)[i] = i * stride < remaining ? load_sixteen(from + i * stride) : Sixteen{};
     }
-    ON_MEMBER void write(T *to) const {
-        for (int i = 0; i < AT_ONCE; ++i) ((Sixteen *)to)[i] = ((const Sixteen *)value)[i];
+    ON_MEMBER void write(T *to, i64 stride, i64 remaining) const {
+        for (int i = 0; i < WORDS; ++i)
+            if (i * stride < remaining) store_sixteen(to + i * stride, ((const Sixteen *)value)[i]);
     }
 };
+
+/* Elements of a slice that go one by one before and after the words of 16 bytes. */
+struct Ends {
+    i64 head, tail;
+};
+
+/* All but the ends go by words, if all addresses are equally far (`alike`) from a multiple of 16 bytes. */
+template <typename T> ON_DEVICE Ends ends_of(uintptr_t first, bool alike, i64 length) {
+    const i64 head = (i64)((16 - (first & 15)) & 15) / (i64)sizeof(T);
+    if (!alike || first % sizeof(T) || length < head + Wide<T>::EACH) return {length, 0};
+    return {head, (length - head) % Wide<T>::EACH};
+}
+
+/* Calls `words(at, remaining)` for what this thread has of the words of a slice, then `element(at)` for its part of the ends. */
+template <typename T, typename Words, typename Element>
+ON_DEVICE void each_word(i64 from, i64 to, Ends ends, Words words, Element element) {
+    const u32 me = my_thread(), threads = my_threads();
+    const i64 tail = to - ends.tail;
+    for (i64 at = from + ends.head + (i64)me * Wide<T>::EACH; at < tail; at += (i64)threads * Wide<T>::TILE) words(at, tail - at);
+    for (i64 i = me; i < ends.head + ends.tail; i += threads) element(i < ends.head ? from + i : tail + i - ends.head);
+}
+
+/* A span as it stands, bit by bit. */
+template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Share share, T *to, const T *from) {
+    const i64 stride = (i64)my_threads() * Wide<T>::EACH;
+    each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
+        const uintptr_t first = (uintptr_t)(to + low);
+        const Ends ends = ends_of<T>(first, ((first ^ (uintptr_t)(from + low)) & 15) == 0, high - low);
+        each_word<T>(
+            low, high, ends,
+            [&](i64 at, i64 remaining) {
+                Wide<T> words;
+                words.read(from + at, stride, remaining);
+                words.write(to + at, stride, remaining);
+            },
+            [&](i64 at) { to[at] = from[at]; });
+    });
+}
 
 /* Operands combined from the left; each result gets it. Nothing is reordered. `places`: how many there are of both, and
  * where each begins. */
@@ -74,41 +131,33 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
     typedef Wide<T> Tile;
-    const u32 me = my_thread(), threads = my_threads();
-    const i64 count = places.results(), operands = places.operands();
+    const i64 count = places.results(), operands = places.operands(), stride = (i64)my_threads() * Tile::EACH;
     each_slice(line, span, share, Tile::EACH, [&](i64 from, i64 to) {
-        /* All addresses equally far from a multiple of 16 bytes: then all but the ends goes so. */
-        const uintptr_t odd = (uintptr_t)(places.result(0) + from) & 15;
-        bool alike = odd % sizeof(T) == 0;
-        for (i64 k = 1; k < count; ++k) alike &= ((uintptr_t)(places.result(k) + from) & 15) == odd;
-        for (i64 k = 0; k < operands; ++k) alike &= ((uintptr_t)(places.operand(k) + from) & 15) == odd;
-        i64 head = to - from, tiles = 0;
-        if (alike && to - from >= 2 * (i64)Tile::TILE) {
-            head = (i64)((16 - odd) & 15) / (i64)sizeof(T);
-            tiles = (to - from - head) / Tile::TILE;
-        }
-        const i64 tail = from + head + tiles * Tile::TILE;
-        for (i64 tile = me; tile < tiles; tile += threads) {
-            const i64 at = from + head + tile * Tile::TILE;
-            Tile next;
-            W sum[Tile::TILE];
-            next.read(places.operand(0) + at);
-            for (int i = 0; i < Tile::TILE; ++i) sum[i] = widened(next.value[i]);
-            for (i64 k = 1; k < operands; ++k) {
-                next.read(places.operand(k) + at);
-                for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template combine_pair<W, U>(sum[i], widened(next.value[i]));
-            }
-            for (int i = 0; i < Tile::TILE; ++i) narrowed(sum[i], &next.value[i]);
-            for (i64 k = 0; k < count; ++k) next.write(places.result(k) + at);
-        }
-        for (i64 i = me; i < head + (to - tail); i += threads) {
-            const i64 at = i < head ? from + i : tail + i - head;
-            W sum = widened(places.operand(0)[at]);
-            for (i64 k = 1; k < operands; ++k) sum = Rule::template combine_pair<W, U>(sum, widened(places.operand(k)[at]));
-            T result;
-            narrowed(sum, &result);
-            for (i64 k = 0; k < count; ++k) places.result(k)[at] = result;
-        }
+        const uintptr_t first = (uintptr_t)(places.result(0) + from);
+        uintptr_t differing = 0;
+        for (i64 k = 1; k < count; ++k) differing |= (uintptr_t)(places.result(k) + from) ^ first;
+        for (i64 k = 0; k < operands; ++k) differing |= (uintptr_t)(places.operand(k) + from) ^ first;
+        each_word<T>(
+            from, to, ends_of<T>(first, (differing & 15) == 0, to - from),
+            [&](i64 at, i64 remaining) {
+                Tile next;
+                W sum[Tile::TILE];
+                next.read(places.operand(0) + at, stride, remaining);
+                for (int i = 0; i < Tile::TILE; ++i) sum[i] = widened(next.value[i]);
+                for (i64 k = 1; k < operands; ++k) {
+                    next.read(places.operand(k) + at, stride, remaining);
+                    for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template combine_pair<W, U>(sum[i], widened(next.value[i]));
+                }
+                for (int i = 0; i < Tile::TILE; ++i) narrowed(sum[i], &next.value[i]);
+                for (i64 k = 0; k < count; ++k) next.write(places.result(k) + at, stride, remaining);
+            },
+            [&](i64 at) {
+                W sum = widened(places.operand(0)[at]);
+                for (i64 k = 1; k < operands; ++k) sum = Rule::template combine_pair<W, U>(sum, widened(places.operand(k)[at]));
+                T result;
+                narrowed(sum, &result);
+                for (i64 k = 0; k < count; ++k) places.result(k)[at] = result;
+            });
     });
 }
 

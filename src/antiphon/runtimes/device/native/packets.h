@@ -9,6 +9,7 @@
  */
 #pragma once
 #include "move.h"
+#include "signals.h"
 
 enum { BOX = 1 << 15 }; /* packets of half a box */
 
@@ -29,12 +30,11 @@ template <typename T> struct Handful {
 
     /* Whether it has come, or the call was stopped. */
     ON_MEMBER bool take(const u64 *box, u32 flag, const u32 *stop) {
+        u32 spins = 0;
         for (int i = 0; i < PACKED; ++i) {
             u64 packet;
-            while ((u32)((packet = peek(box + i)) >> 32) != flag) {
-                if (glance(stop)) return false;
-                rest();
-            }
+            while ((u32)((packet = peek(box + i)) >> 32) != flag)
+                if (!waits_on(&spins, stop)) return false;
             word[i] = (u32)packet;
         }
         return true;

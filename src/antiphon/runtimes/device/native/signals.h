@@ -14,11 +14,17 @@ ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
     return (call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
 
+/* After a look in vain: whether to look again. `spins`: how often this wait has done so. */
+ON_DEVICE bool waits_on(u32 *spins, const u32 *stop) {
+    if (++*spins % STOP_INTERVAL == 0 && glance(stop)) return false;
+    rest();
+    return true;
+}
+
 /* By one thread: whether a signal has come, or the call was stopped. */
 ON_DEVICE bool has_come(const u64 *at, u64 awaited, const u32 *stop) {
-    while ((i64)(load(at) - awaited) < 0) {
-        if (glance(stop)) return false;
-        rest();
-    }
+    u32 spins = 0;
+    while ((i64)(load(at) - awaited) < 0)
+        if (!waits_on(&spins, stop)) return false;
     return true;
 }

@@ -291,6 +291,8 @@ namespace {
 
 const Size &size_at(const Plan &plan) { return *plan.size; }
 
+const char *unreached(const Plan &) { return nullptr; } /* threads reach all memory */
+
 /* What a rank runs with from now on; 0: it can. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {

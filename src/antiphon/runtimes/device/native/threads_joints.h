@@ -29,7 +29,7 @@ char *joined_at(const void *at, i64 rank) {
 }
 
 int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
-    Joint joint = {{}, (bytes + 64) / 64 * 64, nullptr};
+    Joint joint = {{}, whole_steps(bytes, 64), nullptr};
     joint.all = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (joint.all == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
     for (u32 i = 0; i < count; ++i) joint.of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
@@ -50,7 +50,7 @@ size_t entered = 0; /* bytes of what ranks of this process have entered */
 }
 
 int ad_joint_make(void *, u32, size_t bytes, void *token) {
-    const Token joint = {getpid(), -1, (bytes + 64) / 64 * 64};
+    const Token joint = {getpid(), -1, whole_steps(bytes, 64)};
     memset(token, 0, TOKEN), memcpy(token, &joint, sizeof joint);
     return 0;
 }

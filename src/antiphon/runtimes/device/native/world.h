@@ -26,6 +26,9 @@ typedef uint32_t u32;
 #define AS_KERNEL extern "C" __global__
 #define ON_TABLE static __device__ const
 
+/* The stop flag lies in memory of the host: of so many looks at a signal or packet, one is followed by a look at the flag. */
+enum { STOP_INTERVAL = 10000 };
+
 ON_DEVICE u32 my_thread() { return threadIdx.x; }
 ON_DEVICE u32 my_threads() { return blockDim.x; }
 /* Whether any of the threads has failed. What each has written, all see behind it. */
@@ -81,6 +84,8 @@ ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 #define ON_ITS_OWN __attribute__((noinline))
 #define OUT_OF_LINE static __attribute__((noinline))
 #define ON_TABLE static const
+
+enum { STOP_INTERVAL = 1 }; /* the flag is as near as a signal */
 
 /* Which thread of which block this is: threads.cc. */
 u32 my_thread();

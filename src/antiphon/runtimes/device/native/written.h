@@ -116,7 +116,7 @@ struct Work {
     ON_MEMBER bool sync() { return meet(failed); }
 
     ON_ITS_OWN void copy(T *to, const T *from, Span span) const {
-        combine<T, Sum>(call.line, span, share, Fixed<1, 1>{{to}, {from}});
+        copy_span<T>(call.line, span, share, to, from);
     }
     template <int RESULTS, int OPERANDS> ON_MEMBER void fold(const Fixed<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Rule>(call.line, span, share, places);
