@@ -73,7 +73,7 @@ def test_points_of_the_dgx1(capsys: Capture) -> None:
     ]
     assert all(p["proved"] and p["engine"] and not p["trusted"] for p in found["points"])
     told = answer(capsys, "verify", "plan.json", "--proof")
-    assert (told["ok"], len(told["proved"]), told["trusted"]) == (True, 3, [])
+    assert (told["ok"], len(told["proved"]), told["trusted"]) == (True, 4, [])
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ NOTE_CLAIMS = {
 }  # fmt: skip
 NOTE_PROVENANCE = {"planner", "options", "seed", "effort", "engine"}
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
-TREE_FIGURES = {"trees", "deepest"}  # of planners trees and flows
-NOTE_CERTIFICATE = {"k", "open"}  # k counts where the label depends on it
+TREE_FIGURES = {"trees", "deepest"}  # of planners trees, flows and blink
+NOTE_CERTIFICATE = {"k"}  # counts where the label depends on it
 EVIDENCE = {"witness", "least", "refuted"}  # may change as long as it proves the same
 LOWER_BOUND = re.compile(r"has R/C >= ([0-9/]+)")
 KINDS = [
@@ -58,6 +58,8 @@ def text_of(name: str) -> bytes:
         return dumps(antiphon.tune("allreduce", "full:ranks=4", nbytes="1KB:1MB", planners=["ring", "direct"]).plan)
     if name == "frontier":
         return dumps(antiphon.frontier.find("allgather", "ring:ranks=4").plan())
+    if name == "frontier of a DGX-1":
+        return dumps(antiphon.frontier.find("allgather", "dgx1v").plan())
     plans = {
         "sccl": lambda: planned("allgather", "ring:ranks=4", "sccl"),
         "sccl for k": lambda: planned("allgather", "ring:ranks=5", "sccl", chunks=1, steps=3, rounds=3),
@@ -125,7 +127,7 @@ def is_note(place: Place, plan: Plan) -> bool:
     where, field = (*place[4:], None)[:2]
     if where == "found":
         planner = plan.entries[int(place[1])].schedule.provenance.get("planner")
-        return field not in FOUND_FIGURES | (TREE_FIGURES if planner in ("trees", "flows") else set())
+        return field not in FOUND_FIGURES | (TREE_FIGURES if planner in ("trees", "flows", "blink") else set())
     if where == "certificate":
         return field in NOTE_CERTIFICATE
     return where in NOTE_PROVENANCE or (where, field) == ("bound", "note")
@@ -176,3 +178,32 @@ def test_every_leaf(name: str) -> None:
             if verdict.fault is None and not is_excused(place, plan, verdict.proved, before.proved):
                 accepted.append((".".join(map(str, place)), leaf(tree, place), value))
     assert not accepted
+
+
+# (plan, where in its first entry, a false value): fields that planners write, or might
+FALSE_FIELDS: list[tuple[str, str, Any]] = [
+    ("trees", "schedule.provenance.bound.inverse", "3/2"),
+    ("sccl", "schedule.provenance.bound", {"inverse": "3/2"}),
+    ("sccl", "schedule.provenance.found.meaning", "no algorithm is better"),
+    ("sccl", "schedule.provenance.found.trees", 17),
+    ("ring", "schedule.provenance.found", {"trees": 17}),
+    ("trees", "schedule.provenance.found.trees", 17),
+    ("blink", "schedule.provenance.found.trees", 17),
+    ("sccl", "schedule.provenance.certificate.format", 2),
+    ("sccl", "schedule.provenance.certificate.open", [[1, 1]]),
+    ("sccl", "schedule.provenance.certificate.k", -1),
+    ("sccl", "claims.model", "crystal ball"),
+    ("frontier of a DGX-1", "claims.model", "alpha-beta"),
+    ("frontier of a DGX-1", "to", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value"), FALSE_FIELDS)
+def test_a_false_field(name: str, place: str, value: Any) -> None:
+    tree = json.loads(text_of(name))
+    assert judged([loads(json.dumps(tree).encode())], proof=True).fault is None
+    path = ("entries", 0, *place.split("."))
+    if place == "to":
+        tree["entries"][1]["from"] = value
+    false_plan = loads(json.dumps(changed(tree, path, value)).encode())
+    assert judged([false_plan], proof=True).fault is not None

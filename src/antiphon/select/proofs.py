@@ -30,10 +30,12 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
+from antiphon.cost import model_of, prepare
 from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.select.figures import figures_verified
 from antiphon.select.provenance import (
+    SAME_PREDICTION,
     certificate_of,
     check_origin,
     check_prediction,
@@ -45,6 +47,7 @@ from antiphon.select.provenance import (
     rate_of,
     rate_text,
 )
+from antiphon.units import format_size
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,37 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
         proved.append(f"{point}: {_claims_text(checked.proved, point)}")
         if checked.trusted:
             trusted.append(f"{point}: {_claims_text(checked.trusted, point)}")
+    try:
+        proved += _check_ranges(plan, topology) if claims else []
+    except AntiphonError as error:
+        return Proofs(Fault("proof", str(error)))
     return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
+
+
+def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
+    """Predict anew that each entry which names a model but claims no seconds is the plan's fastest where it begins.
+
+    So the ranges of a frontier's plan were chosen. Returns in words what holds; raises Invalid for the first failure.
+    """
+    texts = []
+    by_model = [entry for entry in plan.entries if "model" in entry.claims and "seconds" not in entry.claims]
+    for entry in by_model:
+        model = entry.claims["model"]
+        if not isinstance(model, str) or model != by_model[0].claims["model"]:
+            raise Invalid(f"model: expected the name of one model for all ranges, got {quote(model)}; plan anew")
+        model_of(model)
+        if not entry.start:  # the size from which the first entry was compared is not in the file
+            continue
+        times = [float(prepare(model, other.schedule, topology)(entry.start).seconds) for other in plan.entries]
+        point = _schedule_point(entry.schedule, topology)
+        if times[plan.entries.index(entry)] > min(times) * (1 + SAME_PREDICTION):
+            faster = _schedule_point(plan.entries[times.index(min(times))].schedule, topology)
+            raise Invalid(
+                f"{point}: model: by {model}, {faster} is faster at {format_size(entry.start)}, where this schedule's "
+                "range begins; plan anew"
+            )
+        texts.append(f"{point}: fastest of the plan at {format_size(entry.start)} by model {model}, predicted again")
+    return texts
 
 
 def _unproved_texts(schedule: Schedule) -> list[str]:

@@ -47,7 +47,9 @@ CLAIMED_FIGURES = {
 # packing of trees is faster) must be true where the bound is met; elsewhere `proofs` lists it as not proved.
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
 TREE_FIGURES = {"trees", "deepest"}  # number of trees, and hops of the longest path in one
-TREE_PLANNERS = ("trees", "flows")  # their TREE_FIGURES can be recomputed; other planners count per box
+TREE_PLANNERS = ("trees", "flows", "blink")  # their TREE_FIGURES can be recomputed
+# Keys of "found" that state figures or proofs: a built-in planner whose figures they are not may not write them.
+RESERVED_FINDINGS = TREE_FIGURES | {"meaning"}
 NOT_NOTES = {"bound", "certificate", "found"}  # keys of a provenance that hold evidence or figures
 PREDICTED = {"seconds", "at", "bottleneck"}  # claims by the model that the plan names
 UNPREDICTED = {"profile", "measured"}  # with one of these claims the seconds are by a user's profile, or measured
@@ -127,6 +129,7 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
     """
     findings, stored_bound = found_or_invalid(schedule), schedule.provenance.get("bound")
     witness_rate = None if stored_bound is None else _check_bound(stored_bound, schedule, topology, machine_bound)
+    _check_reserved(findings, schedule)
     if "rate" not in findings:
         return []
     rate, recomputed_rate = throughput(schedule, topology), rate_text(schedule, topology)
@@ -138,8 +141,6 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
     if rate == max_rate_unaided:
         _require_same("best_of_its_kind", findings, True)
     _require_same("loss", findings, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
-    if _has_tree_figures(schedule):
-        _check_trees(findings, schedule)
     is_called_optimal = findings.get("optimal") or findings.get("optimal_without_switches")
     if rate is None or witness_rate is None or stored_bound is None:
         if witness_rate is None and rate is not None and is_called_optimal:
@@ -166,14 +167,20 @@ def _has_tree_figures(schedule: Schedule) -> bool:
     return are_all_members and schedule.provenance.get("planner") in TREE_PLANNERS
 
 
-def _check_trees(findings: Mapping[str, Any], schedule: Schedule) -> None:
-    """Raise Invalid if the stated number or depth of trees differs from that of the rows."""
-    if "trees" in findings:
+def _check_reserved(findings: Mapping[str, Any], schedule: Schedule) -> None:
+    """Raise Invalid for a stated number or depth of trees that is not that of the rows, or that no planner states."""
+    from antiphon.planners.table import TABLE
+
+    planner, has_trees = schedule.provenance.get("planner"), _has_tree_figures(schedule)
+    for key in sorted(RESERVED_FINDINGS & findings.keys()) if planner in TABLE else ():
+        if key not in TREE_FIGURES or (planner not in TREE_PLANNERS):
+            raise Invalid(f"found.{key}: planner {planner} states no such figure; plan anew, or leave it out")
+    if has_trees and "trees" in findings:
         counts = count_trees(schedule)
         if not any(is_same(findings["trees"], count) for count in counts):
             listed = " or ".join(map(str, sorted(counts)))
             raise Invalid(f"found.trees: the plan states {quote(findings['trees'])}, but it has {listed}; plan anew")
-    if "deepest" in findings:
+    if has_trees and "deepest" in findings:
         _require_same("deepest", findings, deepest_tree(schedule))
 
 
@@ -342,8 +349,8 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     if is_predicted and "gap_model" in entry.claims:  # older plans hold another gap, which nothing recomputes
         checked |= {"gap", "gap_model"}
     findings, recomputed = found_or_empty(entry.schedule), {"proof"}
-    if "rate" in findings:
-        recomputed |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
+    recomputed |= FOUND_FIGURES if "rate" in findings else set()
+    recomputed |= TREE_FIGURES if _has_tree_figures(entry.schedule) else set()
     groups = (
         ("claims", {k: v for k, v in entry.claims.items() if k not in checked and v != provenance.get(k)}),
         ("provenance", {k: v for k, v in provenance.items() if k not in NOT_NOTES}),

@@ -54,8 +54,8 @@ OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-fou
 # What it is about (`about`, see above): the collective itself, the reversed one, the allgather half of an allreduce
 AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
 FORMAT = 1
-# chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: the better
-# points that the search left undecided, [C', R'] each; for readers, not checked.
+# chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: [C', R'] of
+# better points that the search left undecided; neither stage 1 nor 3 may exclude them.
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
 MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated for one refutation
 
@@ -95,6 +95,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         k = certificate["k"]
         prices = StepDual.of_json(certificate["least"])
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
+        undecided = [(_parse_int(c), _parse_int(r)) for c, r in certificate.get("open", ())]
+        refuted_figures = [(_parse_int(entry["chunks"]), _parse_int(entry["rounds"])) for entry in refuted]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = certified_instance(topology, collective, about)
@@ -105,6 +107,11 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     # Stage 1: the point cannot have a ratio below what its own prices prove.
     _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = instance.collective.kind, instance.input_weight
+    _require(type(k) is int and k >= 0, f"its k is {quote(k)}, expected a whole number from 0")
+    for c, r in undecided:
+        is_better = c > 0 and bound / weight <= Fraction(r, c) < ratio / weight
+        is_refuted = any(c >= fewer and r <= most for fewer, most in refuted_figures)
+        _require(is_better and not is_refuted, f"({c}, {steps}, {r}) is no undecided better point, as `open` says")
     proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, by prices of links"]
     # The ratio equals the bound: no point with S steps can be better, so no refutations are needed.
     if proof == OPTIMAL:
@@ -116,7 +123,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         )
     if proof == BEST_FOUND:
         return Checked(tuple(proved))
-    _require(proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is not a known label")
+    _require(proof == FOR_K, f"it claims {proof!r}, which is not a known label")
     # Stages 2 and 3. A refutation that only a solver reported is accepted, but as trusted, not as proved.
     trusted = _check_refuted(instance, steps, ratio, bound, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
