@@ -39,8 +39,8 @@ SLOW = ("sccl",)  # a solver; its schedules come out of `tests` as well
 CUTS: tuple[tuple[tuple[Any, str, int], ...], ...] = (
     (),
     (),
-    ((layout, "CELLS", 16), (layout, "ROWS", 4), (sets, "STATE", 64)),
-    ((sets, "STATE", 1), (sets, "ROWS", 2)),
+    ((layout, "MAX_CELLS", 16), (layout, "MAX_ROWS", 4), (sets, "MAX_STATE_BYTES", 64)),
+    ((sets, "MAX_STATE_BYTES", 1), (sets, "ROWS_PER_GROUP", 2)),
 )
 SHAPES = ("full:ranks={}", "ring:ranks={}", "star:ranks={}", "line:ranks={}")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.messages import MessageGraph
 
 Key = tuple[int, str]  # rank and label
@@ -120,6 +120,6 @@ def read_goal(text: str) -> MessageGraph:
     pointer = np.cumsum([0, *(len(waits[first]) for first, _ in pairs)]).astype(np.int64)
     src, dst = (np.array([pair[side][0] for pair in pairs], np.int64) for side in (0, 1))
     return MessageGraph(
-        ranks, narrow(src), narrow(dst), np.where(inside, 0, size), pointer, narrow(items >> 1),
+        ranks, as_int32(src), as_int32(dst), np.where(inside, 0, size), pointer, as_int32(items >> 1),
         left=(items & 1).astype(np.bool_), seconds=seconds,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from antiphon.core.columns import narrow, pointers
+from antiphon.core.columns import as_int32, pointers
 from antiphon.core.messages import RECEIVED, MessageGraph, messages, sets, waits
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import expand
@@ -14,6 +14,6 @@ def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds", sent: 
     owner, item = sets(waits(table, order, sent)).listed()
     size, combined = table.nbytes(nbytes)
     return MessageGraph(
-        table.ranks, table.src, table.dst, size, pointers(owner, len(table)), narrow(item >> 1), combined,
+        table.ranks, table.src, table.dst, size, pointers(owner, len(table)), as_int32(item >> 1), combined,
         (item & 1).astype(np.bool_),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.symmetry import automorphisms, canonical, link_map
-from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology, both_ways, build
+from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, Topology, both_ways, build
 from antiphon.cost import Profile
 from antiphon.errors import Invalid
 from antiphon.show.pages.report import report_html
@@ -32,7 +32,7 @@ from antiphon.topologies.nvswitch import NVLS
 pytestmark = pytest.mark.usefixtures("own_folder")
 BOTH = Ability(multicast=True, reduce=True)
 ABILITIES = [
-    FORWARDS, BOTH, Ability(multicast=True), Ability(reduce=True), Ability(True, True, through=True, at_once=3),
+    FORWARD_ONLY, BOTH, Ability(multicast=True), Ability(reduce=True), Ability(True, True, through=True, at_once=3),
     Ability(True, True, own=True, operators=("sum", "max"), types=("float32",)), Ability(reduce=True, types=("int8",)),
 ]  # fmt: skip
 LINK = LinkType("nvlink", Fraction(10**9), 1e-6)
@@ -74,7 +74,7 @@ def abilities_by_place(machine: Topology) -> dict[str, Ability]:
 )  # fmt: skip
 def test_the_catalogue_says_what_switches_can_do(name: str, reduces: bool) -> None:
     machine = antiphon.topology(name)
-    assert machine.helpers == (BOTH if reduces else FORWARDS)
+    assert machine.joint_abilities == (BOTH if reduces else FORWARD_ONLY)
     assert bool(machine.abilities) == reduces
     assert ("abilities" in json.loads(dumps(machine))) == reduces
     if ":" in name:
@@ -84,7 +84,8 @@ def test_the_catalogue_says_what_switches_can_do(name: str, reduces: bool) -> No
 def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
     machine = antiphon.topology("cluster:box=hgx-h100,boxes=2,fabric=leaf-spine,boxes_per_leaf=1")
     assert abilities_by_place(machine) == {
-        "host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "leaf0": FORWARDS, "leaf1": FORWARDS, "spine0": FORWARDS,
+        "host0/nvswitch": NVLS, "host1/nvswitch": NVLS,
+        "leaf0": FORWARD_ONLY, "leaf1": FORWARD_ONLY, "spine0": FORWARD_ONLY,
     }  # fmt: skip
     machine = antiphon.topology("cluster:box=hgx-b200,boxes=2,sharp=true")
     assert abilities_by_place(machine) == {"host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "fabric": SHARP}
@@ -108,7 +109,7 @@ def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.
     assert abilities_by_place(only(machine, some)) == told
     assert abilities_by_place(degrade(machine, links=[0], slower=2)) == told
     turned = reverse(machine)
-    assert abilities_by_place(turned) == {place: ability.turned() for place, ability in told.items()}
+    assert abilities_by_place(turned) == {place: ability.with_links_reversed() for place, ability in told.items()}
     assert reverse(turned) == machine
     assert Profile(name="x").on(machine).abilities == machine.abilities
 
@@ -118,7 +119,7 @@ def test_a_switch_that_can_more_is_not_interchangeable() -> None:
     links = both_ways([(rank, 4 + switch) for rank in range(4) for switch in range(2)], LINK)
     plain, one, other, both = (
         build("two planes", 4, links, switches=2, abilities=abilities)
-        for abilities in ((), (BOTH, FORWARDS), (FORWARDS, BOTH), (BOTH, BOTH))
+        for abilities in ((), (BOTH, FORWARD_ONLY), (FORWARD_ONLY, BOTH), (BOTH, BOTH))
     )
     swap = [0, 1, 2, 3, 5, 4]
     assert any(g[4] == 5 for g in automorphisms(plain))
@@ -159,8 +160,10 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_a_switch_that_joins_nobody_helps_nobody() -> None:
     machine = antiphon.topology("cluster:box=hgx-h100,boxes=2")
-    assert only(machine, [0, 8]).helpers == FORWARDS  # one rank of each box is left: its NVSwitch has one neighbour
-    assert keep(machine, [0, 1]).topology.helpers == BOTH
+    assert (
+        only(machine, [0, 8]).joint_abilities == FORWARD_ONLY
+    )  # one rank of each box is left: its NVSwitch has one neighbour
+    assert keep(machine, [0, 1]).topology.joint_abilities == BOTH
 
 
 # ---- what bounds assume ----

@@ -128,7 +128,7 @@ def test_links_that_a_plan_leaves_idle_have_one_of_their_own() -> None:
     assert {left.types[number].kind for number in left.link_type.tolist()} == {"pcie", "socket"}
     assert slow.collective == made.collective
     over = resolve(left, slow.src, slow.dst, slow.route, slow.routes)
-    assert not len(over.bad)
+    assert not len(over.faulty_rows)
     assert not idle_links(slow, left).links
     for kind, where, planner, why in (
         ("broadcast", "dgx1v:pcie=true", "blink", "no kind of links of dgx1v.* idle"),

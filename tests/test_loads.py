@@ -97,7 +97,7 @@ def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces:
     compare(replace(made, pieces=1), machine)
     compare(replace(made, pieces=pieces), machine)
     late = replace(machine, types=tuple(replace(kind, latency=kind.latency + 10) for kind in machine.types))
-    far, near = loads(made, late).slowest, loads(made, machine).slowest
+    far, near = loads(made, late).window_latency, loads(made, machine).window_latency
     assert np.array_equal(far >= 10, far > near)
 
 
@@ -109,10 +109,10 @@ def test_a_long_schedule_is_timed_some_steps_at_a_time(random_case: Case, rng: r
     made, machine = replace(random_case.schedule, pieces=1).take(rows), random_case.topology
     made = replace(made, step=made.step * 3 + 2)
     lines = []
-    for longest, together in ((module.MOST_LAST, module.SLICE), (0, rng.randint(1, 9))):
+    for longest, together in ((module.MAX_LAST_ENTRIES, module.ROWS_PER_SLICE), (0, rng.randint(1, 9))):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "MOST_LAST", longest)
-            patch.setattr(module, "SLICE", together)
+            patch.setattr(module, "MAX_LAST_ENTRIES", longest)
+            patch.setattr(module, "ROWS_PER_SLICE", together)
             line, late = timeline(replace(made), machine), latencies_of(replace(made), machine)
             rate = throughput(replace(made), machine)
         columns = zip(line.begin.tolist(), line.length.tolist(), line.seconds, line.resource.tolist(), strict=True)
@@ -123,19 +123,19 @@ def test_a_long_schedule_is_timed_some_steps_at_a_time(random_case: Case, rng: r
 
 def test_threads_that_ask_at_once_keep_no_more_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made = broadcast([(0, 0, 0, 1), (1, 0, 1, 2)], 3, cut(Collective("broadcast", 3), 1))
-    many = [replace(made, pieces=pieces) for pieces in range(1, 2 * module.FEW_KEPT + 1)]
+    many = [replace(made, pieces=pieces) for pieces in range(1, 2 * module.MAX_CACHED + 1)]
     alone = [timeline(one, chain(3)).total for one in many]
-    machine, meet, real = chain(3), Barrier(len(many), timeout=60), module.tops_of
+    machine, meet, real = chain(3), Barrier(len(many), timeout=60), module.compute_envelopes
 
     def together(*asked: Any) -> Any:
         meet.wait()
         return real(*asked)
 
     traffic = module.traffic_of(made, machine)
-    monkeypatch.setattr(module, "tops_of", together)
+    monkeypatch.setattr(module, "compute_envelopes", together)
     with ThreadPoolExecutor(len(many)) as threads:
         assert list(threads.map(lambda one: timeline(one, machine).total, many)) == alone
-    assert len(traffic.cached_tops) == module.FEW_KEPT
+    assert len(traffic.cached_envelopes) == module.MAX_CACHED
 
 
 @given(cases(most_ranks=6))

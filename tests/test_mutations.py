@@ -38,9 +38,9 @@ MOST_RANKS = {"alltoall": 3, "scatter": 4, "gather": 4}  # the others: 5
 LIMITS: tuple[dict[str, tuple[Any, int]], ...] = (
     {},
     {},
-    {"CELLS": (layout, 64), "ROWS": (layout, 64)},
-    {"CELLS": (layout, 16), "ROWS": (layout, 4), "STATE": (sets, 64)},
-    {"STATE": (sets, 1), "ROWS": (sets, 2)},
+    {"MAX_CELLS": (layout, 64), "MAX_ROWS": (layout, 64)},
+    {"MAX_CELLS": (layout, 16), "MAX_ROWS": (layout, 4), "MAX_STATE_BYTES": (sets, 64)},
+    {"MAX_STATE_BYTES": (sets, 1), "ROWS_PER_GROUP": (sets, 2)},
 )
 
 
@@ -64,7 +64,7 @@ class Ways:
         ways = Ways(Counter())
         with pytest.MonkeyPatch.context() as patch:
             for module, name in (
-                (quick, "surely_right"),
+                (quick, "is_surely_right"),
                 (trees, "walk_steps"),
                 (sets, "track_sets"),
                 (sets, "track_counts"),
@@ -78,7 +78,7 @@ class Ways:
         def wrapped(*args: Any, **options: Any) -> Any:
             out = function(*args, **options)
             self.taken[name] += 1
-            if name == "surely_right":
+            if name == "is_surely_right":
                 self.taken[f"quick {'yes' if out else 'no'}"] += 1
             return out
 

@@ -324,7 +324,7 @@ def figures(tmp_path: Path) -> Path:
 
 def latency(machine: Topology, a: int, b: int) -> float:
     found = resolve(machine, np.array([a], np.int32), np.array([b], np.int32), None, NO_ROUTES)
-    assert not len(found.bad)
+    assert not len(found.faulty_rows)
     return sum(machine.types[machine.link_type[link]].latency for link in found.table[int(found.route[0])])
 
 

@@ -91,7 +91,7 @@ def test_blocks_of_any_length_make_the_same(kind: str, at_once: int, monkeypatch
     plain = ring(5, kind)
     sent = messages(plain)
     wait = waits(sent, "rounds")
-    monkeypatch.setattr(columns, "AT_ONCE", at_once)
+    monkeypatch.setattr(columns, "ROWS_PER_BATCH", at_once)
     again = ring(5, kind)
     assert all(np.array_equal(column, again.columns()[name]) for name, column in plain.columns().items())
     mixed = again.take(np.arange(again.transfers)[::-1])
@@ -99,7 +99,7 @@ def test_blocks_of_any_length_make_the_same(kind: str, at_once: int, monkeypatch
     then = waits(messages(again), "rounds")
     assert all(np.array_equal(getattr(wait, name), getattr(then, name)) for name in ("done", "need", "before"))
     assert np.array_equal(messages(again).combined, sent.combined)
-    assert columns.counts(plain.src, 5).tolist() == np.bincount(plain.src, minlength=5).tolist()
+    assert columns.count_values(plain.src, 5).tolist() == np.bincount(plain.src, minlength=5).tolist()
 
 
 def test_a_column_is_copied_unless_it_was_handed_over() -> None:
@@ -107,5 +107,5 @@ def test_a_column_is_copied_unless_it_was_handed_over() -> None:
     made = columns.column(mine, "mine", 0, 3)
     mine[0] = 2
     assert made.tolist() == [0, 1, 2]
-    handed = columns.own(np.arange(3, dtype=np.int32))
+    handed = columns.freeze(np.arange(3, dtype=np.int32))
     assert columns.column(handed, "handed", 0, 3) is handed

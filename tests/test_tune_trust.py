@@ -192,9 +192,9 @@ def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> N
         return real(machine, src, *rest)
 
     monkeypatch.setattr(loads, "resolve", noted)
-    for most in (loads.MOST_KEPT, 1):
+    for most in (loads.MAX_CACHED_ENTRIES, 1):
         asked.clear()
-        monkeypatch.setattr(loads, "MOST_KEPT", most)
+        monkeypatch.setattr(loads, "MAX_CACHED_ENTRIES", most)
         found = quick("allgather", planners=["ring"])
         assert 1 < len(asked) <= sum(c.status == "ok" for c in found.candidates)
         asked.clear()

@@ -104,7 +104,7 @@ def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) ->
     rows: list[tuple[int, ...]] = [(0, 0, r, 0, REDUCE) for r in range(1, P)]
     rows += [(1, 0, 0, 1, COPY, 0, 0), (1, 0, 0, 0, COPY, 0, 1), (2, 0, 0, 0, REDUCE, 1, 0)]
     good = of_rows(collective, rows)
-    monkeypatch.setattr(sets, "STATE", state)
+    monkeypatch.setattr(sets, "MAX_STATE_BYTES", state)
     assert verify(good, full(P)).ok
     fault = fault_of(of_rows(collective, [*rows, (3, 0, 150, 0, REDUCE)]), full(P))
     assert (fault.kind, fault.chunk, fault.dst) == ("post", 0, 0)
@@ -325,9 +325,9 @@ def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits:
     broken, _ = damaged(random.Random(seed), random_case.schedule, random_case.topology)
     whole = verify(broken, random_case.topology).fault
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "CELLS", limits[0])
-        patch.setattr(layout, "ROWS", limits[1])
-        patch.setattr(sets, "STATE", limits[2])
+        patch.setattr(layout, "MAX_CELLS", limits[0])
+        patch.setattr(layout, "MAX_ROWS", limits[1])
+        patch.setattr(sets, "MAX_STATE_BYTES", limits[2])
         pieces = verify(broken, random_case.topology).fault
     if whole is None or pieces is None:
         assert whole is pieces

@@ -1,11 +1,11 @@
-"""The folder in which results of long searches are kept for later processes of the same user."""
+"""The cache folder: results of long searches and compiled code, for later processes of the same user."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-OFF = "off"  # value of ANTIPHON_CACHE: keep nothing
+OFF = "off"  # value of ANTIPHON_CACHE that turns the cache off
 
 
 def cache_folder(name: str, always: bool = False) -> Path | None:

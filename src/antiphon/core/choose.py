@@ -1,8 +1,9 @@
 """Choose which schedule serves a call: the one mechanism behind plans, tables and running process groups.
 
-A *page* is the object that is chosen, such as a plan's entry or a compiled program. Any object with `page(call)` is a
-chooser; `SizeChooser` chooses by ranges of bytes. Each process of a call chooses on its own and all must choose the
-same, so a chooser depends only on the call and on data that all processes share.
+A *page* is the object that is chosen: an entry of a plan (`Plan.chooser`) or a compiled program (a process group). Any
+object with a method `page(call)` is a chooser; `SizeChooser` chooses by ranges of bytes. Every process of a call
+chooses by itself and all must choose the same page, so a choice may depend only on the call and on data that all
+processes share.
 
 Example: after `pages.add("tree", 0, 4096, "allreduce")` and `pages.add("ring", 0, None, "allreduce")`, a call of 1000
 bytes gets "tree" (added first) and one of 5000 bytes "ring".
@@ -40,7 +41,7 @@ class SizeChooser(Generic[Page]):
     """
 
     def __init__(self) -> None:
-        # (kind, root, group) -> beginnings of its ranges, ascending from 0, and the page of each range (None: none yet)
+        # (kind, root, group) -> where its ranges begin, ascending from 0, and the page of each range (None: none yet)
         self._ranges: dict[tuple[str, int, tuple[int, ...]], tuple[list[int], list[Page | None]]] = {}
 
     def add(

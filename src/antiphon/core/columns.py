@@ -3,17 +3,29 @@
 A table (of links, transfers, messages) is stored as NumPy columns of equal length; a row is an index into all of them.
 Code on tables of millions of rows is made of these operations instead of Python loops:
 
-    column      check values and freeze them as int32       starts    where a run of equal values begins
-    order_of    the order of rows by a key, stable          places    each row's index within its run of equal values
-    packed      several columns as one integer key          ranges    the rows of chosen owners, one after another
-    dense       keys renumbered 0, 1, 2, ... without gaps   pointers  where each owner's rows begin (CSR offsets)
-    dense_pairs the same for pairs of values                blocks    slices of rows that fit the cache
-    numbered    the same for rows of several columns        sums      sums of whole numbers by group
-    distinct    the distinct values                         counts    how often each value occurs
-    is_ascending  whether rows are in order                 taken     table[index] without a wide copy of the index
+    column, octet_column  check values and freeze them as int32 or uint8
+    order_of              the stable order of rows by a key
+    is_ascending          whether rows are in order
+    pack_columns          several columns as one integer key per row
+    distinct              the distinct values
+    unique_inverse        the distinct values, and the index of every row's value among them
+    unique_inverse_pairs  the same for pairs of values
+    number_rows           the same index for rows of several columns
+    run_starts            where a run of equal values begins
+    index_in_run          each row's index within its run of equal values
+    pointers              where each owner's rows begin (CSR offsets), if rows are in order of owners
+    concat_ranges         the rows of chosen owners, one owner after another
+    sums_by_group         sums of whole numbers by group
+    count_values          how often each value occurs
+    row_batches           slices of rows that fit the cache
+    take_batched          table[index] without an int64 copy of the whole index
+
+An argument `bound` is a number above all values of a column (values are 0..bound-1). It decides whether a table of all
+possible values is small enough to replace a sort, and whether several columns fit into one int64.
 
 Example: the total load per link of transfers (link, bytes) in the columns link = [7, 3, 7], size = [1, 2, 4]:
-`dense(link, 10)` gives the links [3, 7] and the groups [1, 0, 1]; `sums(groups, size, 2)` gives [2, 5].
+`unique_inverse(link, 10)` returns the links [3, 7] and the groups [1, 0, 1]; `sums_by_group(groups, size, 2)` returns
+[2, 5].
 """
 
 from __future__ import annotations
@@ -33,7 +45,8 @@ Bools = NDArray[np.bool_]
 AnyInts = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
-AT_ONCE = 2**16  # rows per block: intermediate results of a block stay in the processor's cache
+ROWS_PER_BATCH = 2**16  # so that the intermediate results of one batch stay in the processor's cache
+TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most so many entries per row
 
 
 def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
@@ -42,7 +55,7 @@ def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
 
 
 def octet_column(values: ArrayLike, label: str, low: int, high: int) -> Octets:
-    """Return the same as uint8."""
+    """Return a read-only uint8 column; raise Invalid unless every value lies in low..high-1."""
     return _check_bounds(values, label, low, high, np.uint8)
 
 
@@ -71,19 +84,19 @@ def _in_bounds(array: AnyInts, low: int, high: int) -> bool:
     return int(array.max()) < high
 
 
-def own(values: NDArray[Kind]) -> NDArray[Kind]:
-    """Freeze a new array that nobody else writes into, so that `column` need not copy it."""
+def freeze(values: NDArray[Kind]) -> NDArray[Kind]:
+    """Make a new array read-only. Only for arrays that no other code writes into: `column` then need not copy them."""
     values.setflags(write=False)
     return values
 
 
-def narrow(values: NDArray[Any]) -> Ints:
+def as_int32(values: NDArray[Any]) -> Ints:
     """Return the same whole numbers as int32."""
     return values.astype(np.int32, copy=False)
 
 
 def order_of(key: AnyInts, bound: int) -> Longs:
-    """Return the stable order of keys in 0..bound-1.
+    """Return the row numbers in ascending order of the keys, which are in 0..bound-1; equal keys keep their order.
 
     Keys of 16 bits are sorted by radix, in linear time. If key and row number fit into 63 bits together they are sorted
     as one number: a plain sort of integers is many times faster than an argsort.
@@ -96,13 +109,13 @@ def order_of(key: AnyInts, bound: int) -> Longs:
     bits = max(len(key) - 1, 1).bit_length()
     if max(bound - 1, 1).bit_length() + bits > 63:
         return np.argsort(key, kind="stable").astype(np.int64)
-    packed = (key.astype(np.int64) << bits) | np.arange(len(key))
-    packed.sort()
-    packed &= (1 << bits) - 1
-    return packed
+    pack_columns = (key.astype(np.int64) << bits) | np.arange(len(key))
+    pack_columns.sort()
+    pack_columns &= (1 << bits) - 1
+    return pack_columns
 
 
-def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
+def pack_columns(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     """Combine columns (each with a bound of its values) into one number per row that sorts like them; return a bound,
     too.
 
@@ -112,13 +125,13 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     first, bound = columns[0]
     key, bound = first.astype(np.int64), max(bound, 1)
     for values, top in columns[1:]:
-        high = max(top, 1)
-        if bound * high >= 2**62:
-            values_used, key = dense(key, bound)
+        size = max(top, 1)
+        if bound * size >= 2**62:  # would overflow int64: renumber the key so far without gaps
+            values_used, key = unique_inverse(key, bound)
             bound = max(len(values_used), 1)
-        key *= high
+        key *= size
         key += values
-        bound *= high
+        bound *= size
     return key, bound
 
 
@@ -136,63 +149,66 @@ def is_ascending(*columns: NDArray[Any]) -> bool:
     return True
 
 
-def places(group: NDArray[Any]) -> Longs:
+def index_in_run(group: NDArray[Any]) -> Longs:
     """Return the index of every element within its run of equal values.
 
     >>> places(np.array([7, 7, 3, 7, 7, 7]))
     array([0, 1, 0, 0, 1, 2])
     """
     at = np.arange(len(group))
-    return at - np.maximum.accumulate(np.where(starts(group), at, 0)) if len(group) else at
+    return at - np.maximum.accumulate(np.where(run_starts(group), at, 0)) if len(group) else at
 
 
-def sums(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
+def sums_by_group(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
     """Return the sums of whole numbers by group, exact in any order.
 
     >>> sums(np.array([1, 0, 1]), np.array([5, 6, 7]), 3)
     array([ 6, 12,  0])
     """
-    if values.dtype != object and float(np.abs(values).sum(dtype=np.float64)) < 2.0**53:  # exact, and faster
+    # bincount adds in float64, which is exact for whole numbers below 2^53, and is faster than np.add.at.
+    if values.dtype != object and float(np.abs(values).sum(dtype=np.float64)) < 2.0**53:
         return np.bincount(group, weights=values, minlength=groups).astype(np.int64)
     out = np.zeros(groups, values.dtype)
     np.add.at(out, group, values)
     return out
 
 
-def blocks(rows: int) -> Iterator[slice]:
-    """Return slices over all rows that fit the cache, so that intermediate results never take the memory of all rows.
+def row_batches(rows: int) -> Iterator[slice]:
+    """Return slices of at most ROWS_PER_BATCH rows that together cover all rows.
+
+    Code that works batch by batch keeps its intermediate results in the cache.
 
     >>> list(blocks(AT_ONCE + 1))
     [slice(0, 65536, None), slice(65536, 131072, None)]
     """
-    return (slice(low, low + AT_ONCE) for low in range(0, rows, AT_ONCE))
+    return (slice(low, low + ROWS_PER_BATCH) for low in range(0, rows, ROWS_PER_BATCH))
 
 
-def taken(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
-    """Return table[index], block by block; NumPy would convert all of a narrow index to int64.
+def take_batched(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
+    """Return table[index], batch by batch; NumPy would convert a whole int32 index to int64 first.
 
     >>> taken(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
     array([7, 5, 7])
     """
     out = np.empty(len(index), table.dtype)
-    for rows in blocks(len(index)):
+    for rows in row_batches(len(index)):
         out[rows] = table[index[rows]]
     return out
 
 
-def counts(values: AnyInts, bound: int) -> Longs:
+def count_values(values: AnyInts, bound: int) -> Longs:
     """Return how often each of 0..bound-1 occurs.
 
     >>> counts(np.array([2, 0, 2]), 4)
     array([1, 0, 2, 0])
     """
     out = np.zeros(bound, np.int64)
-    for rows in blocks(len(values)):
+    for rows in row_batches(len(values)):
         out += np.bincount(values[rows], minlength=bound)
     return out
 
 
-def starts(ordered: NDArray[Any]) -> Bools:
+def run_starts(ordered: NDArray[Any]) -> Bools:
     """Return where a run of equal values begins in an ordered column.
 
     >>> starts(np.array([3, 3, 5, 9, 9]))
@@ -209,16 +225,16 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
     >>> distinct(np.array([7, 3, 7]))
     array([3, 7])
     """
-    if bound is not None and bound <= 4 * len(key):
+    if bound is not None and bound <= TABLE_PER_ROW * len(key):
         present = np.zeros(bound, np.bool_)
         present[key] = True
         return np.flatnonzero(present)
     ordered = np.sort(key.astype(np.int64))
-    return ordered[starts(ordered)]
+    return ordered[run_starts(ordered)]
 
 
 def are_among(values: Longs, ascending: Longs) -> Bools:
-    """Return which values are in an ascending column. A search each, where np.isin would sort or hash both.
+    """Return which values are in an ascending column. One binary search per value; np.isin would sort or hash both.
 
     >>> are_among(np.array([5, 2, 9]), np.array([2, 3, 5]))
     array([ True,  True, False])
@@ -229,26 +245,26 @@ def are_among(values: Longs, ascending: Longs) -> Bools:
     return np.asarray(ascending[at] == values)
 
 
-def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
+def unique_inverse(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     """Return the distinct values, ascending, and the index of every key among them.
 
     >>> dense(np.array([70, 30, 70, 50]), 100)
     (array([30, 50, 70]), array([2, 0, 2, 1]))
     """
-    if bound <= 4 * len(key):  # mark each value in a table instead of sorting
+    if bound <= TABLE_PER_ROW * len(key):  # mark each value in a table instead of sorting
         present = np.zeros(bound, np.bool_)
         present[key] = True
-        places: Longs = np.cumsum(present, dtype=np.int64) - 1
-        return np.flatnonzero(present), places[key]
+        index_of_value: Longs = np.cumsum(present, dtype=np.int64) - 1
+        return np.flatnonzero(present), index_of_value[key]
     order = order_of(key, bound)
     ordered: Longs = key.astype(np.int64)[order]
-    flags = starts(ordered)
-    place: Longs = np.empty(len(key), np.int64)
-    place[order] = np.cumsum(flags) - 1
-    return ordered[flags], place
+    begins = run_starts(ordered)
+    index: Longs = np.empty(len(key), np.int64)
+    index[order] = np.cumsum(begins) - 1
+    return ordered[begins], index
 
 
-def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
+def unique_inverse_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
     """Return the distinct pairs of values below `bound`, as first * bound + second, and the index of every row among
     them.
 
@@ -256,22 +272,24 @@ def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
     (array([ 2, 13]), array([1, 0, 1], dtype=int32))
     """
     rows, possible_pairs = len(first), bound * bound
-    if possible_pairs > 4 * rows:
-        pairs, where = dense(first.astype(np.int64) * bound + second, possible_pairs)
-        return pairs, where.astype(np.int32)
+    if possible_pairs > TABLE_PER_ROW * rows:
+        pairs, index = unique_inverse(first.astype(np.int64) * bound + second, possible_pairs)
+        return pairs, index.astype(np.int32)
     present, out = np.zeros(possible_pairs, np.bool_), np.empty(rows, np.int32)
-    for block in blocks(rows):
-        present[first[block].astype(np.int64) * bound + second[block]] = True
+    for batch in row_batches(rows):
+        present[first[batch].astype(np.int64) * bound + second[batch]] = True
     pairs = np.flatnonzero(present)
-    place = np.empty(possible_pairs, np.int32)
-    place[pairs] = np.arange(len(pairs), dtype=np.int32)
-    for block in blocks(rows):
-        out[block] = place[first[block].astype(np.int64) * bound + second[block]]
+    index_of_pair = np.empty(possible_pairs, np.int32)
+    index_of_pair[pairs] = np.arange(len(pairs), dtype=np.int32)
+    for batch in row_batches(rows):
+        out[batch] = index_of_pair[first[batch].astype(np.int64) * bound + second[batch]]
     return pairs, out
 
 
-def ranges(first: Longs, count: Longs) -> Longs:
-    """Return first[0], first[0]+1, ... (count[0] of them), then first[1], ...: the rows of a CSR selection.
+def concat_ranges(first: Longs, count: Longs) -> Longs:
+    """Return first[0], first[0]+1, ... (count[0] numbers), then first[1], first[1]+1, ... (count[1]), and so on.
+
+    With CSR offsets `ptr`, the rows of some owners are `concat_ranges(ptr[owners], np.diff(ptr)[owners])`.
 
     >>> ranges(np.array([10, 4]), np.array([3, 2]))
     array([10, 11, 12,  4,  5])
@@ -291,8 +309,8 @@ def pointers(owner: AnyInts, owners: int) -> Longs:
     return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=owners))]).astype(np.int64)
 
 
-def numbered(*columns: NDArray[Any]) -> Longs:
-    """Number the distinct rows of these columns 0, 1, ... in ascending order. One sort.
+def number_rows(*columns: NDArray[Any]) -> Longs:
+    """Return the number of every row among the distinct rows of these columns, in ascending order. One sort.
 
     >>> numbered(np.array([1, 0, 1, 0]), np.array([5, 9, 5, 2]))
     array([2, 1, 2, 0])
@@ -300,7 +318,7 @@ def numbered(*columns: NDArray[Any]) -> Longs:
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), bool)
     for values in columns:
-        new |= starts(values[order])
+        new |= run_starts(values[order])
     out = np.empty(len(order), np.int64)
     out[order] = np.cumsum(new) - 1
     return out

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, dense, order_of, pointers, starts
+from antiphon.core.columns import Bools, Ints, Longs, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.schedule import Schedule
 
 
@@ -123,11 +123,11 @@ def versions(schedule: Schedule) -> Versions:
     rows, ranks, slots = schedule.transfers, schedule.collective.ranks, schedule.slots
     src, bound = cell_keys(schedule, "src")
     dst, _ = cell_keys(schedule, "dst")
-    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     bits = max(len(times) - 1, 1).bit_length() + 1  # for the time and one bit for 0 = read, 1 = write
     cells: Longs | None = None
     if bound << bits >= 2**62:  # renumber the cells, so that keys fit into 63 bits
-        cells, keys = dense(np.concatenate([src, dst]), bound)
+        cells, keys = unique_inverse(np.concatenate([src, dst]), bound)
         src, dst, bound = keys[:rows], keys[rows:], len(cells)
     time <<= 1
     key = np.concatenate([(src << bits) | time, (dst << bits) | (time | 1)])
@@ -135,8 +135,8 @@ def versions(schedule: Schedule) -> Versions:
     key = key[order]
     cell = key >> bits
     # A version begins with each cell (its initial value) and with each group of writes at one time.
-    new_cell = starts(cell)
-    new_group = starts(key) & ((key & 1) == 1)
+    new_cell = run_starts(cell)
+    new_group = run_starts(key) & ((key & 1) == 1)
     number = np.cumsum(new_cell + new_group.view(np.int8), dtype=np.int32) - np.int32(1)
     version = np.empty(2 * rows, np.int32)
     version[order] = number

@@ -1,10 +1,10 @@
 """Read and write files safely: atomic writes, size limits, and every fault as a one-line error.
 
-    read_bytes, read_blocks   the contents of a file, decompressed if it is gzip; at most MAX_BYTES
-    write_bytes               put a file in place as a whole or not at all
+    read_bytes, read_buffers       the contents of a file, decompressed if it is gzip; at most MAX_BYTES
+    write_bytes                    put a file in place as a whole or not at all
     check_writable, check_folder   before long work: is the output path usable?
-    is_ours                   whether a cached file can be trusted
-    within, reading           context managers that add the place or the file name to an error
+    is_ours                        whether a cached file can be trusted
+    within, reading                context managers that add the position or the file name to an error
 
 Pipes are read until their writer closes them; devices, sockets and directories are refused.
 """
@@ -32,25 +32,26 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_BYTES = 2**30  # size of a file: as text about 40 million transfers
-MAX_UNPACKED = 2**27  # size of a small compressed file after decompression, so that none fills the memory
-MAX_RATIO = 64  # unpacked to packed size of a larger one: plans have ratios of 10 to 30
-LIMIT = "ANTIPHON_READ_LIMIT"  # environment variable that overrides both
-PATIENCE = 3.0  # seconds to wait for a pipe's writer to appear
-_BLOCK = 2**20  # bytes per read
-_MAGIC = b"\x1f\x8b"  # begin of a gzip file
+# A compressed file may unpack to MAX_UNPACKED bytes, or to MAX_RATIO times its size if that is more, so that no small
+# file fills the memory. Plans have ratios of 10 to 30.
+MAX_UNPACKED = 2**27
+MAX_RATIO = 64
+LIMIT_VARIABLE = "ANTIPHON_READ_LIMIT"  # environment variable that overrides these limits
+PIPE_TIMEOUT = 3.0  # seconds to wait for a pipe's writer to appear
+_BUFFER = 2**20  # bytes per read
+_MAGIC = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """Return the contents of a file as `read_blocks` yields them; memory is at most twice that."""
-    return b"".join(read_blocks(path, limit))
+    """Return the contents of a file as `read_buffers` yields them; memory is at most twice that."""
+    return b"".join(read_buffers(path, limit))
 
 
-def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[bytes]:
-    """Yield the contents of a file in blocks, decompressed if it is gzip (recognised by its first bytes, not its name).
+def read_buffers(path: str | os.PathLike[str], limit: int | None = None) -> Iterator[bytes]:
+    """Yield the contents of a file in buffers of 1 MB, decompressed if it is gzip (by its first bytes, not its name).
 
-    At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED, or MAX_RATIO times its
-    size). Pipes and terminals are read, too; directories, sockets and devices are not. Raises Invalid, which names the
-    file.
+    `limit`: the most bytes that are read, also after decompression; by default the limits above. Pipes and terminals
+    are read, too; directories, sockets and devices are not. Every fault raises Invalid, which names the file.
     """
     max_bytes = limit if limit is not None else _read_limit(MAX_BYTES)
     total = 0
@@ -60,11 +61,11 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
                 unpacked = _read_limit(max(MAX_UNPACKED, MAX_RATIO * os.fstat(stream.fileno()).st_size))
                 source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, unpacked)
-            while block := source.read(_BLOCK):
-                total += len(block)
+            while buffer := source.read(_BUFFER):
+                total += len(buffer)
                 if total > max_bytes:
                     raise _too_large(path, max_bytes, unpacked=source is not stream)
-                yield block
+                yield buffer
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
     except (OSError, ValueError) as error:
@@ -73,14 +74,16 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
 
 def _read_limit(usual: int) -> int:
     """Return the limit from the environment, or the usual one."""
-    limit = os.environ.get(LIMIT, "")
-    return parse_size(limit, LIMIT) if limit else usual
+    limit = os.environ.get(LIMIT_VARIABLE, "")
+    return parse_size(limit, LIMIT_VARIABLE) if limit else usual
 
 
 def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) -> Invalid:
     problem = "unpacks to more than" if unpacked else "is larger than"
     return Invalid(
-        one_line(f"{name_of(path)}: {problem} {max_bytes} bytes, the most that is read; set {LIMIT}=4GiB for more")
+        one_line(
+            f"{name_of(path)}: {problem} {max_bytes} bytes, the most that is read; set {LIMIT_VARIABLE}=4GiB for more"
+        )
     )
 
 
@@ -95,7 +98,7 @@ def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedRe
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(None, "is a directory; name a file in it")
         if stat.S_ISFIFO(status.st_mode) or os.isatty(handle):
-            return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BLOCK)
+            return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BUFFER)
         if not stat.S_ISREG(status.st_mode) and not os.path.samestat(status, os.stat(os.devnull)):
             raise OSError(None, "is a device, not a file")
         if status.st_size > max_bytes:
@@ -112,7 +115,7 @@ class _Pipe(io.RawIOBase):
 
     def __init__(self, handle: int, waits: bool) -> None:
         self.handle = handle
-        self.until = time.monotonic() + PATIENCE if waits else None
+        self.until = time.monotonic() + PIPE_TIMEOUT if waits else None
         self.ready = select.poll()
         self.ready.register(handle, select.POLLIN)
 
@@ -134,7 +137,9 @@ class _Pipe(io.RawIOBase):
                 self.until = None
                 return count
             if time.monotonic() > self.until:
-                raise OSError(None, f"is a pipe to which nobody writes (for {PATIENCE:g} s); start its writer first")
+                raise OSError(
+                    None, f"is a pipe to which nobody writes (for {PIPE_TIMEOUT:g} s); start its writer first"
+                )
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -174,8 +179,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
-    """Check the same for a directory of several files, which may not exist yet (with `parents`, nor may those above
-    it)."""
+    """Raise Invalid unless several files could be written into this directory now.
+
+    The directory need not exist yet; with `parents`, the directories above it need not exist either.
+    """
     with _open_for_writing(path):
         folder = Path(os.path.realpath(path))
         if folder.exists() and not folder.is_dir():
@@ -224,8 +231,7 @@ def _temporary_path(folder: Path) -> Path:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    """Write to a temporary file in the same folder and rename it, so that readers see the old or the new data, never a
-    part."""
+    """Write to a temporary file in the same folder and rename it, so that readers see the old or the new data."""
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = _temporary_path(target.parent)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
@@ -282,7 +288,7 @@ def one_line(text: str, limit: int = 500) -> str:
 
 @contextlib.contextmanager
 def within(where: str) -> Iterator[None]:
-    """Prefix errors with the part of the input that they are about, unless they begin with it already."""
+    """Prefix errors with the position in the input that they are about, unless they begin with that prefix already."""
     try:
         yield
     except (Invalid, Unsupported) as error:

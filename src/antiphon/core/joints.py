@@ -16,7 +16,17 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, are_among, dense, distinct, order_of, places, pointers, ranges
+from antiphon.core.columns import (
+    Bools,
+    Longs,
+    are_among,
+    concat_ranges,
+    distinct,
+    index_in_run,
+    order_of,
+    pointers,
+    unique_inverse,
+)
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -53,13 +63,13 @@ class Joints:
 class Trees:
     """The links that joints load, each once, as ordered (joint, link) pairs.
 
-    `own`: links on no row's route, which carry the destination's own contribution to a reduction or the copy that the
-    source of a multicast keeps (switches with ability `own`).
+    A switch with the ability `own` lets the destination's own contribution to a reduction, and the copy that the source
+    of a multicast keeps, cross a link between rank and switch, although no row's route takes that link.
     """
 
     joint: Longs
     link: Longs
-    own: Bools
+    own: Bools  # whether only such own data load the link
 
 
 def joints_of(schedule: Schedule) -> Joints | None:
@@ -75,35 +85,40 @@ def joints_of(schedule: Schedule) -> Joints | None:
     """
     if schedule.joint is None:
         return None
-    bound = np.flatnonzero(schedule.joint >= 0)
-    _, number = dense(schedule.joint[bound], int(schedule.joint.max()) + 1)
+    joint_rows = np.flatnonzero(schedule.joint >= 0)
+    _, number = unique_inverse(schedule.joint[joint_rows], int(schedule.joint.max()) + 1)
     # A joint of one row is an ordinary transfer: drop it and renumber the rest densely.
-    several = np.bincount(number) > 1
-    bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
-    count = int(several.sum())
+    has_several_rows = np.bincount(number) > 1
+    joint_rows, number = (
+        joint_rows[has_several_rows[number]],
+        (np.cumsum(has_several_rows) - 1)[number[has_several_rows[number]]],
+    )
+    count = int(has_several_rows.sum())
     if not count:
         return None
     of_row = np.full(schedule.transfers, -1, np.int64)
-    of_row[bound] = number
+    of_row[joint_rows] = number
     order = order_of(number, count)
     ranks = schedule.collective.ranks
     ends = [
         # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
-        np.bincount(distinct(number * ranks + end[bound]) // ranks, minlength=count)
+        np.bincount(distinct(number * ranks + end[joint_rows]) // ranks, minlength=count)
         for end in (schedule.src, schedule.dst)
     ]
-    return Joints(of_row, bound[order], pointers(number[order], count), ends[0], ends[1])
+    return Joints(of_row, joint_rows[order], pointers(number[order], count), ends[0], ends[1])
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     """Return the links that each joint loads. `resolved`: the path of every row. O(n log n) in rows times links per
     route."""
     route = resolved.route[joints.row]
-    moved = route >= 0
-    route, joint = route[moved], joints.of_row[joints.row[moved]]
+    between_ranks = route >= 0
+    route, joint = route[between_ranks], joints.of_row[joints.row[between_ranks]]
     begin, end = resolved.table.ptr[route], resolved.table.ptr[route + 1]
     # A link that several routes of a joint share carries the data once: distinct (joint, link).
-    pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
+    pair = distinct(
+        np.repeat(joint, end - begin) * topology.links + resolved.table.links[concat_ranges(begin, end - begin)]
+    )
     extra = distinct(_own_crossings(joints, resolved, topology))
     # A crossing that some route makes anyway costs nothing more.
     extra = extra[~are_among(extra, pair)]
@@ -121,16 +136,16 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
     own = np.array([topology.ability(node).own for node in range(topology.nodes)])
     crossings = []
     for kind in (MULTICAST, REDUCTION):
-        which = np.flatnonzero(joints.kind == kind)
-        which = which[resolved.route[joints.first[which]] >= 0]
-        route = resolved.route[joints.first[which]]
+        joint = np.flatnonzero(joints.kind == kind)
+        joint = joint[resolved.route[joints.first[joint]] >= 0]
+        route = resolved.route[joints.first[joint]]
         # The link at the single end: the source's first link (multicast), the destination's last (reduction).
         at = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
         link = resolved.table.links[at]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
-        which, link = which[own[switch]], link[own[switch]]
+        joint, link = joint[own[switch]], link[own[switch]]
         back = link_back(topology, link)
-        crossings.append((which * topology.links + back)[back >= 0])
+        crossings.append((joint * topology.links + back)[back >= 0])
     return np.concatenate([nothing, *crossings])
 
 
@@ -143,13 +158,12 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     key = src * topology.nodes + dst
     order = order_of(key, topology.nodes**2)
     ordered = key[order]
-    # place: a link's index among its parallel links.
-    place = np.empty(topology.links, np.int64)
-    place[order] = places(ordered)
+    parallel_index = np.empty(topology.links, np.int64)  # of a link among its parallel links
+    parallel_index[order] = index_in_run(ordered)
     want = dst[link] * topology.nodes + src[link]
     low, high = (np.searchsorted(ordered, want, side) for side in ("left", "right"))
     has_back = high > low
-    at = low + place[link] % np.maximum(high - low, 1)
+    at = low + parallel_index[link] % np.maximum(high - low, 1)
     return np.where(has_back, order[np.minimum(at, max(topology.links - 1, 0))], -1)
 
 
@@ -159,13 +173,13 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
     Linear in rows times links per route, except for joints, whose links are sorted.
     """
     joints = joints_of(schedule)
-    alone = resolved.route >= 0
+    single = resolved.route >= 0
     if joints is not None:
-        alone &= joints.of_row < 0
-    rows = np.flatnonzero(alone)
+        single &= joints.of_row < 0
+    rows = np.flatnonzero(single)
     route = resolved.route[rows]
     hops = resolved.table.ptr[route + 1] - resolved.table.ptr[route]
-    link = resolved.table.links[ranges(resolved.table.ptr[route], hops)].astype(np.int64)
+    link = resolved.table.links[concat_ranges(resolved.table.ptr[route], hops)].astype(np.int64)
     row: Longs = np.repeat(rows, hops)
     if joints is None:
         return link, row
@@ -173,11 +187,11 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
     return np.concatenate([link, joint_trees.link]), np.concatenate([row, joints.first[joint_trees.joint]])
 
 
-def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:
+def refuse_joints(schedule: Schedule, output: str, alternative: str = "") -> None:
     """Raise Unsupported for an output that cannot express joints, and name alternatives."""
     if joints_of(schedule) is not None:
         raise Unsupported(
-            f"{who}: the schedule lets switches multicast or combine (joints), which cannot be said here; "
-            f"{else_ + '; ' if else_ else ''}transform.unjoined gives the same with every row alone, and planners that "
-            "do not use switches have others"
+            f"{output}: the schedule lets switches multicast or combine (joints), which cannot be said here; "
+            f"{alternative + '; ' if alternative else ''}transform.unjoined gives the same with every row alone, and "
+            "planners that do not use switches have others"
         )

@@ -20,11 +20,12 @@ import numpy as np
 
 from antiphon.errors import Invalid, quote, unknown
 
-# Lists and objects take about 70 bytes of memory each, however short. More than FEW_PARTS of them are accepted only if
-# they have at least LEAST_PART bytes of text on average, so that no small file fills the memory.
-FEW_PARTS, LEAST_PART = 2**16, 7
-FEW_SEEN = 2**10  # texts of checked objects remembered, and the greatest length of one
-INLINE = 100  # characters: a shorter object is written on one line
+# A list or object takes about 70 bytes of memory, however short its text is. So that no small file fills the memory,
+# more than FREE_CONTAINERS lists and objects are accepted only if their text is long enough on average.
+FREE_CONTAINERS = 2**16
+MIN_CONTAINER_BYTES = 7  # of text per list or object beyond FREE_CONTAINERS
+MAX_KNOWN = 2**10  # texts of checked objects remembered, and the greatest length of such a text in bytes
+MAX_LINE = 100  # characters: a shorter object is written on one line
 T = TypeVar("T")
 _SAMPLE = 2**14  # bytes searched for signs of another program's output
 _OUTPUTS = (  # (sign, advice)
@@ -64,17 +65,18 @@ _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD]([89a-fA-F]).
 def decode(data: bytes, kind: type[T]) -> T:
     """Decode JSON text into a struct, checked for types and unknown or missing fields; linear.
 
-    Raises Invalid with the place of the fault, also for text with very many tiny lists and objects (see FEW_PARTS).
+    Raises Invalid with the position of the fault, also for text with very many tiny lists and objects (see
+    FREE_CONTAINERS).
     """
     data = data.removeprefix(_BOM)
     text = data.lstrip()
     if not text:
         raise Invalid("is not valid JSON: it is empty")
     containers = data.count(b"[") + data.count(b"{")
-    if containers > FEW_PARTS + len(data) // LEAST_PART:
+    if containers > FREE_CONTAINERS + len(data) // MIN_CONTAINER_BYTES:
         raise Invalid(
-            f"has {containers} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
-            f"least {LEAST_PART} bytes on average"
+            f"has {containers} lists and objects in {len(data)} bytes; more than {FREE_CONTAINERS} are read if they "
+            f"have at least {MIN_CONTAINER_BYTES} bytes on average"
         )
     _check_text(data)
     try:
@@ -108,10 +110,11 @@ def _known_output(text: bytes) -> str:
 def check_keys(data: bytes) -> None:
     """Refuse an object that has a key twice; decoders would silently take the last. `data` must be valid JSON.
 
-    Digits are removed first: objects whose keys differ without digits do differ, and many objects of a long file become
-    equal, so that each is checked once. If that finds a repeated key, the original text decides.
+    The check is run on the text without digits first: keys that differ without their digits differ, and many objects of
+    a long file become equal text, which is checked once. If a key then seems to be repeated, the text with digits
+    decides.
     """
-    if len(data) > FEW_SEEN and b"\\" not in data:
+    if len(data) > MAX_KNOWN and b"\\" not in data:
         try:
             _check_keys(data.translate(None, b"0123456789"))
             return
@@ -123,32 +126,33 @@ def check_keys(data: bytes) -> None:
 def _check_keys(data: bytes) -> None:
     """Check for repeated keys in one pass over quotes and braces.
 
-    Long columns of numbers are skipped at the speed of the regex engine. Objects without nested objects, escapes or
-    braces in strings are checked as a whole and remembered by their text; when remembered ones recur, several
-    consecutive ones are skipped by one regular expression.
+    Long columns of numbers are skipped at the speed of the regex engine. An object without nested objects, escapes or
+    braces in strings is checked as a whole, and its text is remembered. Once remembered objects recur often, a regular
+    expression made of their texts skips several consecutive ones in one match.
     """
     open_objects: list[set[object]] = []
     known_objects: set[bytes] = set()  # texts of objects that were checked
     waiting: list[tuple[int, bytes]] = []  # (end, text) of objects whose inner objects are being checked
-    again, enough = 0, FEW_SEEN  # recurrences of known objects; at how many the next pattern is compiled
-    repeats: re.Pattern[bytes] | None = None  # a run of known objects
+    recurrences = 0  # of known objects
+    compile_at = MAX_KNOWN  # the number of recurrences at which the next pattern is compiled
+    repeats: re.Pattern[bytes] | None = None  # matches a run of known objects
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
         if token == b"{":
             nested = _NESTED.match(data, match.start())
             if nested is not None and nested.group() in known_objects:
-                again += 1
-                if again == enough:
-                    enough *= 8
+                recurrences += 1
+                if recurrences == compile_at:
+                    compile_at *= 8  # seldom, as more objects are known by then
                     repeats = _join_short(known_objects)
-                behind = repeats.match(data, nested.end()) if repeats is not None else None
-                at = nested.end() if behind is None else behind.end()
+                run = repeats.match(data, nested.end()) if repeats is not None else None
+                at = nested.end() if run is None else run.end()
                 continue
             plain = _PLAIN.match(data, match.start())
             if plain is None and nested is not None:
                 text = nested.group()
-                if len(known_objects) < FEW_SEEN and len(text) < FEW_SEEN:
+                if len(known_objects) < MAX_KNOWN and len(text) < MAX_KNOWN:
                     waiting.append((nested.end(), text))
             text = plain.group() if plain is not None else b""
             if plain is None or text.count(b'"') % 2:
@@ -160,7 +164,7 @@ def _check_keys(data: bytes) -> None:
                 if len(set(keys)) < len(keys):
                     key = next(key for key in keys if keys.count(key) > 1)
                     _refuse_twice(key, data, plain.start() + text.rfind(key))
-                if len(known_objects) < FEW_SEEN and len(text) < FEW_SEEN:
+                if len(known_objects) < MAX_KNOWN and len(text) < MAX_KNOWN:
                     known_objects.add(text)
         elif token == b"}":
             open_objects.pop()
@@ -184,7 +188,7 @@ def _key_text(token: bytes) -> str:
 
 def _join_short(texts: set[bytes]) -> re.Pattern[bytes] | None:
     """Return a pattern for up to a thousand of these texts, each after a comma; None if they are too long in total."""
-    if sum(map(len, texts)) > FEW_SEEN * 8:
+    if sum(map(len, texts)) > MAX_KNOWN * 8:
         return None
     return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, texts)))
 
@@ -204,7 +208,7 @@ def layout(value: object) -> bytes:
 
 
 def _lay_out(value: object, depth: int) -> list[bytes]:
-    """Return the text in pieces, which are joined once: a plan may have a gigabyte."""
+    """Return the text as a list of strings, which the caller joins once: a plan may have a gigabyte."""
     if isinstance(value, dict):
         items = [[msgspec.json.encode(key) + b": ", *_lay_out(inner, depth + 1)] for key, inner in value.items()]
         opening, closing = b"{", b"}"
@@ -213,11 +217,11 @@ def _lay_out(value: object, depth: int) -> list[bytes]:
         opening, closing = b"[", b"]"
     else:
         return [msgspec.json.encode(value.tolist() if isinstance(value, np.ndarray) else value)]
-    pieces = [piece for item in items for piece in item]
-    if depth and isinstance(value, dict) and sum(map(len, pieces)) <= INLINE and b"\n" not in b"".join(pieces):
+    strings = [string for item in items for string in item]
+    if depth and isinstance(value, dict) and sum(map(len, strings)) <= MAX_LINE and b"\n" not in b"".join(strings):
         return [opening, b", ".join(b"".join(item) for item in items), closing]
     indent = b"\n" + b"  " * (depth + 1)
-    separated = [piece for item in items for piece in (b"," + indent, *item)]
+    separated = [string for item in items for string in (b"," + indent, *item)]
     return [opening + indent, *separated[1:], b"\n" + b"  " * depth + closing]
 
 

@@ -3,19 +3,25 @@
 Input: a schedule and a topology. Output: `loads` (bytes per resource and step, a *resource* being a link or a shared
 limit), `timeline` (exact seconds per byte of each step), `throughput` and `rounds` (SCCL's R).
 
-Pipelined chunks are never expanded. A chunk of p pieces sends one p-th of its data in each of the p steps that begin
-with its own step; so every row loads its links during a *window* of p steps, and the load of one link over time is a
-staircase with two corners per row. The time of a step is its greatest load over capacity; the time of the schedule is
-the sum over steps, i.e. the area under the upper envelope of the staircases of all resources (stairs.py).
+Pipelined chunks are never expanded into one row per piece. A chunk of p pieces sends one p-th of its data in each of
+the p steps from the row's step on, so every row loads its links during a *window* of p steps, and the load of one link
+over time is a staircase with two corners per row. The time of a step is its greatest load over capacity; the time of
+the schedule is the sum over steps, i.e. the area under the upper envelope of the staircases of all resources
+(stairs.py).
 
 Example. One link carries chunk A (1/2 of the data, 2 pieces) from step 0 and chunk B (the same) from step 1. Each loads
 1/4 per step: A in steps 0 and 1, B in steps 1 and 2. The staircase is 1/4, 2/4, 1/4; its sum is 1, as all data cross
 the link once. With a second link of half the speed that carries 1/4 in step 0, step 0 takes as long as 1/2 on the first
 link.
 
-Stages: `_compute_traffic` adds up the load per (resource, step, window), independent of link speeds and of a uniform
-number of pieces; `tops_of` computes the envelope per class of equal capacity; `_compute_timeline` compares classes by
-exact fractions. Both earlier results are cached: pricing tries the same rows with several piece counts and speeds.
+Stages:
+
+1. `_compute_traffic` adds up the load per (resource, step, window). The result depends neither on link speeds nor on a
+   number of pieces that all chunks share.
+2. `compute_envelopes` computes the greatest load over time per class of resources with equal capacity.
+3. `_compute_timeline` compares the classes by exact fractions.
+
+The results of the first two stages are cached, as pricing tries the same rows with several piece counts and speeds.
 """
 
 from __future__ import annotations
@@ -29,7 +35,17 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, is_ascending, order_of, packed, ranges
+from antiphon.core.columns import (
+    Floats,
+    Ints,
+    Longs,
+    concat_ranges,
+    distinct,
+    is_ascending,
+    order_of,
+    pack_columns,
+    unique_inverse,
+)
 from antiphon.core.joints import crossed_links
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
@@ -40,16 +56,12 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Runs of consecutive steps with the same load, exact.
+    """Runs of consecutive steps with the same load, exact; one entry per run, in order of steps."""
 
-    `seconds[i]`: time of one step of the run, per byte of nbytes. `resource[i]`: the link (or, from topology.links on,
-    the shared limit) that takes longest; -1 if nothing is loaded.
-    """
-
-    begin: Longs
-    length: Longs
-    seconds: tuple[Fraction, ...]
-    resource: Longs
+    begin: Longs  # the first step of the run
+    length: Longs  # steps in the run
+    seconds: tuple[Fraction, ...]  # time of one step of the run, per byte of nbytes
+    resource: Longs  # the link (from topology.links on, the shared limit) that takes longest; -1: nothing is loaded
 
     @property
     def total(self) -> Fraction:
@@ -64,8 +76,7 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    For latency, all windows that occur, each once: one begins at step `begins[i]` and lasts `lasts[i]` steps, and the
-    slowest route used in it has a latency of `slowest[i]` seconds.
+    The three columns `window_...` list every window that occurs once, for the latency of steps.
     """
 
     resource: Longs
@@ -73,57 +84,64 @@ class Loads:
     window: Longs
     load: Exact
     scale: int
-    begins: Longs
-    lasts: Longs
-    slowest: Floats
+    window_step: Longs  # the step in which the window begins
+    window_length: Longs  # its number of steps
+    window_latency: Floats  # latency of the slowest route used in it, in seconds
 
 
 @dataclass(frozen=True, eq=False)
-class _Tops:
-    """Per class of equal capacity: its greatest load in each interval between two marks, and the resource with it (or
-    -1)."""
+class _Envelopes:
+    """The greatest load over time, per class of resources with equal capacity."""
 
-    marks: Longs
-    by_class: tuple[tuple[int, Exact, Longs], ...]
+    marks: Longs  # the steps at which some load changes, ascending: no load changes between two marks
+    by_class: tuple[tuple[int, Exact, Longs], ...]  # (class, greatest load from each mark on, its resource or -1)
 
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
     """Loads on any machine with the same links and limits, at any speed.
 
-    In the window `begins[at[i]]` a route of kind `kind_in_use[i]` is used: an index into `kind_routes` (one
-    representative for all routes over links of the same types in the same order), or -1 for data that stay within a
-    rank. `cached_tops`: the last few results of `tops`, by pieces and classes.
+    Routes over links of the same types in the same order are of one *kind*: they have equal latency on any machine.
+    The columns `window_index` and `kind_in_use` are pairs: in this window, a route of this kind is used.
     """
 
-    in_one_piece: Loads  # for chunks of one piece; its `slowest` is not filled in
-    at: Longs
-    kind_in_use: Longs
-    kind_routes: Routes
-    cached_tops: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
+    unpipelined: Loads  # for chunks of one piece; its `window_latency` is not filled in
+    window_index: Longs  # index into the columns `window_...` of `unpipelined`
+    kind_in_use: Longs  # index into `kind_routes`; -1: the data stay within a rank
+    kind_routes: Routes  # one route of every kind
+    # The last results of `envelopes`, by number of pieces and classes
+    cached_envelopes: list[tuple[tuple[int, bytes], _Envelopes]] = field(default_factory=list)
 
-    def on(self, topology: Topology, pieces: int) -> Loads:
+    def loads_on(self, topology: Topology, pieces: int) -> Loads:
         """Return the loads on this topology, with every chunk cut into this many pieces."""
-        loads, slowest = self.in_one_piece, self.slowest_on(topology)
+        loads, latency = self.unpipelined, self.latency_on(topology)
         window = loads.window if pieces == 1 else loads.window * pieces
-        return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
+        return replace(
+            loads,
+            window=window,
+            scale=loads.scale * pieces,
+            window_length=loads.window_length * pieces,
+            window_latency=latency,
+        )
 
-    def slowest_on(self, topology: Topology) -> Floats:
-        """Return the greatest latency, in seconds, of the routes in use at each of `begins`."""
-        slowest = np.zeros(len(self.in_one_piece.begins))
-        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use])
-        return slowest
+    def latency_on(self, topology: Topology) -> Floats:
+        """Return the greatest latency, in seconds, of the routes in use at each of `window_step`."""
+        latency = np.zeros(len(self.unpipelined.window_step))
+        np.maximum.at(
+            latency, self.window_index, np.append(latencies(topology, self.kind_routes), 0.0)[self.kind_in_use]
+        )
+        return latency
 
-    def tops(self, klass: Ints, pieces: int) -> _Tops:
+    def envelopes(self, class_of: Ints, pieces: int) -> _Envelopes:
         """Return the envelope per class of capacity; machines that differ only in speeds often have the same
         classes."""
-        key = pieces, klass.tobytes()
+        key = pieces, class_of.tobytes()
         # A copy of the list, as other threads may change it.
-        cached = next((tops for of, tops in self.cached_tops[:] if of == key), None)
+        cached = next((envelopes for cached_key, envelopes in self.cached_envelopes[:] if cached_key == key), None)
         if cached is None:
-            cached = tops_of(self.in_one_piece, pieces, klass)
-            self.cached_tops.append((key, cached))
-            del self.cached_tops[:-FEW_KEPT]
+            cached = compute_envelopes(self.unpipelined, pieces, class_of)
+            self.cached_envelopes.append((key, cached))
+            del self.cached_envelopes[:-MAX_CACHED]
         return cached
 
 
@@ -142,14 +160,15 @@ def pipelined_steps(schedule: Schedule) -> int:
 _CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
 # The rate, time and pipelining of one schedule are computed in several consecutive calls.
 _traffic_cache: list[_CachedTraffic] = []
-FEW_KEPT = 4  # schedules cached
-MOST_KEPT, MOST_LAST = 2**20, 2**23  # entries of a cached schedule; of the most recent one
-SLICE = 2**19  # rows of a long schedule that are timed together
+MAX_CACHED = 4  # schedules, and envelopes of each, in the cache
+MAX_CACHED_ENTRIES = 2**20  # load entries of a schedule that stays in the cache
+MAX_LAST_ENTRIES = 2**23  # load entries of the most recent schedule, which stays until the next one is added
+ROWS_PER_SLICE = 2**19  # rows of a long schedule that are timed together
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
     """Return the load of every link and shared limit in every step: O(n log n) in rows times links per route."""
-    return traffic_of(schedule, topology).on(topology, _uniform_pieces(schedule))
+    return traffic_of(schedule, topology).loads_on(topology, _uniform_pieces(schedule))
 
 
 def _uniform_pieces(schedule: Schedule) -> int:
@@ -176,10 +195,10 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
         None,
     )
     if cached is None:
-        _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MOST_KEPT]
+        _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MAX_CACHED_ENTRIES]
         unpipelined = replace(schedule, pieces=1) if uniform else schedule
         cached = _compute_traffic(unpipelined, topology, _resolve_legal(schedule, topology))
-        if _entry_count(cached) <= MOST_LAST:
+        if _entry_count(cached) <= MAX_LAST_ENTRIES:
             _traffic_cache.append(
                 (
                     tuple(None if entry is None else weakref.ref(entry, _drop_dead_entries) for entry in rows),
@@ -187,12 +206,13 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
                     cached,
                 )
             )
-            del _traffic_cache[:-FEW_KEPT]
+            del _traffic_cache[:-MAX_CACHED]
     return cached
 
 
 def _entry_count(traffic: _Traffic) -> int:
-    return max(len(traffic.in_one_piece.load), len(traffic.at))
+    """Return the number of load entries, or of windows if there are more."""
+    return max(len(traffic.unpipelined.load), len(traffic.window_index))
 
 
 def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
@@ -207,9 +227,9 @@ def _drop_dead_entries(_: object) -> None:
 def _resolve_legal(schedule: Schedule, topology: Topology) -> Resolved:
     """Return the path of every row; Invalid if one has none."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    if len(resolved.bad):
-        bad = int(resolved.bad[0])
-        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.why[0]}")
+    if len(resolved.faulty_rows):
+        bad = int(resolved.faulty_rows[0])
+        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.faults[0]}")
     return resolved
 
 
@@ -219,45 +239,49 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
     # An upper bound of any sum below, to choose between int64 and Python integers.
-    top = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _max_path_links(resolved)
+    max_sum = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _max_path_links(resolved)
     # Load of one piece, over the common denominator of all piece counts. Python integers where int64 could overflow.
-    per_chunk = weights * (common // pieces) if top < 2**62 else weights.astype(object) * [
+    per_chunk = weights * (common // pieces) if max_sum < 2**62 else weights.astype(object) * [
         common // int(p) for p in pieces
     ]  # fmt: skip
-    # Number the distinct window lengths and step numbers densely, so that (resource, step, window) fits into one key.
-    windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
-    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
-    when, bound = time * len(windows) + window, len(times) * len(windows)
+    # Number the distinct window lengths and step numbers without gaps, so that (resource, step, window) fits into one
+    # key. A *time window* is a (step, window) pair, as the number time * len(windows) + window, which is below `bound`.
+    windows, window = unique_inverse(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
+    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    time_window, bound = time * len(windows) + window, len(times) * len(windows)
     # Add up rows with the same route, step and window first: there may be a hundred times as many rows as such triples.
     route_times, load = add_equal_keys(
-        (resolved.route + 1).astype(np.int64) * bound + when,
+        (resolved.route + 1).astype(np.int64) * bound + time_window,
         per_chunk[schedule.chunk],
         (len(resolved.table) + 1) * bound,
     )
-    moment, kind_in_use, kind_routes = _times_and_kinds(route_times, bound, resolved.table, topology)
+    used_time_window, kind_in_use, kind_routes = _times_and_kinds(route_times, bound, resolved.table, topology)
     # Expand routes into links. Rows joined in a switch (multicast, reduction) cross a shared link once, not once per
     # row.
     if schedule.joint is None:
-        on, when, load = _by_link(resolved.table, route_times, load, bound)
+        crossed, time_window, load = _by_link(resolved.table, route_times, load, bound)
     else:
-        on, row = crossed_links(schedule, resolved, topology)
-        when, load = when[row], per_chunk[schedule.chunk[row]]
+        crossed, row = crossed_links(schedule, resolved, topology)
+        time_window, load = time_window[row], per_chunk[schedule.chunk[row]]
     limits = topology.resources
     # Every link also loads its shared limits: append one entry per (link, limit).
     if len(limits.limit_of):
-        limits_per_link = limits.limit_ptr[on + 1] - limits.limit_ptr[on]
-        shared = limits.limit_of[ranges(limits.limit_ptr[on], limits_per_link)]
-        on = np.concatenate([on, shared])
-        when, load = (np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (when, load))
-    key, load = add_equal_keys(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
-    begun = distinct(moment)
-    at: Longs = np.searchsorted(begun, moment).astype(np.int64)
-    resource, when = np.divmod(key, bound)
+        limits_per_link = limits.limit_ptr[crossed + 1] - limits.limit_ptr[crossed]
+        shared = limits.limit_of[concat_ranges(limits.limit_ptr[crossed], limits_per_link)]
+        crossed = np.concatenate([crossed, shared])
+        time_window, load = (
+            np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (time_window, load)
+        )
+    key, load = add_equal_keys(crossed * bound + time_window, load, (topology.links + len(topology.limits)) * bound)
+    distinct_time_windows = distinct(used_time_window)
+    window_index: Longs = np.searchsorted(distinct_time_windows, used_time_window).astype(np.int64)
+    resource, time_window = np.divmod(key, bound)
     total = Loads(
-        resource, times[when // len(windows)], windows[when % len(windows)], load, scale * common,
-        times[begun // len(windows)], windows[begun % len(windows)], np.zeros(len(begun)),
+        resource, times[time_window // len(windows)], windows[time_window % len(windows)], load, scale * common,
+        times[distinct_time_windows // len(windows)], windows[distinct_time_windows % len(windows)],
+        np.zeros(len(distinct_time_windows)),
     )  # fmt: skip
-    return _Traffic(total, at, kind_in_use, kind_routes)
+    return _Traffic(total, window_index, kind_in_use, kind_routes)
 
 
 def _max_path_links(resolved: Resolved) -> int:
@@ -266,25 +290,24 @@ def _max_path_links(resolved: Resolved) -> int:
 
 
 def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tuple[Longs, Longs, Exact]:
-    """Expand routes into links: return link, time and load of every (route, time) pair.
+    """Expand routes into links: return link, time window and load for every link of every (route, time window) pair.
 
-    `route_times`: (route + 1) * bound + time, each once; rows with the same route and time were summed before, because
-    there may be a hundred times as many.
+    `route_times`: (route + 1) * bound + time window, ascending, each once.
     """
-    first = int(np.searchsorted(route_times, bound))  # before: within a rank
+    first = int(np.searchsorted(route_times, bound))  # entries below belong to route -1: data that stay within a rank
     route, load = route_times[first:] // bound - 1, load[first:]
     hops = table.ptr[route + 1] - table.ptr[route]
-    link = table.links[ranges(table.ptr[route], hops)].astype(np.int64)
+    link = table.links[concat_ranges(table.ptr[route], hops)].astype(np.int64)
     return link, np.repeat(route_times[first:] % bound, hops), np.repeat(load, hops)
 
 
 def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
-    """Return the distinct pairs of time and kind of route, and one representative route per kind."""
-    used, place = dense(route_times // bound, len(table) + 1)
-    inside = int(len(used) > 0 and used[0] == 0)  # -1: within a rank
-    routes = table.take(used[inside:] - 1)
+    """Return the distinct pairs of time window and kind of route (-1: within a rank), and one route of every kind."""
+    used_routes, place = unique_inverse(route_times // bound, len(table) + 1)
+    within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # -1: within a rank
+    routes = table.take(used_routes[within_rank:] - 1)
     kind, first = _route_kinds(routes, topology)
-    number = np.concatenate([np.full(inside, 0), kind + 1])[place]
+    number = np.concatenate([np.full(within_rank, 0), kind + 1])[place]
     pair = distinct(route_times % bound * (len(first) + 1) + number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
@@ -292,20 +315,20 @@ def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: To
 def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     """Return the kind of every route, and one route of every kind; a kind is a sequence of link types."""
     hops = np.diff(routes.ptr)
-    key, bound = packed((hops, int(hops.max(initial=0)) + 1))
+    key, bound = pack_columns((hops, int(hops.max(initial=0)) + 1))
     # Fold the link types hop by hop into one number: routes with equal numbers have equal latency on any machine.
     for place in range(int(hops.max(initial=0))):
         routes_with_hop = np.flatnonzero(hops > place)
         kind = np.zeros(len(hops), np.int64)
         kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + place]]
-        key, bound = packed((key, bound), (kind, len(topology.types)))
-    kinds, of_route = dense(key, bound)
+        key, bound = pack_columns((key, bound), (kind, len(topology.types)))
+    kinds, of_route = unique_inverse(key, bound)
     first = np.zeros(len(kinds), np.int64)
     first[of_route] = np.arange(len(hops))
     return of_route, first
 
 
-_Latencies = tuple[Longs, Longs, Floats]  # `begins`, `lasts` and `slowest` of `Loads`
+_Latencies = tuple[Longs, Longs, Floats]  # `window_step`, `window_length` and `window_latency` of `Loads`
 _Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline, _Latencies | None]
 _last: list[_Last] = []  # pricing a schedule, its claims and its gap all ask for the same timeline
 
@@ -321,12 +344,12 @@ def timeline(schedule: Schedule, topology: Topology) -> Timeline:
 
 def _time_steps(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
     """Return the last timeline and latencies, or compute them."""
-    for whose, where, line, late in _last[:]:
-        if whose() is schedule and where() is topology:
-            return line, late
-    line, late = _compute_timeline(schedule, topology)
-    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line, late)]
-    return line, late
+    for cached_schedule, cached_topology, line, latency_columns in _last[:]:
+        if cached_schedule() is schedule and cached_topology() is topology:
+            return line, latency_columns
+    line, latency_columns = _compute_timeline(schedule, topology)
+    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line, latency_columns)]
+    return line, latency_columns
 
 
 def _clear_last(_: object) -> None:
@@ -334,8 +357,10 @@ def _clear_last(_: object) -> None:
 
 
 def _compute_timeline(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
-    """Return runs of consecutive steps with the same load, each with its most loaded link or shared limit; and of a
-    long schedule the latencies of routes, so that its traffic is computed once."""
+    """Return the timeline, and for a long schedule also the latency columns of `Loads`.
+
+    The traffic of a long schedule is not cached; with both results from one pass it is computed once.
+    """
     lines, end, slices, pieces = list[Timeline](), 0, list[_Latencies](), _uniform_pieces(schedule)
     for traffic in _traffic_in_slices(schedule, topology):
         if _is_long(schedule):
@@ -347,28 +372,30 @@ def _compute_timeline(schedule: Schedule, topology: Topology) -> tuple[Timeline,
             lines.append(_idle_line(end, int(line.begin[0]) - end))
         lines.append(line)
         end = int(line.begin[-1] + line.length[-1])
-    late = None
+    latency_columns = None
     if slices:
         begins, lasts, slowest = (np.concatenate(columns) for columns in zip(*slices, strict=True))
-        late = begins, lasts, slowest
+        latency_columns = begins, lasts, slowest
     if len(lines) < 2:
-        return (lines[0] if lines else line), late
+        return (lines[0] if lines else line), latency_columns
     return Timeline(
         np.concatenate([line.begin for line in lines]),
         np.concatenate([line.length for line in lines]),
         tuple(seconds for line in lines for seconds in line.seconds),
         np.concatenate([line.resource for line in lines]),
-    ), late
+    ), latency_columns
 
 
 def _is_long(schedule: Schedule) -> bool:
-    return schedule.transfers > MOST_LAST and isinstance(schedule.pieces, int) and schedule.pieces == 1
+    """Return whether the schedule is timed some steps at a time: it has many rows, each of one piece."""
+    return schedule.transfers > MAX_LAST_ENTRIES and isinstance(schedule.pieces, int) and schedule.pieces == 1
 
 
 def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traffic]:
     """Yield the traffic of a schedule; of a long one some steps at a time, in order of steps.
 
-    In one piece nothing reaches beyond its step, so slices are independent, need little memory and stay in the caches.
+    The rows of a long schedule have one piece each and load no step but their own, so the slices of consecutive steps
+    are independent; they need little memory and stay in the caches.
     """
     if not _is_long(schedule):
         yield traffic_of(schedule, topology)
@@ -377,22 +404,22 @@ def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traf
     order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
     step, low = schedule.step if order is None else schedule.step[order], 0
     while low < len(step):
-        high = int(np.searchsorted(step, step[min(low + SLICE, len(step) - 1)], side="right"))
+        high = int(np.searchsorted(step, step[min(low + ROWS_PER_SLICE, len(step) - 1)], side="right"))
         rows = np.arange(low, high) if order is None else order[low:high]
         yield _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
         low = high
 
 
 def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
-    """Return `begins`, `lasts` and `slowest` of `Loads`, without the loads themselves."""
-    late = _time_steps(schedule, topology)[1] if _is_long(schedule) else None
-    if late is not None:
-        return late
+    """Return `window_step`, `window_length` and `window_latency` of `Loads`, without the loads themselves."""
+    latency_columns = _time_steps(schedule, topology)[1] if _is_long(schedule) else None
+    if latency_columns is not None:
+        return latency_columns
     return _latencies_on(traffic_of(schedule, topology), topology, _uniform_pieces(schedule))
 
 
 def _latencies_on(traffic: _Traffic, topology: Topology, pieces: int) -> _Latencies:
-    return traffic.in_one_piece.begins, traffic.in_one_piece.lasts * pieces, traffic.slowest_on(topology)
+    return traffic.unpipelined.window_step, traffic.unpipelined.window_length * pieces, traffic.latency_on(topology)
 
 
 def _idle_line(begin: int, length: int) -> Timeline:
@@ -403,39 +430,41 @@ def _idle_line(begin: int, length: int) -> Timeline:
 def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timeline:
     """Return the timeline of known loads: the envelope of each class of capacities, and the slowest of them."""
     resources = topology.resources
-    tops = traffic.tops(resources.klass, pieces)
-    if not tops.by_class:
+    envelopes = traffic.envelopes(resources.class_of, pieces)
+    if not envelopes.by_class:
         nothing = np.zeros(0, np.int64)
         return Timeline(nothing, nothing, (), nothing)
     # Compare loads of different capacities without fractions: scale each by common / capacity.
     common = math.lcm(*resources.capacity)
-    best: Exact = np.zeros(len(tops.marks), object)
-    where = np.full(len(tops.marks), -1, np.int64)
-    for k, top, winner in tops.by_class:
-        scaled = top.astype(object) * (common // resources.capacity[k])
+    best: Exact = np.zeros(len(envelopes.marks), object)
+    best_resource = np.full(len(envelopes.marks), -1, np.int64)
+    for capacity_class, top, winner in envelopes.by_class:
+        scaled = top.astype(object) * (common // resources.capacity[capacity_class])
         better = (winner >= 0) & (scaled > best)
-        best[better], where[better] = scaled[better], winner[better]
-    unit = 1 / (resources.scale * common * traffic.in_one_piece.scale * pieces)
+        best[better], best_resource[better] = scaled[better], winner[better]
+    unit = 1 / (resources.scale * common * traffic.unpipelined.scale * pieces)
     value = {load: load * unit for load in set(best[:-1].tolist())}
-    return Timeline(tops.marks[:-1], np.diff(tops.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
+    return Timeline(
+        envelopes.marks[:-1], np.diff(envelopes.marks), tuple(value[x] for x in best[:-1].tolist()), best_resource[:-1]
+    )
 
 
-def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
+def compute_envelopes(total: Loads, pieces: int, class_of: Ints) -> _Envelopes:
     """Return the envelope of the staircases of all resources, per class of equal capacity."""
     resource, begin, end, load = build_staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
-        return _Tops(np.zeros(0, np.int64), ())
+        return _Envelopes(np.zeros(0, np.int64), ())
     # Between two neighbouring marks no load changes.
     marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
     resource, begin, end, load = merge_equal_runs(resource, begin, end, load)
     low, high = np.searchsorted(marks, begin).astype(np.int64), np.searchsorted(marks, end).astype(np.int64)
     by_class = []
     # Within one class of equal capacity the envelope of loads is the envelope of times.
-    for k in np.unique(klass[resource]).tolist():
-        of_class = np.flatnonzero(klass[resource] == k)
-        top, winner = upper_envelope(low[of_class], high[of_class], load[of_class], len(marks))
-        by_class.append((k, top, np.where(winner >= 0, resource[of_class[winner]], -1)))
-    return _Tops(marks, tuple(by_class))
+    for capacity_class in np.unique(class_of[resource]).tolist():
+        rows_of_class = np.flatnonzero(class_of[resource] == capacity_class)
+        top, winner = upper_envelope(low[rows_of_class], high[rows_of_class], load[rows_of_class], len(marks))
+        by_class.append((capacity_class, top, np.where(winner >= 0, resource[rows_of_class[winner]], -1)))
+    return _Envelopes(marks, tuple(by_class))
 
 
 def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
@@ -443,19 +472,19 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
 
     With all steps overlapping, the link or limit with the greatest total load over capacity decides.
     """
-    in_one_piece = replace(schedule, pieces=1) if isinstance(schedule.pieces, int) else schedule
+    unpipelined = replace(schedule, pieces=1) if isinstance(schedule.pieces, int) else schedule
     totals, scale = np.zeros(topology.links + len(topology.limits), object), 1
     # With all steps overlapping only the total load of each resource counts.
-    for traffic in _traffic_in_slices(in_one_piece, topology):
-        per_step = traffic.in_one_piece
-        top = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
-        load = per_step.load if top < 2**62 else per_step.load.astype(object)
+    for traffic in _traffic_in_slices(unpipelined, topology):
+        per_step = traffic.unpipelined
+        max_sum = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
+        load = per_step.load if max_sum < 2**62 else per_step.load.astype(object)
         in_slice = np.zeros(len(totals), load.dtype)
         np.add.at(in_slice, per_step.resource, load * per_step.window)
         totals, scale = totals + in_slice, per_step.scale
-    capacity, klass = topology.resources.capacity, topology.resources.klass
-    kinds = np.unique(klass[totals != 0]).tolist()
-    shares = [Fraction(int(totals[klass == kind].max()), capacity[kind]) for kind in kinds]
+    capacity, class_of = topology.resources.capacity, topology.resources.class_of
+    classes = np.unique(class_of[totals != 0]).tolist()
+    shares = [Fraction(int(totals[class_of == number].max()), capacity[number]) for number in classes]
     return topology.resources.scale * scale / max(shares) if shares else None
 
 

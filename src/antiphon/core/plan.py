@@ -20,7 +20,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 
-DEEPEST = 32  # nesting levels of lists and objects allowed in claims and provenance
+MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
 LIBRARY = "library"  # measured: the library that our schedule was timed against on this machine, such as an MPI
 GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted by our model of this library; says nothing about MPI or gloo
@@ -55,7 +55,7 @@ class Entry:
         return (
             isinstance(other, Entry)
             and (self.start, self.stop) == (other.start, other.stop)
-            and _as_read(self.claims) == _as_read(other.claims)
+            and _as_json(self.claims) == _as_json(other.claims)
             and self.schedule.same_as(other.schedule)
         )
 
@@ -134,11 +134,11 @@ class Plan:
         return entry
 
 
-def _as_read(item: Any) -> Any:
-    """Return a plain value as a file gives it back: tuples become lists."""
+def _as_json(item: Any) -> Any:
+    """Return a plain value as it is read back from a JSON file: tuples become lists."""
     if isinstance(item, Mapping):
-        return {key: _as_read(inner) for key, inner in item.items()}
-    return [_as_read(inner) for inner in item] if isinstance(item, list | tuple) else item
+        return {key: _as_json(inner) for key, inner in item.items()}
+    return [_as_json(inner) for inner in item] if isinstance(item, list | tuple) else item
 
 
 def check_plain(value: object, label: str) -> None:
@@ -158,8 +158,8 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
 
     Place: the path within `item`, "" for `item` itself; None for too deep nesting, where the path is too long to print.
     """
-    if depth > DEEPEST:
-        return None, f"nested deeper than {DEEPEST} levels"
+    if depth > MAX_NESTING:
+        return None, f"nested deeper than {MAX_NESTING} levels"
     if isinstance(item, Mapping):
         for key, inner in item.items():
             if not isinstance(key, str):

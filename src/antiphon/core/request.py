@@ -40,9 +40,9 @@ class Request:
         same point on every computer, with EffortSpent. None: the planner's default.
     `also`
         Further sizes to plan for after `nbytes` (None: any), for callers that price all schedules by their own model.
-        A planner loops over `sizes`.
+        A planner loops over `sizes`, which has `nbytes` and these.
     `tell`
-        Called with progress messages.
+        The function that is called with each progress message.
     """
 
     topology: Topology

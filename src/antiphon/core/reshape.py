@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints, Longs
-from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
+from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
 
@@ -35,7 +35,7 @@ Bandwidth = int | Fraction | float | str
 
 
 @dataclass(frozen=True)
-class Part:
+class Restriction:
     """A reduced machine. Its node i is node nodes[i] of the original, its link j is link links[j]."""
 
     topology: Topology
@@ -50,7 +50,7 @@ class Part:
         return self.nodes.index(node)
 
 
-def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Part:
+def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -> Restriction:
     """Return an allocation: only these ranks remain, renumbered from 0 in ascending order; places stay as they were.
 
     Switches stay if they may lie on a path between two of the ranks. A switch that no rank reaches, that reaches no
@@ -69,10 +69,10 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
         tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
         _renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
     )  # fmt: skip
-    return Part(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
+    return Restriction(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 
 
-def between(topology: Topology, ranks: Bools) -> Bools:
+def nodes_between(topology: Topology, ranks: Bools) -> Bools:
     """Return which nodes remain if only these ranks do: they, and the switches that may lie on a path between two of
     them."""
     alive = np.ones(topology.nodes, bool)
@@ -151,7 +151,7 @@ def join(
     links: Iterable[tuple[End, End, LinkType]] = (),
     cards: Iterable[Card] = (),
     unit: Fraction | int = 0,
-    ability: Ability = FORWARDS,
+    ability: Ability = FORWARD_ONLY,
 ) -> Topology:
     """Place boxes side by side and add switches and links between them.
 
@@ -209,7 +209,7 @@ def reverse(topology: Topology) -> Topology:
     A switch that reduces then multicasts and vice versa, so that a plan for the result, run backwards, is one for the
     machine.
     """
-    abilities = tuple(ability.turned() for ability in topology.abilities)
+    abilities = tuple(ability.with_links_reversed() for ability in topology.abilities)
     return replace(topology, link_src=topology.link_dst, link_dst=topology.link_src, abilities=abilities)
 
 
@@ -260,7 +260,7 @@ def _parse_allocation(topology: Topology, ranks: Iterable[int], label: str) -> t
     chosen = sorted(_parse_node(rank, topology.ranks, f"{label}: rank") for rank in ranks)
     if not chosen or len(set(chosen)) != len(chosen):
         raise Invalid(f"{label}: a rank is named twice" if chosen else f"{label}: name at least one rank")
-    return chosen, between(topology, np.isin(np.arange(topology.ranks), chosen))
+    return chosen, nodes_between(topology, np.isin(np.arange(topology.ranks), chosen))
 
 
 def _only_name(topology: Topology, ranks: Sequence[int]) -> str:
@@ -339,7 +339,7 @@ def _select_links(
         raise Invalid("degrade: say which links: pairs, kind or links")
     chosen = np.ones(topology.links, bool)
     if pairs is not None:
-        between = np.zeros(topology.links, bool)
+        nodes_between = np.zeros(topology.links, bool)
         for pair in pairs:
             a, b = (_parse_node(node, topology.nodes, "degrade: node") for node in pair)
             src, dst = topology.link_src, topology.link_dst
@@ -347,8 +347,8 @@ def _select_links(
             if not match.any():
                 ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
                 raise Invalid(f"degrade: no link joins {ends} of {topology.name}")
-            between |= match
-        chosen &= between
+            nodes_between |= match
+        chosen &= nodes_between
     if kind is not None:
         kinds = [topology.types[i].kind for i in range(len(topology.types))]
         used = {kinds[i] for i in np.unique(topology.link_type)}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, packed, ranges, starts
+from antiphon.core.columns import Floats, Ints, Longs, concat_ranges, order_of, pack_columns, run_starts, unique_inverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
@@ -53,25 +53,25 @@ class Routes:
             np.concatenate([self.links, other.links]),
         )
 
-    def take(self, which: Longs) -> Routes:
+    def take(self, indices: Longs) -> Routes:
         """Return the routes with these indices, in this order. O(links).
 
         >>> selected = Routes.of([[4], [7, 8], [9]]).take(np.array([1, 2]))
         >>> selected.ptr.tolist(), selected.links.tolist()
         ([0, 2, 3], [7, 8, 9])
         """
-        lengths = np.diff(self.ptr)[which]
-        return Routes(np.append(0, np.cumsum(lengths)), self.links[ranges(self.ptr[which], lengths)])
+        lengths = np.diff(self.ptr)[indices]
+        return Routes(np.append(0, np.cumsum(lengths)), self.links[concat_ranges(self.ptr[indices], lengths)])
 
     def backwards(self, links: Ints | None = None) -> Routes:
-        """Return every path reversed: links in reverse order, each replaced by links[i] if `links` is given. O(links).
+        """Return every path reversed: its links in reverse order, link i replaced by links[i] if given. O(links).
 
         >>> Routes.of([[4], [7, 8]]).backwards().links.tolist()
         [4, 8, 7]
         """
         owner = np.repeat(np.arange(len(self)), np.diff(self.ptr))
-        turned = self.links[self.ptr[owner] + self.ptr[owner + 1] - 1 - np.arange(len(owner))]
-        return Routes(self.ptr, turned if links is None else links[turned])
+        reversed_links = self.links[self.ptr[owner] + self.ptr[owner + 1] - 1 - np.arange(len(owner))]
+        return Routes(self.ptr, reversed_links if links is None else links[reversed_links])
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -89,16 +89,12 @@ NO_ROUTES = Routes.of([])
 
 @dataclass(frozen=True, eq=False)
 class Resolved:
-    """The path of every row: `route` is an index into `table`, or -1 if the row loads no link (within a rank, or
-    faulty).
-
-    `bad` lists the rows whose route is wrong, in row order, and `why` the fault of each.
-    """
+    """The path of every row."""
 
     table: Routes
-    route: Ints
-    bad: Longs
-    why: tuple[str, ...]
+    route: Ints  # per row an index into `table`; -1: the row loads no link (it stays within a rank, or is faulty)
+    faulty_rows: Longs  # the rows without a valid path, ascending
+    faults: tuple[str, ...]  # per faulty row, what is wrong
 
 
 def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
@@ -126,7 +122,7 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
     for at in np.flatnonzero(inner & (dst[:-1] < topology.ranks)):
         faults.setdefault(int(owner[at]), f"passes through rank {dst[at]}; routes may pass through switches only")
     # A node entered twice within one route shows up as equal neighbours after sorting.
-    entered, _ = packed((owner, len(table)), (dst, topology.nodes))
+    entered, _ = pack_columns((owner, len(table)), (dst, topology.nodes))
     entered.sort()
     for twice in entered[1:][entered[1:] == entered[:-1]].tolist():
         faults.setdefault(twice // topology.nodes, f"visits node {twice % topology.nodes} twice")
@@ -144,47 +140,48 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     (array([ 1,  2, -1], dtype=int32), (1,), array([2]))
     """
     rows = len(src)
-    bad: dict[int, str] = {}
-    moved = src != dst
-    if route is None and moved.all():
+    fault_by_row: dict[int, str] = {}
+    between_ranks = src != dst
+    if route is None and between_ranks.all():
         missing = np.arange(rows)
-        out, trouble = _direct_links(topology, src, dst)
+        out, indirect = _direct_links(topology, src, dst)
         out += np.int32(len(table))  # reset to -1 below for pairs without a direct link
     else:
-        named = np.full(rows, -1, np.int32) if route is None else route
-        _check_named(topology, src, dst, named, table, bad)
-        out = np.where(moved, named, -1).astype(np.int32)
-        missing = np.flatnonzero(moved & (named < 0))
-        direct, trouble = _direct_links(topology, src[missing], dst[missing])
+        named_route = np.full(rows, -1, np.int32) if route is None else route
+        _check_named_routes(topology, src, dst, named_route, table, fault_by_row)
+        out = np.where(between_ranks, named_route, -1).astype(np.int32)
+        missing = np.flatnonzero(between_ranks & (named_route < 0))
+        direct, indirect = _direct_links(topology, src[missing], dst[missing])
         out[missing] = direct + np.int32(len(table))
-    out[missing[trouble]] = -1
+    indirect = missing[indirect]  # rows without a single direct link
+    out[indirect] = -1
     paths: list[Sequence[int]] = []
     # No single direct link: look for the only path through switches, once per distinct pair.
-    if trouble.size:
-        pair = src[missing[trouble]].astype(np.int64) * topology.nodes + dst[missing[trouble]]
-        keys, inverse = dense(pair, topology.nodes**2)
-        at = np.split(missing[trouble][np.argsort(inverse, kind="stable")], np.cumsum(np.bincount(inverse))[:-1])
-        for rows_of, path in zip(at, _only_paths(topology, keys), strict=True):
+    if indirect.size:
+        pair = src[indirect].astype(np.int64) * topology.nodes + dst[indirect]
+        keys, inverse = unique_inverse(pair, topology.nodes**2)
+        rows_by_pair = np.split(indirect[np.argsort(inverse, kind="stable")], np.cumsum(np.bincount(inverse))[:-1])
+        for rows_of_pair, path in zip(rows_by_pair, _find_only_paths(topology, keys), strict=True):
             if isinstance(path, str):
-                bad.update((int(row), path) for row in rows_of)
+                fault_by_row.update((int(row), path) for row in rows_of_pair)
             else:
-                out[rows_of] = len(table) + topology.links + len(paths)
+                out[rows_of_pair] = len(table) + topology.links + len(paths)
                 paths.append(path)
     # The result table: the named routes, then every link as a route of its own, then the paths found.
     singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
-    order = sorted(bad)
+    order = sorted(fault_by_row)
     return Resolved(
         table.join(singles).join(Routes.of(paths)),
         out,
         np.array(order, np.int64),
-        tuple(bad[i] for i in order),
+        tuple(fault_by_row[i] for i in order),
     )
 
 
-def _check_named(
+def _check_named_routes(
     topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, bad: dict[int, str]
 ) -> None:
-    """Add to `bad` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
+    """Add to `faulty_rows` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
 
     >>> from antiphon.core.example import machine
     >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
@@ -235,8 +232,8 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
         return link, np.flatnonzero(link < 0)
     order = order_of(keys, nodes * nodes)
     keys = keys[order]
-    alone = starts(keys) & np.append(starts(keys)[1:], True)
-    keys, order = keys[alone], order[alone]
+    single = run_starts(keys) & np.append(run_starts(keys)[1:], True)
+    keys, order = keys[single], order[single]
     want = src.astype(np.int64) * nodes + dst
     at = np.minimum(np.searchsorted(keys, want), max(len(keys) - 1, 0))
     hit = keys[at] == want if len(keys) else np.zeros(len(want), bool)
@@ -244,31 +241,30 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
     return link, np.flatnonzero(~hit)
 
 
-def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
+def _find_only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
     """Yield for each pair (src * nodes + dst, ascending) the only simple path through switches, or the fault.
 
-    One search per source finds a tree of paths. If every switch it reaches is entered by one usable link (one from the
-    source or from a switch it reaches, and not straight back), no rank that is entered once has another path. Only if
-    that fails is a second path searched, pair by pair.
+    One search per source finds a tree of paths. If every node that the search reaches is entered by one link only (not
+    counting links straight back to where the search came from), the paths of the tree are the only ones. Otherwise a
+    second path is searched for, pair by pair.
     """
     out = out_links(topology)
-    source, entered_by, twice = -1, {}, set()  # type: int, dict[int, int], set[int]
+    source, entered_by, entered_again = -1, {}, set()  # type: int, dict[int, int], set[int]
     for key in pairs.tolist():
         src, dst = divmod(key, topology.nodes)
         if src != source:
-            source, (entered_by, twice) = src, _search_switches(topology, src, out)
+            source, (entered_by, entered_again) = src, _search_switches(topology, src, out)
         path = _trace_back(topology, entered_by, src, dst)
         if path is None:
             yield f"has no link or path through switches from rank {src} to rank {dst}"
-        elif not twice or not _has_second_path(topology, src, dst, path, out):
+        elif not entered_again or not _has_second_path(topology, src, dst, path, out):
             yield path
         else:
             yield _ambiguity_text(topology, src, dst)
 
 
 def _has_second_path(topology: Topology, src: int, dst: int, path: list[int], out: list[list[int]]) -> bool:
-    """Return whether there is another simple path. It lacks some link of this one, so search without each link in
-    turn."""
+    """Return whether there is another simple path. It lacks some link of `path`: search without each link in turn."""
     return any(switch_path(topology, src, dst, without=link, out=out) is not None for link in path)
 
 
@@ -289,7 +285,7 @@ def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tupl
     """
     heads, ranks = topology.link_dst, topology.ranks
     entered_by: dict[int, int] = {src: -1}
-    twice: set[int] = set()
+    entered_again: set[int] = set()
     queue = deque([src])
     while queue:
         node = queue.popleft()
@@ -300,12 +296,12 @@ def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tupl
             if head in (src, before):
                 continue
             if head in entered_by:
-                twice.add(head)
+                entered_again.add(head)
                 continue
             entered_by[head] = link
             if head >= ranks:
                 queue.append(head)
-    return entered_by, twice
+    return entered_by, entered_again
 
 
 def _trace_back(topology: Topology, entered_by: dict[int, int], src: int, dst: int) -> list[int] | None:

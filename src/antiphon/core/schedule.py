@@ -7,8 +7,8 @@ is defined in docs/schedule.md; `verify` checks it, `interpret` runs it. A sched
 Example: an allreduce on 2 ranks in one step is the rows (0, 0, 0, 1, reduce) and (0, 0, 1, 0, reduce).
 
 Two groupings of rows matter everywhere: a *message* is rows that are sent together (same step, src, dst, route and
-number of pieces), a *joint* is rows that a switch turns into one multicast or reduction. `Schedule.ways` gives the key
-by which rows belong to one message, in the order in which messages are sent.
+number of pieces), a *joint* is rows that a switch turns into one multicast or reduction. `Schedule.message_key` returns
+a key that is equal for rows of one message, and that sorts messages in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from antiphon.core.columns import (
     Ints,
     Longs,
     column,
-    dense,
     distinct,
     is_ascending,
-    numbered,
+    number_rows,
     octet_column,
     order_of,
-    packed,
-    starts,
+    pack_columns,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
@@ -48,13 +48,12 @@ MAX_PIECES = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """For each chunk its block, and its offset in the block and share of the block as whole numbers over one
-    denominator."""
+    """Which part of which block every chunk is: the fractions [offset, offset + share) / denominator of the block."""
 
     block: Ints
     offset: Longs
     share: Longs
-    denominator: int
+    denominator: int  # of all offsets and shares
 
     def __post_init__(self) -> None:
         if not 1 <= self.denominator < MAX_DENOMINATOR:
@@ -110,21 +109,17 @@ def cut(collective: Collective, parts: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Local:
-    """Work that an imported step-by-step program does locally at the end; our own schedules have none. `share`: of
-    nbytes, per rank."""
+    """Work that every rank does in its own memory at the end. Cost models read it; only imported schedules have it."""
 
     kind: str
-    share: Fraction
+    share: Fraction  # of nbytes, per rank
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A schedule of one collective. Columns are checked for range when built; `verify` checks the rest.
 
-    `joint`: rows with the same number from 0 on are one multicast or reduction in switches (docs/schedule.md); -1:
-    none. `route`: an index into `routes`; -1: the only path. `src_slot`, `dst_slot`: which of a rank's copies of the
-    chunk. `pieces`: slices in which chunks are sent, one number or one per chunk. `provenance`: how it was made, as
-    JSON values.
+    Optional columns are None if all rows have the default (route and joint -1, slots 0).
     """
 
     collective: Collective
@@ -133,15 +128,15 @@ class Schedule:
     chunk: Ints
     src: Ints
     dst: Ints
-    op: NDArray[np.uint8]
-    route: Ints | None = None
-    src_slot: Ints | None = None
-    dst_slot: Ints | None = None
+    op: NDArray[np.uint8]  # COPY or REDUCE
+    route: Ints | None = None  # an index into `routes`; -1: the only path from src to dst
+    src_slot: Ints | None = None  # which of the sender's copies of the chunk is read
+    dst_slot: Ints | None = None  # which of the receiver's copies is written
     routes: Routes = NO_ROUTES
-    pieces: int | Longs = 1
+    pieces: int | Longs = 1  # slices in which chunks are sent: one number, or one per chunk
     local: tuple[Local, ...] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    joint: Ints | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # how the schedule was made, as JSON values
+    joint: Ints | None = None  # rows with equal numbers from 0 on are one joint; -1: the row belongs to none
 
     def __post_init__(self) -> None:
         ranks = self.collective.ranks
@@ -212,7 +207,7 @@ class Schedule:
         index = index if index.size else index.astype(np.int64)
         return replace(self, **{**{name: c[index] for name, c in self.columns().items()}, **changes})
 
-    def ways(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
+    def message_key(self, rows: AnyInts | slice = slice(None)) -> list[tuple[NDArray[Any], int]]:
         """Return the message key of every row (or of `rows`) as columns with their bounds; keys sort in sending order.
 
         A message is rows with equal (step, src, dst, route) and as many pieces. Messages are in the order of (step,
@@ -224,11 +219,11 @@ class Schedule:
             return [(self._joined[0][rows], self._joined[1])]
         return self._message_columns(rows)
 
-    def way_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
-        """Return the columns of `ways` without their bounds. O(these rows)."""
-        return self._way_columns(rows) if self.joint is None else [self._joined[0][rows]]
+    def message_key_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
+        """Return the columns of `message_key` without their bounds. O(these rows)."""
+        return self._key_columns(rows) if self.joint is None else [self._joined[0][rows]]
 
-    def _way_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
+    def _key_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
         """Return the message key of rows as columns, without regard to joints."""
         src = self.src[rows]
         ahead = self.dst[rows] - src
@@ -247,11 +242,11 @@ class Schedule:
             bounds.append(int(self.route.max()) + 2)
         if not isinstance(self.pieces, int):
             bounds.append(int(self.pieces.max()) + 1)
-        return list(zip(self._way_columns(rows), bounds, strict=True))
+        return list(zip(self._key_columns(rows), bounds, strict=True))
 
     @cached_property
     def _joined(self) -> tuple[Longs, int, Longs, Longs]:
-        """The keys of `ways` for a schedule with joints, as (key, bound, first row, number).
+        """The keys of `message_key` for a schedule with joints, as (key, bound, first row, number).
 
         A row's key is that of the first row of its joint, followed by a number that distinguishes joints and depends on
         their contents, not on how they are numbered. `first row`: of the joint, or the row itself. `number`: 0 for
@@ -263,72 +258,80 @@ class Schedule:
         >>> first.tolist(), number.tolist(), bool(key[0] == key[1])
         ([0, 0, 2], [1, 1, 0], True)
         """
-        plain, plain_bound = packed(*self._message_columns())
+        row_key, row_key_bound = pack_columns(*self._message_columns())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
-        bound = np.flatnonzero(joint >= 0)
-        _, number = dense(joint[bound], 2**31)
-        several = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
-        bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
+        joint_rows = np.flatnonzero(joint >= 0)
+        _, number = unique_inverse(joint[joint_rows], 2**31)
+        has_several_rows = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
+        joint_rows, number = (
+            joint_rows[has_several_rows[number]],
+            (np.cumsum(has_several_rows) - 1)[number[has_several_rows[number]]],
+        )
         leads = np.arange(self.transfers)
-        if not len(bound):
-            return plain, plain_bound, leads, np.zeros(self.transfers, np.int64)
-        inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
-        order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
-        first = order[starts(number[order])]  # the first row of every joint
-        leads[bound] = bound[first][number]
-        mark = np.zeros(len(first), np.uint64)  # hash of all rows of a joint: equal for equal joints
+        if not len(joint_rows):
+            return row_key, row_key_bound, leads, np.zeros(self.transfers, np.int64)
+        contents = (row_key, self.chunk, self.slot("src"), self.slot("dst"), self.op)
+        order = np.lexsort((*(values[joint_rows] for values in contents[::-1]), number))
+        first = order[run_starts(number[order])]  # the first row of every joint
+        leads[joint_rows] = joint_rows[first][number]
+        joint_hash = np.zeros(len(first), np.uint64)  # of all rows of a joint, in any order: equal for equal joints
         with np.errstate(over="ignore"):
-            value = np.zeros(len(bound), np.uint64)
-            for values in inside:
-                value = (value ^ values[bound].astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
+            value = np.zeros(len(joint_rows), np.uint64)
+            for values in contents:  # multiply-xorshift hash (an odd 64-bit constant); overflow wraps on purpose
+                value = (value ^ values[joint_rows].astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
                 value ^= value >> np.uint64(32)
-            np.add.at(mark, number, value * np.uint64(0xD6E8FEB86659FD93))
-        own = np.zeros(self.transfers, np.int64)
-        own[bound] = 1 + numbered(plain[bound][first], self.chunk[bound][first], mark, np.arange(len(mark)))[number]
-        key, top = packed((plain[leads], plain_bound), (own, len(first) + 1))
-        return key, top, leads, own
+            np.add.at(joint_hash, number, value * np.uint64(0xD6E8FEB86659FD93))
+        joint_number = np.zeros(self.transfers, np.int64)
+        joint_number[joint_rows] = (
+            1
+            + number_rows(row_key[joint_rows][first], self.chunk[joint_rows][first], joint_hash, np.arange(len(first)))[
+                number
+            ]
+        )
+        key, top = pack_columns((row_key[leads], row_key_bound), (joint_number, len(first) + 1))
+        return key, top, leads, joint_number
 
     @property
     def leads(self) -> Longs:
-        """Per row the first row of its joint in the order of `ways`; for a single row, itself."""
+        """Per row the first row of its joint in the order of `message_key`; for a single row, itself."""
         return np.arange(self.transfers) if self.joint is None else self._joined[2]
 
     def runs(self) -> Bools:
-        """Return where the message key may change from one row to the next, in the order of rows. O(rows)."""
+        """Return per row whether its message key may differ from that of the row before it. O(rows)."""
         columns: list[AnyInts] = [self.step, self.src, self.dst]
         if self.route is not None:
             columns.append(self.route)
         if not isinstance(self.pieces, int):
             columns.append(self.pieces[self.chunk])
-        new = starts(columns[0])
+        new = run_starts(columns[0])
         for values in columns[1:]:
             new[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
-            own = self._joined[3]
-            same = own[1:] == own[:-1]
-            new[1:] = (new[1:] | ~same) & ~(same & (own[1:] > 0))
+            joint_number = self._joined[3]
+            same = joint_number[1:] == joint_number[:-1]
+            new[1:] = (new[1:] | ~same) & ~(same & (joint_number[1:] > 0))
         return new
 
     def sorted(self) -> Schedule:
-        """Return the rows in canonical order: by message (`ways`), then by chunk, slots and op."""
+        """Return the rows in canonical order: by message (`message_key`), then by chunk, slots and op."""
         slots = self.slots
-        columns = self.ways() if self.joint is None else [*self.ways(), *self._message_columns()]
+        columns = self.message_key() if self.joint is None else [*self.message_key(), *self._message_columns()]
         columns.append((self.chunk, len(self.chunks)))
         columns += [(self.slot(side), slots) for side in ("src", "dst")] if slots > 1 else []
         columns.append((self.op, 2))
         ordered = is_ascending(*(values for values, _ in columns))
-        same = self if ordered else self.take(order_of(*packed(*columns)))
-        return same if self.joint is None else same._renumber_joints()
+        in_order = self if ordered else self.take(order_of(*pack_columns(*columns)))
+        return in_order if self.joint is None else in_order._renumber_joints()
 
     def _renumber_joints(self) -> Schedule:
         """Renumber joints in order of appearance; a joint of one row becomes a single row."""
         leads = self.leads
-        bound = np.bincount(leads, minlength=self.transfers)[leads] > 1
-        names, number = dense(leads[bound], max(self.transfers, 1))
+        in_joint = np.bincount(leads, minlength=self.transfers)[leads] > 1
+        leading_rows, number = unique_inverse(leads[in_joint], max(self.transfers, 1))
         joint = np.full(self.transfers, -1, np.int32)
-        at = np.full(len(names), self.transfers, np.int64)
-        np.minimum.at(at, number, np.flatnonzero(bound))
-        joint[bound] = np.argsort(np.argsort(at))[number]
+        first_row = np.full(len(leading_rows), self.transfers, np.int64)
+        np.minimum.at(first_row, number, np.flatnonzero(in_joint))
+        joint[in_joint] = np.argsort(np.argsort(first_row))[number]
         return self if np.array_equal(joint, self.joint) else replace(self, joint=joint)  # type: ignore[arg-type]
 
     def same_as(self, other: Schedule) -> bool:

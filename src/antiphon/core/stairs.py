@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, distinct, order_of, starts, sums
+from antiphon.core.columns import Longs, distinct, order_of, run_starts, sums_by_group
 
 Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin
@@ -35,9 +35,9 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     # `bound`: all keys are below it. With few possible keys, adding up in a table is faster than sorting.
     if bound <= 4 * len(key) and load.dtype != object:
         keys = distinct(key, bound)
-        return keys, sums(key, load, bound)[keys]
+        return keys, sums_by_group(key, load, bound)[keys]
     order = order_of(key, bound)
-    first = np.flatnonzero(starts(key[order]))
+    first = np.flatnonzero(run_starts(key[order]))
     load = load[order]
     return key[order][first], np.add.reduceat(load, first) if len(first) else load
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.columns import Ints, Longs, dense
+from antiphon.core.columns import Ints, Longs, unique_inverse
 from antiphon.core.reshape import check_permutation
 from antiphon.core.topology import Ability, Topology
 from antiphon.errors import Invalid
@@ -42,7 +42,7 @@ from antiphon.errors import Invalid
 Types = tuple[tuple[int, int], ...]  # (class of link type, number of links), ascending
 Bond = tuple[Types, Types]  # there, back
 Sums = NDArray[np.uint64]
-MOST_WORK = 10**8  # edge visits while separating orbits: a second or two
+MAX_EDGE_VISITS = 10**8  # edge visits while separating orbits: a second or two
 
 
 def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, ...]:
@@ -188,7 +188,7 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
     # Stage 2: only classes that hold several orbits are doubtful. Mark one vertex of each such orbit and refine again.
     cells, orbits_of = np.unique(sums[first], return_counts=True)
     doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
-    if doubtful.size and doubtful.size * (len(a) + count) <= MOST_WORK:
+    if doubtful.size and doubtful.size * (len(a) + count) <= MAX_EDGE_VISITS:
         signatures = sums[first]
         for i in doubtful:
             marked = sums.copy()
@@ -334,7 +334,7 @@ def _collect_bonds(
         limited[int(topology.link_src[link]), int(topology.link_dst[link]), tuple(limits)].append(link)
     nodes = topology.nodes
     pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
-    keys, place = dense(pair, nodes * nodes)
+    keys, place = unique_inverse(pair, nodes * nodes)
     word, words = _number_words(place, kind[free], len(keys))
     # The description of the same pair seen from the other end.
     back = keys % nodes * nodes + keys // nodes

@@ -34,11 +34,11 @@ def check_text(value: object, label: str) -> None:
 
 @dataclass(frozen=True)
 class LinkType:
-    """What a link is like: its kind (nvlink, pcie, ib, ...), exact bytes per second, seconds of latency."""
+    """The properties that links share: a topology stores each type once, and the number of its type per link."""
 
-    kind: str
-    bandwidth: Fraction
-    latency: float = 0.0
+    kind: str  # nvlink, pcie, ib, ...
+    bandwidth: Fraction  # bytes per second, exact
+    latency: float = 0.0  # seconds
 
     def __post_init__(self) -> None:
         check_text(self.kind, "link kind")
@@ -64,22 +64,17 @@ class SharedLimit:
 
 @dataclass(frozen=True)
 class Ability:
-    """What a switch can do besides forwarding: send one arrival out of several links (`multicast`), combine several
-    arrivals into one (`reduce`).
+    """What a switch can do besides forwarding. The field names are the keys of a topology file."""
 
-    `through`: a combined value may be sent out of several links at once, without passing through a rank. `own`: the
-    destination's own contribution to a reduction, and the copy that the source of a multicast keeps, cross the switch
-    like other data. `at_once`: the number of joints that it can serve in one step (0: no limit is stated). `operators`,
-    `types`: what it can combine (empty: everything); an operator for only one type is written "max of float16".
-    """
-
-    multicast: bool = False
-    reduce: bool = False
-    through: bool = False
+    multicast: bool = False  # sends one arrival out of several links
+    reduce: bool = False  # combines several arrivals into one
+    through: bool = False  # sends what it combined out of several links at once, without passing through a rank
+    # The destination's own contribution to a reduction, and the copy that the source of a multicast keeps, cross the
+    # switch like other data (NVLS); otherwise they stay in the rank's memory.
     own: bool = False
-    at_once: int = 0
-    operators: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+    at_once: int = 0  # joints that the switch can serve in one step; 0: no limit is stated
+    operators: tuple[str, ...] = ()  # that it can combine with; an operator for only one type: "max of float16"
+    types: tuple[str, ...] = ()  # data types that it can combine; empty: all, as for operators
 
     def __post_init__(self) -> None:
         count = self.at_once
@@ -96,32 +91,28 @@ class Ability:
                 "ability: states how a switch multicasts or reduces, but not that it does; set multicast or reduce"
             )
 
-    def combines(self, op: str | None, dtype: str | None) -> bool:
-        """Return whether it can combine data of this type by this operator; None: of some type, by some operator."""
+    def can_combine(self, op: str | None, dtype: str | None) -> bool:
+        """Return whether the switch can combine data of this type by this operator; None stands for any."""
         if not self.reduce or (dtype is not None and self.types and dtype not in self.types):
             return False
         named = [name.partition(" of ") for name in self.operators]
         return not named or any(op in (None, name) and dtype in (None, of or dtype) for name, _, of in named)
 
-    def turned(self) -> Ability:
-        """Return the ability with all links reversed: a multicast becomes a reduction and vice versa."""
+    def with_links_reversed(self) -> Ability:
+        """Return the ability of the switch in the reversed machine, where a multicast is a reduction and vice versa."""
         return replace(self, multicast=self.reduce, reduce=self.multicast)
 
 
-FORWARDS = Ability()  # only forwards
+FORWARD_ONLY = Ability()  # of ranks and of ordinary switches
 
 
 @dataclass(frozen=True)
 class NetworkCard:
-    """A network card of a box that is connected to nothing yet.
-
-    `bandwidth`: bytes per second in each direction (None: unknown). `nodes`: the nodes next to it (ranks, or a PCIe
-    switch).
-    """
+    """A network card of a box that is connected to nothing yet."""
 
     name: str
-    bandwidth: Fraction | None
-    nodes: tuple[int, ...]
+    bandwidth: Fraction | None  # bytes per second in each direction; None: unknown
+    nodes: tuple[int, ...]  # the nodes next to it: ranks, or a PCIe switch
 
     def __post_init__(self) -> None:
         check_text(self.name, "network card name")
@@ -133,25 +124,20 @@ class NetworkCard:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Nodes 0..ranks-1 are ranks (they hold data), the rest are switches (they forward and hold none).
-
-    `unit` is the bandwidth of a unit link, the unit of rounds and rates; by default the slowest link's. `places` gives
-    every node its place in the hierarchy, e.g. "dc0/rack3/host2/gpu1". `abilities`: what every switch can do besides
-    forwarding; empty if none can do more. `cards`: network cards by which it can be joined to others.
-    """
+    """A machine. Nodes 0..ranks-1 are ranks (they hold data), the others are switches (they forward and hold none)."""
 
     name: str
     ranks: int
     switches: int
     link_src: Ints
     link_dst: Ints
-    link_type: Ints
+    link_type: Ints  # index into `types`
     types: tuple[LinkType, ...]
     limits: tuple[SharedLimit, ...] = ()
-    places: tuple[str, ...] = ()
-    unit: Fraction = field(default=Fraction(0))
-    abilities: tuple[Ability, ...] = ()
-    cards: tuple[NetworkCard, ...] = ()
+    places: tuple[str, ...] = ()  # where every node is, e.g. "dc0/rack3/host2/gpu1"; by default "rank0", "switch0", ...
+    unit: Fraction = field(default=Fraction(0))  # bandwidth of a unit link; 0: that of the slowest link
+    abilities: tuple[Ability, ...] = ()  # per switch; empty if no switch does more than forward
+    cards: tuple[NetworkCard, ...] = ()  # by which the machine can be joined to others
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
@@ -176,7 +162,7 @@ class Topology:
             raise Invalid(f"topology places: expected {self.nodes} texts, one per node, got {len(self.places)}")
         for place in self.places:
             check_text(place, "topology place")
-        able = any(ability != FORWARDS for ability in self.abilities)
+        able = any(ability != FORWARD_ONLY for ability in self.abilities)
         object.__setattr__(self, "abilities", tuple(self.abilities) if able else ())
         if able and len(self.abilities) != self.switches:
             raise Invalid(f"topology abilities: expected {self.switches}, one per switch, got {len(self.abilities)}")
@@ -222,16 +208,19 @@ class Topology:
 
     def ability(self, node: int) -> Ability:
         """Return what a node can do besides forwarding."""
-        return self.abilities[node - self.ranks] if self.abilities and node >= self.ranks else FORWARDS
+        return self.abilities[node - self.ranks] if self.abilities and node >= self.ranks else FORWARD_ONLY
 
     @cached_property
-    def helpers(self) -> Ability:
-        """Whether some switch that several links lead into can reduce, and some switch that several lead out of
-        multicast. O(links)."""
+    def joint_abilities(self) -> Ability:
+        """What switches can do for a collective on this machine: only `multicast` and `reduce` are set. O(links).
+
+        `multicast` needs a switch with this ability from which links lead to several nodes, `reduce` one into which
+        links from several nodes lead.
+        """
         if not self.abilities:
-            return FORWARDS
+            return FORWARD_ONLY
         pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
-        into, out = (np.bincount(pairs[:, side], minlength=self.nodes) for side in (1, 0))
+        into, out = (np.bincount(pairs[:, end], minlength=self.nodes) for end in (1, 0))  # neighbours per node
         switches = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
         return Ability(
             any(ability.multicast and into[node] and out[node] > 1 for node, ability in switches),
@@ -270,17 +259,17 @@ class Topology:
 
 @dataclass(frozen=True)
 class Resources:
-    """Everything that can be loaded: the links, then the shared limits, each with a capacity.
+    """Everything that data can load: the links, numbered as such, then the shared limits; each has a capacity.
 
-    Capacities are exact integers over one scale: resource r has capacity[klass[r]] * scale bytes/s. `limit_ptr,
-    limit_of` (CSR by link) list the shared limits, as resource numbers, that a link loads besides itself.
+    Capacities are exact integers over one scale: resource r has capacity[class_of[r]] * scale bytes per second. Data
+    that cross link i load link i and the shared limits limit_of[limit_ptr[i]:limit_ptr[i + 1]].
     """
 
     capacity: tuple[int, ...]  # per class of equal capacity, ascending
-    scale: Fraction
-    klass: Ints  # resource -> its class
-    limit_ptr: Longs
-    limit_of: Ints
+    scale: Fraction  # bytes per second
+    class_of: Ints  # resource -> its class of equal capacity: an index into `capacity`
+    limit_ptr: Longs  # CSR offsets by link
+    limit_of: Ints  # shared limits, as resource numbers
 
     @staticmethod
     def of(topology: Topology) -> Resources:
@@ -289,7 +278,7 @@ class Resources:
 
         >>> link, limit = LinkType("wire", 2 * 10**9, 0), SharedLimit("both", (0, 1), 3 * 10**9)
         >>> table = Resources.of(build("two", 2, both_ways([(0, 1)], link), limits=[limit]))
-        >>> table.capacity, table.scale, table.klass.tolist()
+        >>> table.capacity, table.scale, table.class_of.tolist()
         ((2, 3), Fraction(1000000000, 1), [0, 0, 1])
         >>> table.limit_ptr.tolist(), table.limit_of.tolist()  # each link is under limit 2, the number after the links
         ([0, 1, 2], [2, 2])
@@ -311,31 +300,32 @@ class Resources:
         return Resources(
             capacity=tuple(n // common for n in numerators),
             scale=Fraction(common, denominator),
-            klass=np.concatenate([type_class[topology.link_type], limit_class]).astype(np.int32),
+            class_of=np.concatenate([type_class[topology.link_type], limit_class]).astype(np.int32),
             limit_ptr=np.concatenate([[0], np.cumsum(np.bincount(link, minlength=topology.links))]).astype(np.int64),
             limit_of=owner[order].astype(np.int32),
         )
 
     def scaled_capacity(self, resource: int) -> int:
         """Return a resource's capacity as a whole number of `scale` bytes per second."""
-        return self.capacity[int(self.klass[resource])]
+        return self.capacity[int(self.class_of[resource])]
 
     def bytes_per_second(self, resource: int) -> Fraction:
         """Return a resource's capacity in bytes per second."""
         return self.scaled_capacity(resource) * self.scale
 
 
-BOXES = ("host", "box", "server", "node")  # beginnings of the part of a place that names a computer
+HOST_PREFIXES = ("host", "box", "server", "node")  # how the component of a place that names a computer begins
 
 
 def hosts(machine: Topology) -> tuple[int, ...]:
-    """Return the number of every rank's host, from the part of its place that begins with host, box, server or node.
+    """Return the number of every rank's host, from the component of its place that begins with one of HOST_PREFIXES.
 
-    () if places do not name hosts, or one host has all ranks.
+    () if places do not name hosts, or if one host has all ranks. Places "host0/gpu0", "host0/gpu1", "host1/gpu0" give
+    (0, 0, 1).
     """
     paths = [place.split("/") for place in machine.places[: machine.ranks]]
     for depth in range(min(map(len, paths))):
-        if all(levels[depth].startswith(BOXES) for levels in paths):
+        if all(levels[depth].startswith(HOST_PREFIXES) for levels in paths):
             boxes = [tuple(levels[: depth + 1]) for levels in paths]
             number = {box: i for i, box in enumerate(dict.fromkeys(boxes))}
             return tuple(number[box] for box in boxes) if len(number) > 1 else ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, order_of, starts
+from antiphon.core.columns import Floats, Longs, order_of, run_starts
 from antiphon.core.messages import resource_name, seconds_per_byte
 from antiphon.core.topology import Topology
 
@@ -82,7 +82,7 @@ class Log:
         time = np.repeat(np.array(self.times), [len(changed) for changed in self.resources])
         order = order_of(resource, max(count, 1))  # a stable sort: in the order of time within each resource
         resource, load, time = resource[order], load[order], time[order]
-        is_change = starts(resource)
+        is_change = run_starts(resource)
         is_change[1:] |= load[1:] != load[:-1]
         resource, load, time = resource[is_change], load[is_change], time[is_change]
         end = np.append(time[1:], 0.0)  # of a resource's last change: its load is 0, so it forms no interval

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
+from antiphon.core.columns import Floats, Longs, distinct, order_of, unique_inverse
 from antiphon.core.loads import Timeline, route_latencies, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -66,7 +66,7 @@ def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     """Return the greatest latency of each step; row i has `seconds[i]` in `size[i]` steps from `begin[i]` on."""
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
-    marks, mark_number = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
+    marks, mark_number = unique_inverse(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
     top, winning_row = upper_envelope(mark_number[: len(begin)], mark_number[len(begin) :], seconds, len(marks))
     has_message = np.flatnonzero(winning_row[:-1] >= 0)
     return Latencies(marks[has_message], np.diff(marks)[has_message], top[has_message].astype(np.float64))

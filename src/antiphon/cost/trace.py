@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, places
+from antiphon.core.columns import Floats, index_in_run
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -108,7 +108,7 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
     # Uses are sorted by (step, resource). The end of a turn is the begin of the step plus the costs up to it in its
     # group: a prefix sum, less its value before the group.
     after = np.cumsum(cost)
-    first = np.arange(len(cost)) - places(step[routing.use_message] * routing.resources + routing.use_resource)
+    first = np.arange(len(cost)) - index_in_run(step[routing.use_message] * routing.resources + routing.use_resource)
     turn_end = begin[routing.use_message] + after - (after[first] - cost[first])
     landed = begin.copy()
     np.maximum.at(landed, routing.use_message, turn_end)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.columns import Longs, order_of, ranges
+from antiphon.core.columns import Longs, concat_ranges, order_of
 
 _LINES = 2**18  # written at a time
 
@@ -66,4 +66,4 @@ class Lines:
         for start in range(0, len(order), _LINES):
             batch = order[start : start + _LINES]
             template = b"".join(map(self.templates.__getitem__, kind[batch].tolist()))
-            yield template % tuple(numbers[ranges(begin[batch], width[batch])].tolist())
+            yield template % tuple(numbers[concat_ranges(begin[batch], width[batch])].tolist())

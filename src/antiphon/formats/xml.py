@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 from xml.parsers import expat
 
-from antiphon.core.files import name_of, read_blocks, reading
+from antiphon.core.files import name_of, read_buffers, reading
 from antiphon.errors import Invalid, quote
 
 Attributes = Mapping[str, str]
@@ -56,7 +56,7 @@ def read_xml(
 ) -> None:
     """Parse a file, or its contents, and call the reader for each element. Linear.
 
-    Files may be compressed, as `read_blocks` reads them; memory is what the reader keeps. `doctype`: skip a document
+    Files may be compressed, as `read_buffers` reads them; memory is what the reader keeps. `doctype`: skip a document
     type that only names a file (it is not fetched); one that declares anything is refused in any case. `text`: called
     with the text between elements, in pieces.
     """
@@ -83,7 +83,9 @@ def read_xml(
             parser.CharacterDataHandler = text
         parser.EndElementHandler = reader.end
         try:
-            for number, block in enumerate(_split_blocks(source) if isinstance(source, bytes) else read_blocks(source)):
+            for number, block in enumerate(
+                _split_blocks(source) if isinstance(source, bytes) else read_buffers(source)
+            ):
                 if not number and encoding(block).startswith("UTF-32"):
                     raise LookupError("UTF-32")
                 _check_attributes(block)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Ints, Longs, distinct, order_of, packed, pointers, starts
+from antiphon.core.columns import Bools, Ints, Longs, distinct, order_of, pack_columns, pointers, run_starts
 from antiphon.core.joints import refuse_joints
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
@@ -94,7 +94,7 @@ def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: T
     kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
     # At equal times receives come first, so that data can arrive early; folds last, as they need the receives.
     kind_order = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
-    order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (kind_order, 3)))
+    order = order_of(*pack_columns((rank, ranks), (when, int(when.max(initial=0)) + 1), (kind_order, 3)))
     # `number` is the inverse permutation: from the order of creation to the final number of an operation.
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
@@ -145,7 +145,7 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
     rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], prepared.places.outputs[rows], ends.count[rows]
     # Merge adjacent chunks: a new stretch begins where rank, base or count changes, or after a gap on the line.
-    fresh = starts(rank) | starts(base) | starts(count)
+    fresh = run_starts(rank) | run_starts(base) | run_starts(count)
     fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     last = np.append(fresh[1:], True)[: len(fresh)]
     return rank[fresh], line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh], count[fresh]
@@ -246,7 +246,7 @@ def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Ac
     rows, message = movement.crossing, movement.message
     # The joint of a message is that of its first row; different joints in one message are refused.
     joints = joint[rows].astype(np.int64)
-    first = joints[starts(message)]
+    first = joints[run_starts(message)]
     if np.any(joints != first[message]):
         raise Unsupported("programs: rows of two joints go between two ranks in one step; take fewer pieces")
     bound = np.flatnonzero(joints >= 0)
@@ -270,7 +270,7 @@ def _add_messages(
     (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
     """
     schedule, line, rows = prepared.schedule, prepared.line, movement.crossing
-    first = rows[starts(movement.message)]
+    first = rows[run_starts(movement.message)]
     begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
     sides: list[Longs] = []
     for kind, own_rank, other, base in (
@@ -359,7 +359,7 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank = ends.chunk[rows], ends.rank[rows]
     source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
-    fresh = starts(rank) | starts(source) | starts(target)
+    fresh = run_starts(rank) | run_starts(source) | run_starts(target)
     fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     last = np.append(fresh[1:], True)[: len(fresh)]
     number = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, numbered, order_of, packed, pointers, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, order_of, pack_columns, pointers, run_starts
 from antiphon.core.messages import messages
 from antiphon.lower.rows import DataLine, Prepared
 
@@ -66,11 +66,11 @@ def assign_stretches(
     units, numerators = line.units[end] - line.units[begin], line.numerators[end] - line.numerators[begin]
     units, numerators = units - (numerators < 0), numerators % line.denominator
     # Stretches of one class (length and pieces) can share slots; a pool is a class at a rank.
-    slot_class = numbered(units, numerators, pieces)
+    slot_class = number_rows(units, numerators, pieces)
     class_count = int(slot_class.max(initial=-1)) + 1
     class_head = np.zeros(class_count, np.int64)
     class_head[slot_class] = np.arange(len(slot_class))
-    pool = numbered(rank, slot_class)
+    pool = number_rows(rank, slot_class)
     pools = int(pool.max(initial=-1)) + 1
     number = np.zeros(pools, np.int64)
     number[pool] = np.arange(len(pool))
@@ -131,7 +131,7 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
         if np.array_equal(further, root):
             break
         root = further
-    last = np.append(starts(pool_sorted)[1:], True)
+    last = np.append(run_starts(pool_sorted)[1:], True)
     return index[root], before, slots[last]
 
 
@@ -188,7 +188,7 @@ def moves(prepared: Prepared) -> Moves:
     bare = folded & (values.place[values.version] < 0)
     bare[group[waiting]] = False
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
-    waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
+    waiting[values.row[real][run_starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
     stays = waiting | (~folded[group] & hidden)
     crossing, message, joined = _sort_messages(prepared, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
@@ -213,7 +213,7 @@ def moves(prepared: Prepared) -> Moves:
     # A fold's result overwrites its first waiting operand, so it needs no scratch of its own.
     into = np.flatnonzero((values.row >= 0) & folded[values.owner])
     into = into[waiting[values.row[into]] & hidden[values.row[into]]]
-    first = into[starts(values.owner[into])]
+    first = into[run_starts(values.owner[into])]
     base[values.version[values.owner[first]]] = len(prepared.places) + stretch[values.row[first]]
     count = int(message[-1]) + 1 if len(message) else 0
     return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
@@ -237,9 +237,9 @@ def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bool
     inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
     if slots > 1:
         inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
-    order = order_of(*packed((table.of_row[rows], len(table)), *inside))
+    order = order_of(*pack_columns((table.of_row[rows], len(table)), *inside))
     rows = rows[order]
-    chunk, new = schedule.chunk[rows], starts(table.of_row[rows])
+    chunk, new = schedule.chunk[rows], run_starts(table.of_row[rows])
     # Pipelined chunks stay separate: each piece is sent at its own time.
     joined = ~new & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
@@ -284,18 +284,18 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     count = values.count[groups]
     count_bound = int(count.max(initial=0)) + 1
     # Only folds of one rank, moment and number of operands can be joined.
-    key, bound = packed(
+    key, bound = pack_columns(
         (rank, prepared.schedule.collective.ranks), (values.moment[version], prepared.times), (count, count_bound)
     )
-    order = order_of(*packed((key, bound), (line.place[chunk], len(line.place))))
+    order = order_of(*pack_columns((key, bound), (line.place[chunk], len(line.place))))
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
-    joined = ~starts(key) & (line.pieces[chunk] == 1)
+    joined = ~run_starts(key) & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
     # Neighbours are joined if their results share a base, and so do their operands, one by one.
     home = movement.base[values.version[groups]]
     joined[1:] &= home[1:] == home[:-1]
     if len(groups):
-        at = ranges(values.first[groups], count)
+        at = concat_ranges(values.first[groups], count)
         operand_base = base[at]
         # Operand i of a group is compared with operand i of the group before, which has as many.
         position = np.arange(len(at)) - np.repeat(count, count)
@@ -306,4 +306,4 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     head = groups[~joined]
     tail = groups[np.append(~joined[1:], True)[: len(groups)]]
     of = values.count[head]
-    return Folds(groups, number, head, tail, ranges(values.first[head], of), of, base)
+    return Folds(groups, number, head, tail, concat_ranges(values.first[head], of), of, base)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, numbered, ranges
+from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, unique_inverse
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret.analysis import Analysis, Ends, analyse
 from antiphon.core.interpret.buffers import sides
@@ -67,7 +67,7 @@ class DataLine:
             numerators.append((product % chunks.denominator).astype(np.int64))
         common = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
         every = np.concatenate(units), np.concatenate(numerators) // common
-        point = numbered(*every)
+        point = number_rows(*every)
         first = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
         first[point] = np.arange(len(point))
         order = np.lexsort((chunks.share, chunks.offset, chunks.block))
@@ -108,7 +108,7 @@ class Places:
             for column, values in zip(columns, (end.rank, np.full(len(shift), buffer), shift), strict=True):
                 column.append(values)
         rank, buffer_, shift = map(np.concatenate, columns)
-        number = numbered(rank, buffer_, shift)
+        number = number_rows(rank, buffer_, shift)
         first = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
         first[number] = np.arange(len(number))
         inputs, outputs = np.split(number, [len(ends[0].pair)])
@@ -169,7 +169,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     analysis, order, line = analyse(schedule), versions(schedule), DataLine.of(schedule)
     ends = analysis.inputs, analysis.outputs
     places = Places.of(schedule, line, ends, in_place)
-    steps, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    steps, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     ranks, slots = schedule.collective.ranks, schedule.slots
     keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
     delayed = np.zeros(len(keys[1]), bool)
@@ -211,7 +211,7 @@ def _place_values(
     """
     # The version that each group writes, and the version of each operand.
     groups = len(analysis.count)
-    at = ranges(analysis.first, analysis.count)
+    at = concat_ranges(analysis.first, analysis.count)
     row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
     real = row >= 0
     version = np.zeros(groups, np.int64)

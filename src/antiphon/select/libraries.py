@@ -41,7 +41,8 @@ CLASSICS = (
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
 # Collectives for which NCCL lets switches multicast or reduce (NVLink SHARP, InfiniBand SHARP), with the ability that
-# the switches need, a field of `Topology.helpers`; and the planners that stand for it, beside those of rings and trees.
+# the switches need, a field of `Topology.joint_abilities`; and the planners that stand for it, beside those of rings
+# and trees.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 OURS_ALONE = "beside"  # an option of planner nvls: with it, its schedules are not those of any library
@@ -68,7 +69,7 @@ def own_choice(
 
 def by_switches(topology: Topology, kind: str) -> bool:
     """Return whether NCCL would let switches of this machine multicast or reduce."""
-    return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
+    return kind in IN_SWITCHES and bool(getattr(topology.joint_abilities, IN_SWITCHES[kind]))
 
 
 def groups_of(topology: Topology, kind: str) -> Groups:

@@ -13,7 +13,7 @@ import numpy as np
 
 from antiphon.core.joints import MULTICAST, REDUCTION, joints_of
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import FORWARDS, Topology
+from antiphon.core.topology import FORWARD_ONLY, Topology
 from antiphon.registry import Entry, PlannerCapabilities
 
 IN_SWITCHES = " in switches"
@@ -51,4 +51,4 @@ def needs_switches(entry: Entry[PlannerCapabilities]) -> bool:
 
 def has_helpful_switches(topology: Topology) -> bool:
     """Return whether switches of this machine can do more than forward."""
-    return topology.helpers != FORWARDS
+    return topology.joint_abilities != FORWARD_ONLY

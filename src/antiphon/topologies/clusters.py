@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
+from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, connect_boxes, one_switch, trunks_above
@@ -103,7 +103,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
     if is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
         name = f"{boxes} x {made_of.name} on {fabric}"
-    ability = SHARP if parse_yes(sharp, "sharp") else FORWARDS
+    ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
     return connect_boxes(name[:200], made_of, boxes, cards, switches, ability)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from antiphon.core.reshape import Card, End, join
-from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology
+from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 from antiphon.topologies.options import MAX_LISTED, check_link_count, check_node_count
@@ -70,7 +70,7 @@ class Fabric:
 
 
 def connect_boxes(
-    name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
+    name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARD_ONLY
 ) -> Topology:
     """Return `boxes` equal boxes on a fabric, whose switches have this ability (to multicast and reduce, or not).
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
+from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, build
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK5, NVSWITCH_HOP, nvlink
 
@@ -83,7 +83,9 @@ def _with_sharp(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topo
     return _build_switched(f"{name}:sharp=false", gpus, 18, each)
 
 
-def _build_switched(name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARDS) -> Topology:
+def _build_switched(
+    name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARD_ONLY
+) -> Topology:
     links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, each, NVSWITCH_HOP))
     places = [*gpus, "host0/nvswitch"]
     return build(name, len(gpus), links, switches=1, places=places, unit=each, abilities=[ability])

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from antiphon.core.columns import Longs, narrow
+from antiphon.core.columns import Longs, as_int32
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
@@ -73,7 +73,7 @@ def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LAT
     src, dst = np.concatenate([members, middle]), np.concatenate([middle, members])
     kind = (link_type("link", bandwidth, latency),)
     name = name_with_options(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
-    return Topology(name, ranks, 1, narrow(src), narrow(dst), np.zeros(2 * ranks, np.int32), kind)
+    return Topology(name, ranks, 1, as_int32(src), as_int32(dst), np.zeros(2 * ranks, np.int32), kind)
 
 
 def mesh(
@@ -176,7 +176,7 @@ def _build_network(
     kind = link_type("link", bandwidth, latency)
     name = name_with_options(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not parse_yes(routers, "routers"):
-        return Topology(name, ranks, 0, narrow(src), narrow(dst), np.zeros(len(src), np.int32), (kind,), (), places)
+        return Topology(name, ranks, 0, as_int32(src), as_int32(dst), np.zeros(len(src), np.int32), (kind,), (), places)
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")
     check_node_count(2 * ranks, f"{name} with routers")
     widest = int(np.bincount(src, minlength=ranks).max())
@@ -185,8 +185,8 @@ def _build_network(
     base_places = places or tuple(f"p{i}" for i in range(ranks))
     return Topology(
         f"{name},routers=true", ranks, ranks,
-        narrow(np.concatenate([src + ranks, rank_nodes, router_nodes])),
-        narrow(np.concatenate([dst + ranks, router_nodes, rank_nodes])),
+        as_int32(np.concatenate([src + ranks, rank_nodes, router_nodes])),
+        as_int32(np.concatenate([dst + ranks, router_nodes, rank_nodes])),
         np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, own), (),
         tuple(f"{place}/{end}" for end in ("rank", "router") for place in base_places), kind.bandwidth,
     )  # fmt: skip

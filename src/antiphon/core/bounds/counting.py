@@ -28,7 +28,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, distinct, ranges
+from antiphon.core.columns import Longs, concat_ranges, distinct
 from antiphon.core.topology import Topology
 
 
@@ -66,7 +66,7 @@ def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
     """Return the numbers of the limits that cover a link of multiplicity 1 or more, ascending."""
     resources, links = topology.resources, np.flatnonzero(multiplicity)
     first = resources.limit_ptr[links]
-    limits = resources.limit_of[ranges(first, resources.limit_ptr[links + 1] - first)]
+    limits = resources.limit_of[concat_ranges(first, resources.limit_ptr[links + 1] - first)]
     return [int(number) for number in np.unique(limits) - topology.links]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Distance
-from antiphon.core.columns import Longs, blocks
+from antiphon.core.columns import Longs, row_batches
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -105,7 +105,7 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     """Return a bitset per node with these (row, column) bits set."""
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
-    for bits in blocks(len(rows)):
+    for bits in row_batches(len(rows)):
         place, bit = columns[bits] // 64, (columns[bits] % 64).astype(np.uint64)
         np.bitwise_or.at(words, (rows[bits], place), np.uint64(1) << bit)
     return words

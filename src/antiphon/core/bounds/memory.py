@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.assumed import REDUCTION, conditions_without_help
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, dense, order_of, packed, starts
+from antiphon.core.columns import Longs, order_of, pack_columns, run_starts, unique_inverse
 from antiphon.core.dependencies import cell_keys
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of
@@ -67,18 +67,18 @@ def list_reductions(schedule: Schedule) -> Reductions:
         return Reductions(*(np.zeros(0, np.int64) for _ in range(5)))
     schedule, original_row, _ = _merge_joint_arrivals(schedule)
     cell, cell_count = cell_keys(schedule, "dst")
-    distinct_steps, step_index = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     step_count = max(len(distinct_steps), 1)
     if cell_count * step_count >= 2**62:  # the key (cell, step) would not fit into int64: number only the cells in use
-        cells, cell = dense(cell, cell_count)
+        cells, cell = unique_inverse(cell, cell_count)
         cell_count = len(cells)
     order = order_of(cell * step_count + step_index, cell_count * step_count)
     # Equal keys are writes into one cell in one step: they are combined at once.
     key = (cell * step_count + step_index)[order]
-    first = np.flatnonzero(starts(key))
+    first = np.flatnonzero(run_starts(key))
     row = order[first]
     count = np.diff(np.append(first, len(key)))
-    is_first_write = starts(key[first] // step_count)  # the first group of writes into its cell
+    is_first_write = run_starts(key[first] // step_count)  # the first group of writes into its cell
     has_value = ~is_first_write
     has_value[is_first_write] = _cells_begin_full(schedule, row[is_first_write])
     reduced = schedule.op[row] == REDUCE
@@ -166,12 +166,12 @@ def most_senders(schedule: Schedule) -> int:
     begin = schedule.step[moving].astype(np.int64)
     end = begin + pieces_of(schedule)[schedule.chunk[moving]]
     reach = int(end.max()) + 1
-    order = order_of(*packed((pair, ranks * ranks), (begin, reach)))
+    order = order_of(*pack_columns((pair, ranks * ranks), (begin, reach)))
     pair, begin, end = pair[order], begin[order], end[order]
-    _, group = dense(pair, ranks * ranks)
+    _, group = unique_inverse(pair, ranks * ranks)
     # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
     lasting = np.maximum.accumulate(group * reach + end)  # end of everything that began so far, per pair
-    fresh = starts(pair)
+    fresh = run_starts(pair)
     fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
     first = np.flatnonzero(fresh)
     last = np.append(first[1:], len(pair)) - 1

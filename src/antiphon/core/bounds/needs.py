@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import AT_ONCE, Bools, Longs, order_of, pointers, ranges, starts
+from antiphon.core.columns import ROWS_PER_BATCH, Bools, Longs, concat_ranges, order_of, pointers, run_starts
 from antiphon.errors import Infeasible
 
 
@@ -41,7 +41,7 @@ class RowIndex:
 
     def of_owners(self, owners: Longs) -> Longs:
         """The rows of these owners, owner by owner."""
-        return self.rows[ranges(self.pointer[owners], self.counts(owners))]
+        return self.rows[concat_ranges(self.pointer[owners], self.counts(owners))]
 
     def of_owner(self, owner: int) -> Longs:
         return self.rows[self.pointer[owner] : self.pointer[owner + 1]]
@@ -97,7 +97,7 @@ class Needs:
 
     def one_per_block(self, rows: Longs) -> Longs:
         """Return the first of these ascending rows for every block."""
-        return rows[starts(self.block[rows])]
+        return rows[run_starts(self.block[rows])]
 
 
 def needs_of(collective: Collective) -> Needs:
@@ -116,10 +116,10 @@ def needs_of(collective: Collective) -> Needs:
     per_post = count[relation.post_block]
     columns, size = np.empty((3, int(per_post.sum())), np.int64), 0
     # Some posts at a time: intermediate results of all rows would take several times the memory of the columns.
-    at_once = max(1, AT_ONCE // int(per_post.max(initial=1)))
+    at_once = max(1, ROWS_PER_BATCH // int(per_post.max(initial=1)))
     for low in range(0, len(per_post), at_once):
         posts = slice(low, low + at_once)
-        holders = relation.pre_rank[ranges(first[relation.post_block[posts]], per_post[posts])]
+        holders = relation.pre_rank[concat_ranges(first[relation.post_block[posts]], per_post[posts])]
         block, dst = (np.repeat(c[posts], per_post[posts]) for c in (relation.post_block, relation.post_rank))
         keep = (holders != dst) & (collective.weights[block] > 0)
         end = size + int(np.count_nonzero(keep))

@@ -69,7 +69,7 @@ def link_capacities(topology: Topology) -> NDArray[Any]:
     top = max(resources.capacity, default=1)
     small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62  # even if each link counts four times
     table = np.array(resources.capacity, np.int64 if small else object)
-    return table[resources.klass[: topology.links]]
+    return table[resources.class_of[: topology.links]]
 
 
 def network_of(topology: Topology) -> Network:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, dense, distinct, order_of, pointers, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.interpret.buffers import check_chunks
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.errors import Invalid
@@ -139,7 +139,7 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
         pairs = distinct((rank.astype(np.int64) << 32) | block)
         ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
         number = bounds[blocks + 1] - bounds[blocks]
-        chunk = by_block[ranges(bounds[blocks], number)]
+        chunk = by_block[concat_ranges(bounds[blocks], number)]
         pair = np.repeat(np.arange(len(pairs)), number)
         return Ends(pair, ranks[pair], chunk, chunk, np.ones(len(chunk), np.int64))
 
@@ -166,12 +166,12 @@ def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Long
     chunk = np.concatenate([schedule.chunk, schedule.chunk, first.chunk, last.chunk])
     rank = np.concatenate([schedule.src, schedule.dst, first.rank, last.rank])
     bound = len(schedule.chunks) * int(ranks)
-    pairs, place = dense(chunk * ranks + rank, bound)
+    pairs, place = unique_inverse(chunk * ranks + rank, bound)
     if slots == 1:
         return pairs, place
     slot = np.zeros(len(place), np.int64)
     slot[: 2 * schedule.transfers] = np.concatenate([schedule.slot("src"), schedule.slot("dst")])
-    cells, place = dense(place * slots + slot, len(pairs) * slots)
+    cells, place = unique_inverse(place * slots + slot, len(pairs) * slots)
     return pairs[cells // slots] * slots + cells % slots, place
 
 
@@ -185,7 +185,7 @@ def least_ids(schedule: Schedule) -> Longs:
     relation = schedule.collective.relation
     order = np.lexsort([relation.pre_id, relation.pre_block, relation.pre_rank])
     key = (relation.pre_rank.astype(np.int64) << 32 | relation.pre_block)[order]
-    return relation.pre_id[order][starts(key)].astype(np.int64)
+    return relation.pre_id[order][run_starts(key)].astype(np.int64)
 
 
 def _row_levels(schedule: Schedule) -> Longs:
@@ -196,11 +196,11 @@ def _row_levels(schedule: Schedule) -> Longs:
     >>> _row_levels(of_rows("allgather", 3, rows)).tolist()
     [0, 0, 1, 1]
     """
-    times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
+    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     key = schedule.chunk * np.int64(max(len(times), 1)) + time
     order = order_of(key, len(schedule.chunks) * max(len(times), 1))
-    nth = np.cumsum(starts(key[order]))
-    new_chunk = starts(schedule.chunk[order])
+    nth = np.cumsum(run_starts(key[order]))
+    new_chunk = run_starts(schedule.chunk[order])
     base = nth[new_chunk][np.cumsum(new_chunk) - 1]
     level = np.empty(schedule.transfers, np.int64)
     level[order] = nth - base
@@ -219,7 +219,7 @@ def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows
     # Rows with equal (level, cell) form a group.
     key = level * cells + dst
     order = order_of(key, (int(level.max(initial=0)) + 1) * max(cells, 1))
-    head = np.flatnonzero(starts(key[order]))
+    head = np.flatnonzero(run_starts(key[order]))
     size = np.diff(np.append(head, len(order)))
     copy = (schedule.op[order] == COPY).astype(np.int64)
     copies = np.add.reduceat(copy, head) if len(head) else copy
@@ -243,7 +243,7 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
     own_least = np.empty(len(rows.head), np.int64)
     written = rows.dst[rows.head]
     group_level = rows.level[rows.head]
-    marks = np.flatnonzero(starts(group_level)) if len(group_level) else group_level
+    marks = np.flatnonzero(run_starts(group_level)) if len(group_level) else group_level
     group_ends = np.append(marks, len(written))
     row_ends = np.append(rows.head[marks], len(rows.order))
     bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)

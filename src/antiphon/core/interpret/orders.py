@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import pointers, ranges
+from antiphon.core.columns import concat_ranges, pointers
 from antiphon.core.interpret.analysis import Analysis, analyse, least_ids
 from antiphon.core.joints import MULTICAST, joints_of
 from antiphon.core.schedule import Schedule
@@ -66,8 +66,8 @@ def _hash_cells(groups: Analysis) -> Hashes:
     # A node's hash mixes its operands' hashes with their positions: a different order gives a different hash.
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         count, begin = groups.count[first:last], groups.first[first:last]
-        place = ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
-        read = marks[:, groups.operand[ranges(begin, count)]]
+        place = concat_ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
+        read = marks[:, groups.operand[concat_ranges(begin, count)]]
         head = np.cumsum(count) - count
         sums: Hashes = np.add.reduceat(_mix_bits(read + (place + np.uint64(1)) * _LANES), head, axis=1)
         node = _mix_bits(np.bitwise_xor(sums, count.astype(np.uint64)))

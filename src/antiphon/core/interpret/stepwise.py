@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, dense, order_of, pointers, starts
+from antiphon.core.columns import Longs, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.interpret.analysis import Analysis, Ends, analyse
 from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elements_of, take_inputs
@@ -164,7 +164,7 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
         if not length or not rows:
             continue
         groups = group_order[group_ends[b] : group_ends[b + 1]]
-        marks = [*np.flatnonzero(starts(analysis.level[groups])).tolist(), len(groups)]
+        marks = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
         width = max(budget // (rows * job.dtype.itemsize), SHORT)
         yield _Batch(
             rows, length, min(width, length), local[analysis.dst[groups]], analysis.first[groups],
@@ -208,7 +208,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     # Within a kind, cut into batches by bytes.
     nth[order] = (total - before[chunk_kind[order]]) // budget
     key = chunk_kind * (int(nth.max()) + 1) + nth
-    batch_keys, batch = dense(key, int(key.max()) + 1)
+    batch_keys, batch = unique_inverse(key, int(key.max()) + 1)
     return batch, len(batch_keys), budget
 
 
@@ -257,7 +257,7 @@ def _count_above(count: Longs, k: int) -> int:
 def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
     """Yield the chosen ends, rank by rank."""
     ranks = ends.rank[chosen]
-    marks = [*np.flatnonzero(starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
+    marks = [*np.flatnonzero(run_starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
     for begin, end in pairwise(marks):
         yield int(ranks[begin]), chosen[begin:end]
 

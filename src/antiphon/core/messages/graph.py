@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, narrow, order_of, pointers
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, column, distinct, order_of, pointers
 from antiphon.core.messages.waits import Waits
 from antiphon.errors import Invalid, quote
 
@@ -103,12 +103,12 @@ class MessageGraph:
         items = distinct(item)
         condition = np.searchsorted(items, item)
         done_items, left_items = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
-        left_ptr = narrow(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
+        left_ptr = as_int32(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
         # The conditions of each message in ascending order, as CSR consumers expect.
         order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
-            narrow(pointers(items[done_items] >> 1, count)), narrow(done_items), left_ptr, narrow(left_items),
-            narrow(self.deps_ptr), narrow(condition[order]), np.full(len(items), -1, np.int32),
+            as_int32(pointers(items[done_items] >> 1, count)), as_int32(done_items), left_ptr, as_int32(left_items),
+            as_int32(self.deps_ptr), as_int32(condition[order]), np.full(len(items), -1, np.int32),
         )  # fmt: skip
 
 

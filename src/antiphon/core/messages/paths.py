@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges
+from antiphon.core.columns import Floats, Ints, Longs, concat_ranges, order_of, unique_inverse
 from antiphon.core.joints import crossed_links, joints_of
 from antiphon.core.messages.table import Messages
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
@@ -31,16 +31,16 @@ def resolve_routes(schedule: Schedule, topology: Topology) -> Resolved:
 
 def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = None) -> Resolved:
     """Raise Invalid for the first row without a path."""
-    if len(routes.bad):
-        at = int(routes.bad[0] if row is None else row[routes.bad[0]])
-        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {routes.why[0]}")
+    if len(routes.faulty_rows):
+        at = int(routes.faulty_rows[0] if row is None else row[routes.faulty_rows[0]])
+        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {routes.faults[0]}")
     return routes
 
 
 def seconds_per_byte(topology: Topology) -> Floats:
     """Return the seconds per byte of every link, then of every shared limit."""
     resources = topology.resources
-    return np.array([1 / float(c * resources.scale) for c in resources.capacity], np.float64)[resources.klass]
+    return np.array([1 / float(c * resources.scale) for c in resources.capacity], np.float64)[resources.class_of]
 
 
 def resource_name(topology: Topology, resource: int) -> str:
@@ -56,7 +56,7 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
     moved = np.flatnonzero(route >= 0)
     used_routes = route[moved]
     hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
-    link = table.links[ranges(table.ptr[used_routes], hops)].astype(np.int64)
+    link = table.links[concat_ranges(table.ptr[used_routes], hops)].astype(np.int64)
     owner: Longs = np.repeat(moved, hops)
     place, resource = with_limits(topology, link)
     return owner[place], resource
@@ -76,7 +76,7 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
     if not len(resources.limit_of):
         return place, link
     limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
+    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
     return np.concatenate([place, np.repeat(place, limit_counts)]), np.concatenate([link, shared])
 
 
@@ -171,7 +171,7 @@ def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Lon
     ...  _sort_uses(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
     [[0, 0, 2, 1], [6, 7, 7, 5]]
     """
-    times, time = dense(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
+    times, time = unique_inverse(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
     order = order_of(message, max(len(messages), 1))  # three stable sorts: by message, by resource, by step
     order = order[order_of(resource[order], resources)]
     order = order[order_of(time[message[order]], max(len(times), 1))]

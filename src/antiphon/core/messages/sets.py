@@ -17,7 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, distinct, narrow, numbered, order_of, packed, pointers, ranges
+from antiphon.core.columns import (
+    Ints,
+    Longs,
+    as_int32,
+    concat_ranges,
+    distinct,
+    number_rows,
+    order_of,
+    pack_columns,
+    pointers,
+)
 from antiphon.core.messages.waits import Waits
 
 
@@ -48,13 +58,13 @@ class Sets:
         message, chosen = self.message[pick], self.set[pick]
         set_sizes = (self.high - self.low)[chosen]
         return _distinct_pairs(
-            np.repeat(message.astype(np.int64), set_sizes), self.items[ranges(self.low[chosen], set_sizes)]
+            np.repeat(message.astype(np.int64), set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)]
         )
 
     def members(self, chosen: Longs) -> tuple[Longs, Longs]:
         """Return the pairs (set, item) of these sets, each once, in order."""
         set_sizes = (self.high - self.low)[chosen]
-        return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[ranges(self.low[chosen], set_sizes)])
+        return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)])
 
 
 def _distinct_pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
@@ -125,7 +135,7 @@ def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
         depth[has_predecessor] += depth[back]
         root[has_predecessor] = root[back]
         further[has_predecessor] = further[back]
-    order = order_of(*packed((root, count), (depth, int(depth.max(initial=0)) + 1)))
+    order = order_of(*pack_columns((root, count), (depth, int(depth.max(initial=0)) + 1)))
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
     return place, order
@@ -160,7 +170,7 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
         value: NDArray[np.uint64] = draw.integers(0, 2**64, item_bound, np.uint64)
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value[items], dtype=np.uint64)])  # modulo 2^64
         marks.append(total[high] - total[low])
-    group = numbered(*marks)
+    group = number_rows(*marks)
     # The first set of each group of equal ones stands for the group.
     representative = np.full(int(group.max()) + 1, len(used), np.int64)
     np.minimum.at(representative, group, np.arange(len(used)))
@@ -169,6 +179,6 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
         items,
         low[representative],
         high[representative],
-        narrow(pair // len(representative)),
-        narrow(pair % len(representative)),
+        as_int32(pair // len(representative)),
+        as_int32(pair % len(representative)),
     )

@@ -1,8 +1,8 @@
 """The message table: group the rows of a schedule into messages, each with source, destination, step and bytes.
 
 Rows with the same step, sender, receiver, route and number of pieces are sent together as one message. Messages have
-one canonical order (`Schedule.ways`), independent of the order of rows. Cost models, exports, traces and programs read
-this table.
+one canonical order (`Schedule.message_key`), independent of the order of rows. Cost models, exports, traces and
+programs read this table.
 
 Example: rows (step 0, chunk 0, 0 -> 1) and (step 0, chunk 1, 0 -> 1) are one message with the weight of both chunks.
 Weights are exact whole numbers; `weight / scale` is the fraction of nbytes.
@@ -22,14 +22,14 @@ from antiphon.core.columns import (
     Floats,
     Ints,
     Longs,
-    blocks,
+    as_int32,
     is_ascending,
-    narrow,
     order_of,
-    packed,
-    starts,
-    sums,
-    taken,
+    pack_columns,
+    row_batches,
+    run_starts,
+    sums_by_group,
+    take_batched,
 )
 from antiphon.core.interpret import block_elements
 from antiphon.core.interpret.buffers import chunk_bounds
@@ -39,7 +39,7 @@ from antiphon.core.schedule import REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in the order of `Schedule.ways`. All rows of a joint are one message, represented by its first row.
+    """Messages in the order of `Schedule.message_key`. The rows of a joint are one message, under its first row.
 
     Consecutive rows of one message form a *run*; most planners emit rows so that each message is one run, and then code
     need not look at every row. `route` is the route of the rows, -1 if they name none. A message from a rank to itself
@@ -120,16 +120,16 @@ class Messages:
             if len(counts):
                 # One row per message: look the weight up by flag instead of adding up.
                 if lone and each.dtype != object:
-                    return taken(np.array([0, each[0]]), taken(counts, self.row))
+                    return take_batched(np.array([0, each[0]]), take_batched(counts, self.row))
                 rows = (
                     np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
                 )
             else:
                 rows = self._run_lengths.astype(np.int64)
-            added: NDArray[Any] = sums(self.of_run, rows, len(self)) * each[0]
+            added: NDArray[Any] = sums_by_group(self.of_run, rows, len(self)) * each[0]
             return added
         carried = each[self.schedule.chunk]
-        return sums(self.of_row, np.where(counts, carried, 0) if len(counts) else carried, len(self))
+        return sums_by_group(self.of_row, np.where(counts, carried, 0) if len(counts) else carried, len(self))
 
     @cached_property
     def share(self) -> Floats:
@@ -156,15 +156,15 @@ class Messages:
         if schedule.joint is not None:
             size = size * self._leads_joint
         reduced = np.where(schedule.op == REDUCE, size, 0)
-        return sums(self.of_row, size, len(self)), sums(self.of_row, reduced, len(self))
+        return sums_by_group(self.of_row, size, len(self)), sums_by_group(self.of_row, reduced, len(self))
 
 
 def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
-    """Return whether all rows, or these, are in the order of `Schedule.ways`."""
-    for block in blocks(schedule.transfers if rows is None else len(rows)):
+    """Return whether all rows, or these, are in the order of `Schedule.message_key`."""
+    for block in row_batches(schedule.transfers if rows is None else len(rows)):
         # Neighbouring blocks share one row, so that the order across their border is compared too.
         overlapped = slice(block.start, block.stop + 1)
-        if not is_ascending(*schedule.way_columns(overlapped if rows is None else rows[overlapped])):
+        if not is_ascending(*schedule.message_key_columns(overlapped if rows is None else rows[overlapped])):
             return False
     return True
 
@@ -184,7 +184,7 @@ def messages(schedule: Schedule) -> Messages:
     """
     rows, new = schedule.transfers, schedule.runs()
     alone = bool(new.all())  # every row is a run
-    first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
+    first = np.arange(rows + 1, dtype=np.int32) if alone else as_int32(np.append(np.flatnonzero(new), rows))
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
     # Planners usually emit rows in order: then no sort is needed, and every run is a message.
@@ -193,15 +193,15 @@ def messages(schedule: Schedule) -> Messages:
         of_run = row if alone else np.arange(len(row), dtype=np.int32)
     else:
         # Sort the first rows of all runs; runs with equal keys form one message.
-        key, bound = packed(*(schedule.ways() if alone else schedule.ways(first[:-1])))
+        key, bound = pack_columns(*(schedule.message_key() if alone else schedule.message_key(first[:-1])))
         order = order_of(key, bound)
-        fresh = starts(key[order])
+        fresh = run_starts(key[order])
         of_run = np.empty(len(key), np.int32)
         of_run[order] = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
         row, alone = first[order[fresh]], False
     if schedule.joint is not None:
         # The leading row represents a joint: its source, destination and route are those of the message.
-        row, alone = narrow(schedule.leads[row]), False
+        row, alone = as_int32(schedule.leads[row]), False
     if not alone:
         columns = tuple(column[row] for column in columns)
     for column in columns:

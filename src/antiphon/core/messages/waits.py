@@ -25,14 +25,14 @@ from antiphon.core.columns import (
     AnyInts,
     Ints,
     Longs,
-    blocks,
-    dense,
+    as_int32,
     distinct,
-    narrow,
     order_of,
     pointers,
-    starts,
-    taken,
+    row_batches,
+    run_starts,
+    take_batched,
+    unique_inverse,
 )
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages.table import Messages
@@ -139,13 +139,13 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     [-1, -1, -1, 0, 1, 2]
     """
     # Stage 1: number the round of either end of each message: step index * keys + key. Blocks bound the memory.
-    count, begins = len(messages), starts(messages.step)
+    count, begins = len(messages), run_starts(messages.step)
     times = int(np.count_nonzero(begins))  # messages come by step
     bound = max(times * keys, 1)
     fits = np.int32 if bound < 2**31 else np.int64
     ends = np.empty((count, 2), fits)  # the rounds of source and receiver
     last_time = -1
-    for block in blocks(count):
+    for block in row_batches(count):
         time: AnyInts = np.cumsum(begins[block], dtype=fits)
         time += last_time
         last_time = int(time[-1])
@@ -155,7 +155,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     # Stage 2: drop rounds without messages, and find for each round the previous one of the same key.
     if bound <= 8 * count:  # dense: use a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
-        for block in blocks(count):
+        for block in row_batches(count):
             used[ends[block]] = True
         if used.all():
             # Every key has a message in every step: the previous round is always `keys` numbers earlier.
@@ -167,19 +167,19 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
             before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
-            for block in blocks(count):
+            for block in row_batches(count):
                 ends[block] = number[ends[block]]
     else:
         # Sparse: sort the rounds that occur by key (a stable sort keeps the steps in order) and link neighbours.
-        names, place = dense(ends.ravel(), bound)
+        names, place = unique_inverse(ends.ravel(), bound)
         ends = place.reshape(count, 2)
         order = order_of(names % keys, keys)
         before = np.full(len(names), -1, np.int32)
-        same = ~starts((names % keys)[order])
+        same = ~run_starts((names % keys)[order])
         before[order[same]] = order[np.flatnonzero(same) - 1]
-    ends = narrow(ends)
+    ends = as_int32(ends)
     # A message needs the round of its source before its own; it contributes to the rounds of both ends.
-    need = taken(before, ends[:, 0])
+    need = take_batched(before, ends[:, 0])
     if sent == LEFT:
         each = np.arange(count + 1, dtype=np.int32)
         first, second = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))
@@ -240,7 +240,7 @@ def _conditions_by_message(message: Longs, condition: Ints, messages: int, condi
     """
     condition_bound = max(conditions, 1)
     pairs = distinct(message * condition_bound + condition)
-    return narrow(pointers(pairs // condition_bound, messages)), narrow(pairs % condition_bound)
+    return as_int32(pointers(pairs // condition_bound, messages)), as_int32(pairs % condition_bound)
 
 
 def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
@@ -250,8 +250,10 @@ def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
         first_pairs, second_pairs = first.pairs(event), second.pairs(event)
         pair = _conditions_by_message(
             np.concatenate([first_pairs[0], second_pairs[0]]),
-            narrow(np.concatenate([first_pairs[1], second_pairs[1] + len(first)])), messages, len(first) + len(second),
-        )  # fmt: skip
+            as_int32(np.concatenate([first_pairs[1], second_pairs[1] + len(first)])),
+            messages,
+            len(first) + len(second),
+        )
         columns[f"{event}_ptr"], columns[event] = pair if event != "left" or len(pair[1]) else (NONE, NONE)
     later = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
     return Waits(before=np.concatenate([first.before, later]), **columns)

@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, numbered, order_of, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, order_of, run_starts, unique_inverse
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.program.form import MOST_STRETCHES, complain, slot_of, writes
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, Program
@@ -95,7 +95,7 @@ def cells_of(program: Program) -> Cells:
     view, region, generations = _find_views(program, first, last, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
-    key, cell = dense(view[row] * atoms + ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
+    key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
     # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `bounds` are the borders between.
     ends = np.cumsum(length)
     bounds = [int(n) for n in np.append(0, ends)[cuts]]
@@ -108,7 +108,7 @@ def cells_of(program: Program) -> Cells:
     same_pieces = np.full(cuts[3], -1, np.int64)
     # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
     divided = np.flatnonzero(program.pieces[program.part_op] > 1)
-    same_pieces[divided] = numbered(view[divided], low[divided], high[divided])
+    same_pieces[divided] = number_rows(view[divided], low[divided], high[divided])
     cell_view, atom = np.divmod(key, max(atoms, 1))
     # Stage 4: place the cells in memory, by the region and shift of their view.
     region_of_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
@@ -148,7 +148,7 @@ def _number_points(
     zero = np.zeros(2 * len(block_begin), np.int64)
     units = np.concatenate([program.point_whole, block_begin, block_begin + weights])
     numerators = np.concatenate([program.point_part, zero])
-    number = numbered(units, numerators)
+    number = number_rows(units, numerators)
     coordinates = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
     coordinates[0, number], coordinates[1, number] = units, numerators
     points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block_begin)])
@@ -193,7 +193,7 @@ def _find_views(
             shift[part_count:],
         ]
     )
-    return numbered(region, shift), (region, shift), generations
+    return number_rows(region, shift), (region, shift), generations
 
 
 def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
@@ -223,11 +223,11 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     # By slot, then operation: a generation ends where the origin or the length changes.
     order = np.lexsort((length, origin, of, slot))
     slot, of, origin, length = slot[order], of[order], origin[order], length[order]
-    fresh = starts(slot)
-    change = starts(origin) | starts(length)
+    fresh = run_starts(slot)
+    change = run_starts(origin) | run_starts(length)
     # A change within one operation means that it uses the slot for two origins at the same time.
     twice = np.zeros(program.operations, bool)
-    twice[of[change & ~fresh & ~starts(of)]] = True
+    twice[of[change & ~fresh & ~run_starts(of)]] = True
     complain(program, twice, "it uses a slot for two things at once")
     number = np.cumsum(fresh | change) - 1
     generation = np.full(len(nonempty), -1, np.int64)
@@ -272,7 +272,7 @@ def _find_memory(
         return first, count
     cell_region, cell_shift, units, numerators = region[view[rows]], shift[view[rows]], *coordinates
     # Number the ends of all these cells in memory order; between neighbouring ends lies one stretch.
-    number = numbered(
+    number = number_rows(
         np.tile(cell_region, 2), np.concatenate([units[atom[rows]] + cell_shift, units[atom[rows] + 1] + cell_shift]),
         np.concatenate([numerators[atom[rows]], numerators[atom[rows] + 1]]),
     )  # fmt: skip
@@ -291,7 +291,7 @@ def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs
     array([ True,  True, False])
     """
     views = len(region)
-    edge = starts(view)  # cells ascend by view, then atom
+    edge = run_starts(view)  # cells ascend by view, then atom
     last = np.append(edge[1:], True)[: len(edge)]
     low, high = np.zeros(views, np.int64), np.zeros(views, np.int64)
     # Interval of atoms that a view covers, from its first atom to its last.
@@ -300,7 +300,7 @@ def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs
     is_seen[view] = True
     rows = np.flatnonzero(is_seen & (region >= 0))
     units, numerators = coordinates
-    ends = numbered(
+    ends = number_rows(
         np.concatenate([units[low[rows]] + shift[rows], units[high[rows]] + shift[rows]]),
         np.concatenate([numerators[low[rows]], numerators[high[rows]]]),
     )
@@ -336,7 +336,7 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     if int(stretch_count.sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")
     access = np.repeat(np.arange(len(cells.op)), stretch_count)
-    stretch = ranges(cells.memory[cells.cell], stretch_count)
+    stretch = concat_ranges(cells.memory[cells.cell], stretch_count)
     # Sort key within a stretch: inputs have operation -1, hence + 1; odd numbers are writes, so reads come first.
     moment = 2 * (cells.op[access] + 1) + cells.written[access]
     bound = 2 * (cells.operations + 2)

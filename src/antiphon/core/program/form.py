@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Longs, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, run_starts
 from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEND, Program
 from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid, Unsupported
@@ -211,7 +211,7 @@ def writes(program: Program) -> Bools:
     """Return per part whether it is written."""
     of = program.part_op
     kind = program.kind[of]
-    return np.asarray((kind == RECEIVE) | ((kind == FOLD) & starts(of)))
+    return np.asarray((kind == RECEIVE) | ((kind == FOLD) & run_starts(of)))
 
 
 def _refuse_buffers(program: Program) -> None:
@@ -310,8 +310,8 @@ def _compare_messages(program: Program) -> Envelopes:
         bad[send[a != b]] = True
     complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
     # Compare the line intervals too; the counts are equal, so both lists align.
-    sent = stretch[ranges(first[send], count[send])]
-    differs = np.any(sent != stretch[ranges(first[receive], count[receive])], axis=1)
+    sent = stretch[concat_ranges(first[send], count[send])]
+    differs = np.any(sent != stretch[concat_ranges(first[receive], count[receive])], axis=1)
     bad[np.repeat(send, count[send])[differs]] = True
     complain(program, bad, "its receive takes it as other stretches of the line")
     return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
@@ -338,7 +338,7 @@ def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
     nonempty = np.flatnonzero(_lies_before(program, begin, end))
     begin, end, of = begin[nonempty], end[nonempty], of[nonempty]
     # Parts in pieces are cut one by one and must not be joined.
-    fresh = starts(of) | (program.pieces[of] > 1)
+    fresh = run_starts(of) | (program.pieces[of] > 1)
     fresh[1:] |= (units[begin[1:]] != units[end[:-1]]) | (numerators[begin[1:]] != numerators[end[:-1]])
     last = np.append(fresh[1:], True)[: len(fresh)]
     begin, end = begin[fresh], end[last]

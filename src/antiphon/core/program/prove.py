@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, distinct, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, run_starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
 from antiphon.core.program.form import Envelopes, complain, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
@@ -74,7 +74,7 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
         steps, levels = steps + int(each.sum()), levels + 1
         if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
-        awaited = program.wait[ranges(first[at], each)]
+        awaited = program.wait[concat_ranges(first[at], each)]
         waiter, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
         all_pieces |= (pieces[awaited] != pieces[waiter]) | (pieces[awaited] == 1)
         missing[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
@@ -105,7 +105,7 @@ def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) ->
     """
     count = max(operations, 1)
     key = np.sort((later * count + earlier) * 2 + piecewise)
-    key = key[starts(key // 2)]
+    key = key[run_starts(key // 2)]
     return key // 2 % count, key // 2 // count, key % 2 == 1
 
 
@@ -182,7 +182,7 @@ def _find_sources(cells: Cells) -> Longs:
     count = len(access)  # columns from here on are in this order
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
     position = np.arange(count)
-    fresh = starts(stretch)  # whether a run begins here
+    fresh = run_starts(stretch)  # whether a run begins here
     # For every position: where its run begins, and the last write up to it.
     begin = np.maximum.accumulate(np.where(fresh, position, 0)) if count else position
     last = np.maximum.accumulate(np.where(written, position, -1)) if count else position
@@ -305,9 +305,9 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     order = np.lexsort((target, when))
     target, sources, when = target[order], sources[order], when[order]
     # Rows (target, source) by time and target: a head begins each write, a level each time.
-    fresh = starts(target)
+    fresh = run_starts(target)
     heads = np.flatnonzero(fresh)
-    levels = np.flatnonzero(starts(when[heads])) if len(heads) else heads
+    levels = np.flatnonzero(run_starts(when[heads])) if len(heads) else heads
     # One level per time. Invariant: the values of all writes at earlier times are final.
     for a, b in pairwise([*levels.tolist(), len(heads)]):
         begin = heads[a:b]
@@ -331,12 +331,12 @@ def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
     start = head[ptr[:-1]]  # per operation its first access
     send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
-    operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
+    operands = concat_ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
     each = cells.length[operands]
     result = cells.head[ptr[:-1][program.part_op[operands]]]
-    received = ranges(start[receive], total[receive])
-    read = np.concatenate([ranges(start[send], total[send]), ranges(cells.head[operands], each)])
-    return np.concatenate([received, ranges(result, each)]), read, len(received)
+    received = concat_ranges(start[receive], total[receive])
+    read = np.concatenate([concat_ranges(start[send], total[send]), concat_ranges(cells.head[operands], each)])
+    return np.concatenate([received, concat_ranges(result, each)]), read, len(received)
 
 
 def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
@@ -366,7 +366,7 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         ids = np.array([i for ids in relation.wants for i in ids], np.int64)
         first = np.cumsum(lengths) - lengths
         want_sizes = lengths[want[listed]]
-        at = (np.repeat(block[listed], want_sizes) << 32) | ids[ranges(first[want[listed]], want_sizes)]
+        at = (np.repeat(block[listed], want_sizes) << 32) | ids[concat_ranges(first[want[listed]], want_sizes)]
         id_rows = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
         if not len(names) or np.any(names[id_rows] != at):
             raise Invalid("its relation wants what no rank contributes")

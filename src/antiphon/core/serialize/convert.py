@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from antiphon.core.collective import ROOTED, Collective, relation_of
-from antiphon.core.columns import AnyInts, Longs, own
+from antiphon.core.columns import AnyInts, Longs, freeze
 from antiphon.core.files import within
 from antiphon.core.jsontext import decode, without_place
 from antiphon.core.plan import Entry, Plan, check_plain
@@ -43,7 +43,7 @@ from antiphon.core.serialize.schemas import (
     TopologyRow,
 )
 from antiphon.core.serialize.slips import bandwidth_out, latency_out
-from antiphon.core.topology import FORWARDS, Ability, LinkType, NetworkCard, SharedLimit, Topology, default_places
+from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, NetworkCard, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
@@ -106,19 +106,19 @@ def _check_links(links: Longs, nodes: int, types: int) -> None:
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
     """Return one ability per switch; each switch may be named once."""
-    abilities = [FORWARDS] * row.switches
+    abilities = [FORWARD_ONLY] * row.switches
     for i, group in enumerate(row.abilities):
         with within(f"abilities[{i}]"):
             ability = Ability(
                 group.multicast, group.reduce, group.through, group.own, group.at_once, tuple(group.operators),
                 tuple(group.types),
             )  # fmt: skip
-        if ability == FORWARDS:
+        if ability == FORWARD_ONLY:
             raise Invalid(f"abilities[{i}]: says nothing; give multicast or reduce as true, or leave it out")
         for node in group.switches:
             if not row.ranks <= node < row.ranks + row.switches:
                 raise Invalid(f"abilities[{i}].switches: node {quote(node)} is no switch")
-            if abilities[node - row.ranks] != FORWARDS:
+            if abilities[node - row.ranks] != FORWARD_ONLY:
                 raise Invalid(f"abilities[{i}].switches: switch {node} is named twice")
             abilities[node - row.ranks] = ability
     return tuple(abilities)
@@ -148,7 +148,7 @@ def topology_out(topology: Topology) -> dict[str, Any]:
         groups: dict[Ability, list[int]] = {}
         for node in range(topology.ranks, topology.nodes):
             groups.setdefault(topology.ability(node), []).append(node)
-        groups.pop(FORWARDS, None)
+        groups.pop(FORWARD_ONLY, None)
         body["abilities"] = [{"switches": nodes, **_ability_fields(ability)} for ability, nodes in groups.items()]
     if topology.cards:
         body["cards"] = [
@@ -312,7 +312,7 @@ def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInt
         # Numbers beyond int64 are clipped to its ends, so values near these are left to the full checks.
         if len(numbers) == values.count(b",") + 1 and -(2**62) < int(numbers.min()) <= int(numbers.max()) < 2**62:
             fits_int32 = -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31
-            return own(numbers.astype(np.int32)) if fits_int32 else own(numbers)
+            return freeze(numbers.astype(np.int32)) if fits_int32 else freeze(numbers)
     try:
         return None if name in OPTIONAL_COLUMNS and text == b"null" else decode(text, list[int])
     except Invalid as error:

@@ -16,21 +16,21 @@ from antiphon.core.jsontext import locate
 from antiphon.core.serialize.schemas import Exact, TopologyRow
 from antiphon.units import exact, is_bare, plain
 
-SLOWEST = 10**6  # bytes per second: no link or card of today is slower
-SLOWEST_IN_GB = 10**3  # a number below this is most likely in GB/s, else in MB/s
+MIN_BANDWIDTH = 10**6  # bytes per second: no link or card of today is slower
+MAX_GB_NUMBER = 10**3  # a number below this is most likely in GB/s, else in MB/s
 _MEANT = "give it a type of its own if one way is meant"  # advice
-LONGEST = 0.1  # seconds: no link has a greater latency; 1 is most likely 1 us
+MAX_LATENCY = 0.1  # seconds: no link has a greater latency; 1 is most likely 1 us
 
 
 def bandwidth_out(bandwidth: Fraction) -> int | str:
     """Return a bandwidth as written to files: a number, with its unit if it would otherwise be reported as a slip."""
     number = plain(bandwidth)
-    return f"{number}B/s" if bandwidth < SLOWEST else number
+    return f"{number}B/s" if bandwidth < MIN_BANDWIDTH else number
 
 
 def latency_out(seconds: float) -> float | str:
     """Return a latency likewise."""
-    return f"{seconds!r}s" if seconds >= LONGEST else seconds
+    return f"{seconds!r}s" if seconds >= MAX_LATENCY else seconds
 
 
 def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
@@ -55,15 +55,15 @@ def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
     speeds += [(f"limits[{i}].bandwidth", limit.bandwidth) for i, limit in enumerate(row.limits)]
     speeds += [(f"cards[{i}].bandwidth", card.bandwidth) for i, card in enumerate(row.cards)]
     for path, speed in [*speeds, ("unit", row.unit)]:
-        if speed is not None and is_bare(speed) and exact(speed) < SLOWEST:
-            unit = "GB/s" if exact(speed) < SLOWEST_IN_GB else "MB/s"
+        if speed is not None and is_bare(speed) and exact(speed) < MIN_BANDWIDTH:
+            unit = "GB/s" if exact(speed) < MAX_GB_NUMBER else "MB/s"
             yield (
                 path,
                 f'{speed} without a unit is in bytes per second; write "{speed}{unit}", or "{speed}B/s" if it is meant',
             )
     for i, kind in enumerate(row.types):
         late = kind.latency
-        if not isinstance(late, str) and late >= LONGEST:
+        if not isinstance(late, str) and late >= MAX_LATENCY:
             yield (
                 f"types[{i}].latency",
                 f'{late} without a unit is in seconds; write "{late}us", or "{late}s" if it is meant',

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Ints, Longs, dense, narrow, numbered, ranges
+from antiphon.core.columns import Ints, Longs, as_int32, concat_ranges, number_rows, unique_inverse
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.errors import Invalid, Unsupported
@@ -43,15 +43,15 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
     """
     if schedule.joint is None and bool((count == 1).all()):  # every row stays a single row
         same = bool((first == np.arange(len(first))).all())
-        return replace(schedule, chunk=schedule.chunk if same else narrow(first)[schedule.chunk], **changes)
+        return replace(schedule, chunk=schedule.chunk if same else as_int32(first)[schedule.chunk], **changes)
     times = count[schedule.chunk]
     if int(times.sum()) > MAX_ROWS:
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
     rows = np.repeat(np.arange(schedule.transfers), times)
-    chunk = ranges(first[schedule.chunk], times)
+    chunk = concat_ranges(first[schedule.chunk], times)
     if schedule.joint is not None:  # a joint becomes one joint per new chunk
         joint = schedule.joint[rows].astype(np.int64)
-        changes["joint"] = np.where(joint < 0, -1, numbered(joint, chunk))
+        changes["joint"] = np.where(joint < 0, -1, number_rows(joint, chunk))
     return schedule.take(rows, chunk=chunk, **changes)
 
 
@@ -69,7 +69,7 @@ def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
         raise Unsupported(f"parts of 1/{common} have no common denominator below 2^62; use fewer or rounder parts")
     # Bring all parts over one denominator: chunk c has count[c] parts of share[c] * common / count[c].
     share = np.repeat(chunks.share * (common // count), count)
-    within = ranges(np.zeros(len(count), np.int64), count)
+    within = concat_ranges(np.zeros(len(count), np.int64), count)
     return Chunks(
         np.repeat(chunks.block, count),
         np.repeat(chunks.offset * common, count) + within * share,
@@ -114,7 +114,7 @@ def expand(schedule: Schedule) -> Schedule:
         return schedule
     times = count[schedule.chunk]
     # Piece j of a row lags j steps behind the row.
-    behind = ranges(np.zeros(len(times), np.int64), times)
+    behind = concat_ranges(np.zeros(len(times), np.int64), times)
     finer = spread_chunks(
         schedule, np.cumsum(count) - count, count, chunks=divide_chunks(schedule.chunks, count), pieces=1
     )
@@ -142,8 +142,8 @@ def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
     count = pieces_of(schedule)[schedule.chunk]
     count_bound = int(count.max(initial=1)) + 1
     # A message is identified by its original step and its number of pieces.
-    _, before = dense(schedule.step.astype(np.int64) * count_bound + count, schedule.steps * count_bound)
+    _, before = unique_inverse(schedule.step.astype(np.int64) * count_bound + count, schedule.steps * count_bound)
     kinds = int(before.max(initial=0)) + 1
     # Order by expanded step, then by original message: pieces of different messages never share a step.
-    stage, step = dense(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
+    stage, step = unique_inverse(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
     return replace(fine, step=step.astype(np.int32)), (stage // kinds).astype(np.int32)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, distinct, narrow, own
+from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
@@ -122,7 +122,7 @@ def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
     if common * unit >= MAX_DENOMINATOR:
         raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
     factor = common // weight
-    return Chunks(narrow(block), (begin - (edge[block] - weight * unit)) * factor, size * factor, common * unit)
+    return Chunks(as_int32(block), (begin - (edge[block] - weight * unit)) * factor, size * factor, common * unit)
 
 
 def compose(first: Schedule, second: Schedule) -> Schedule:
@@ -235,7 +235,7 @@ def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Sch
     cuts = distinct(np.concatenate([*starts, edges]))
     cuts = cuts[cuts < length]
     early, late = _recut_chunks(first, target, cuts, length), _recut_chunks(second, target, cuts, length)
-    late = replace(late, step=own(late.step + np.int32(early.steps)))
+    late = replace(late, step=freeze(late.step + np.int32(early.steps)))
     return _stack_rows([early, late], target, early.chunks, pieces, first.local + second.local)
 
 
@@ -322,7 +322,7 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
 def _placeholder_chunks(chunks: int) -> Chunks:
     """Return a table of this many empty chunks, which is replaced when the rows are stacked."""
     nothing = np.zeros(chunks, np.int64)
-    return Chunks(narrow(nothing), nothing, nothing, 1)
+    return Chunks(as_int32(nothing), nothing, nothing, 1)
 
 
 def _stack_rows(
@@ -337,13 +337,13 @@ def _stack_rows(
         joints.append(0 if schedule.joint is None else int(schedule.joint.max(initial=-1)) + 1)
 
     columns: dict[str, Any] = {
-        name: own(np.concatenate([getattr(s, name) for s in schedules]))
+        name: freeze(np.concatenate([getattr(s, name) for s in schedules]))
         for name in ("step", "chunk", "src", "dst", "op")
     }
 
     def slots(side: str) -> Ints | None:
         has_slots = any(getattr(s, f"{side}_slot") is not None for s in schedules)
-        return own(np.concatenate([s.slot(side) for s in schedules])) if has_slots else None
+        return freeze(np.concatenate([s.slot(side) for s in schedules])) if has_slots else None
 
     return Schedule(
         collective, chunks, **columns,

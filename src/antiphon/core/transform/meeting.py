@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Longs, dense, distinct, pointers, ranges, starts
+from antiphon.core.columns import Longs, concat_ranges, distinct, pointers, run_starts, unique_inverse
 from antiphon.core.transform.staging import Spans
 from antiphon.errors import Invalid, Unsupported
 
@@ -63,7 +63,10 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
     # `edges` contains every border of `where`, so both searches hit exactly.
     first = np.searchsorted(edges, where.begin)
     stretch_counts = np.searchsorted(edges, where.end) - first
-    stretch, owner = ranges(first, stretch_counts), np.repeat(where.owner, stretch_counts)  # of each block's stretches
+    stretch, owner = (
+        concat_ranges(first, stretch_counts),
+        np.repeat(where.owner, stretch_counts),
+    )  # of each block's stretches
     order = np.argsort(owner, kind="stable")
     stretch, ptr = stretch[order], pointers(owner[order], collective.blocks)
 
@@ -72,7 +75,7 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
         count = ptr[block + 1] - ptr[block]
         if int(count.sum()) > MOST_PAIRS:
             raise Unsupported(f"{name}: {int(count.sum())} pairs of stretches and ranks are too many; compose fewer")
-        return stretch[ranges(ptr[block], count)], np.repeat(np.arange(len(block)), count)
+        return stretch[concat_ranges(ptr[block], count)], np.repeat(np.arange(len(block)), count)
 
     pre_stretch, row = spread(relation.pre_block.astype(np.int64))
     pre = Rows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
@@ -82,7 +85,7 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
     ):
         raise Unsupported(f"{name}: a contribution that several ranks have, or that counts twice, is not composed")
     # A distinct (block, want) is a set; want -1 (all contributions of the block) is coded as 0.
-    sets, number = dense(
+    sets, number = unique_inverse(
         relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, 2**62
     )
     own = pointers(relation.pre_block, collective.blocks)
@@ -127,7 +130,7 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
     same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
-    keys, number = dense(second.post.stretch * len(second.ids) + second.post.content, 2**62)
+    keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, 2**62)
     for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
         names = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
@@ -244,7 +247,7 @@ def _custom_relation(stretches: Stretches) -> Relation:
     begin = pointers(stretches.pre.stretch, len(stretches.edges) - 1)
     size = np.array([len(ids) for ids in stretches.ids])
     full = size[stretches.post.content] == np.diff(begin)[stretches.post.stretch]
-    used, number = dense(stretches.post.content[~full], max(len(stretches.ids), 1))
+    used, number = unique_inverse(stretches.post.content[~full], max(len(stretches.ids), 1))
     want = np.full(len(full), -1, np.int64)
     want[~full] = number
     pre, post = (
@@ -265,7 +268,7 @@ def find_overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     # Equal values become neighbours, so a repeat is a row that does not start a new value.
     order = np.lexsort((owner, values))
-    again = np.flatnonzero(~starts(values[order]))
+    again = np.flatnonzero(~run_starts(values[order]))
     if not len(again):
         return None
     i = int(again[0])

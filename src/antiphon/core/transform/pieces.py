@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, numbered
+from antiphon.core.columns import Bools, Longs, number_rows
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform.cutting import pipeline
@@ -49,7 +49,7 @@ class Cutting:
         chunk = schedule.chunk[rows].astype(np.int64)
         route = schedule.route[rows] if schedule.route is not None else np.zeros(len(rows), np.int64)
         # Rows with the same step, ends and route are one message.
-        self.message = numbered(schedule.step[rows], schedule.src[rows], schedule.dst[rows], route)
+        self.message = number_rows(schedule.step[rows], schedule.src[rows], schedule.dst[rows], route)
         self.chunk, self.messages = chunk, int(self.message.max()) + 1
         weights, scale = schedule.chunks.weights(schedule.collective)
         self.share = np.zeros(self.messages)
@@ -78,12 +78,12 @@ class Cutting:
         np.maximum.at(high, self.message, chunk_places)
         # A message is contiguous if its chunks occupy consecutive places on the line of all chunks.
         is_contiguous = high - low + 1 == count
-        stretch = numbered(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
+        stretch = number_rows(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
         is_uniform: Bools = is_contiguous.copy()
         # At each end every message that touches a chunk must be the same stretch; otherwise a piece cannot be
         # forwarded alone.
         for end in (schedule.src[rows], schedule.dst[rows]):
-            cell = numbered(end, self.chunk)
+            cell = number_rows(end, self.chunk)
             first = np.full(int(cell.max()) + 1, -1, np.int64)
             first[cell] = stretch[self.message]
             odd = np.zeros(len(first), bool)

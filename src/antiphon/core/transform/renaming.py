@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Bools, Longs, narrow
+from antiphon.core.columns import Bools, Longs, as_int32
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -92,9 +92,9 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
     return replace(
         schedule,
         collective=collective,
-        chunks=Chunks(narrow(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
-        src=narrow(name[schedule.src]),
-        dst=narrow(name[schedule.dst]),
+        chunks=Chunks(as_int32(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
+        src=as_int32(name[schedule.src]),
+        dst=as_int32(name[schedule.dst]),
         routes=routes,
     )
 
@@ -161,7 +161,9 @@ def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
         rows,
         collective=collective,
         chunk=number[schedule.chunk[rows]],
-        chunks=Chunks(narrow(new[chunks.block[stays]]), chunks.offset[stays], chunks.share[stays], chunks.denominator),
+        chunks=Chunks(
+            as_int32(new[chunks.block[stays]]), chunks.offset[stays], chunks.share[stays], chunks.denominator
+        ),
         pieces=pieces,
         provenance={},
     )

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.core.collective import DUAL, Collective, custom_relation
-from antiphon.core.columns import Bools, Ints, Longs, distinct, narrow
+from antiphon.core.columns import Bools, Ints, Longs, as_int32, distinct
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of, pipelined_steps
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -134,8 +134,8 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     back = replace(
         schedule,
         collective=target,
-        chunks=Chunks(narrow(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
-        step=narrow(end - pieces[schedule.chunk] - schedule.step),
+        chunks=Chunks(as_int32(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
+        step=as_int32(end - pieces[schedule.chunk] - schedule.step),
         src=schedule.dst,
         dst=schedule.src,
         src_slot=schedule.dst_slot,

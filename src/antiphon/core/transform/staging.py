@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, distinct, narrow, numbered, own, pointers, ranges
+from antiphon.core.columns import Ints, Longs, as_int32, concat_ranges, distinct, freeze, number_rows, pointers
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
@@ -84,7 +84,7 @@ class Spans:
     def take(self, owners: Longs) -> Spans:
         """Return the stretches of these owners, in this order. O(spans taken)."""
         count = np.diff(self.ptr)[owners]
-        span = ranges(self.ptr[owners], count)
+        span = concat_ranges(self.ptr[owners], count)
         return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[span], self.end[span])
 
     def grouped(self, ptr: Longs) -> Spans:
@@ -114,7 +114,7 @@ class Spans:
         low, high = low + base, high + base
         first = np.searchsorted(stop, low, side="right")
         count = np.maximum(np.searchsorted(start, high, side="left") - first, 0) * (low < high)
-        span, row = ranges(first, count), np.repeat(np.arange(len(owner)), count)
+        span, row = concat_ranges(first, count), np.repeat(np.arange(len(owner)), count)
         begin = self.begin[span] + np.maximum(low[row] - start[span], 0)
         end = self.end[span] - np.maximum(stop[span] - high[row], 0)
         return Spans.of(row, begin, end, len(owner))
@@ -194,7 +194,7 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
     columns = [_cut_rows(placement, cuts, before, tables) for placement in placements]
-    joint: dict[str, Any] = {name: own(np.concatenate([c[name] for c in columns])) for name in columns[0]}
+    joint: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
     chunks = _target_chunks(target, spans, cuts)
     return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
@@ -228,7 +228,7 @@ def _cut_rows(
     first = np.searchsorted(cuts, placement.where.begin)
     count = np.searchsorted(cuts, placement.where.end) - first
     # An atom is the interval between two neighbouring cuts; a row is repeated for every atom that its chunk covers.
-    atom = ranges(first, count)  # the atoms of `where`, in order
+    atom = concat_ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in placement.bounds())
     # Rows for every copy of the part: (copy, chunk) -> range of atoms.
@@ -240,14 +240,14 @@ def _cut_rows(
         raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
     row = np.repeat(np.tile(np.arange(schedule.transfers), copies), times)
     copy = np.repeat(copy, times)
-    chunk = atom[ranges(low[key], times)]
+    chunk = atom[concat_ranges(low[key], times)]
 
     def numbers(column: Ints | None, name: str, count: int) -> NDArray[Any]:
         if column is None:
             return np.full(total, -1, np.int32)
         number = column[row].astype(np.int64)
         if name == "joint":  # a joint becomes one per copy and new chunk
-            number = np.where(number < 0, -1, numbered(number, copy, chunk))
+            number = np.where(number < 0, -1, number_rows(number, copy, chunk))
             count = int(number.max(initial=-1)) + 1
         elif placement.links is not None:
             number = np.where(number < 0, -1, number + copy * len(schedule.routes))
@@ -262,9 +262,9 @@ def _cut_rows(
             (np.tile(np.diff(schedule.routes.ptr), copies), placement.links[:, schedule.routes.links].ravel())
         )
     return {
-        "step": narrow(schedule.step[row] + placement.start), "chunk": narrow(chunk),
-        "src": narrow(placement.ranks[copy, schedule.src[row]]),
-        "dst": narrow(placement.ranks[copy, schedule.dst[row]]),
+        "step": as_int32(schedule.step[row] + placement.start), "chunk": as_int32(chunk),
+        "src": as_int32(placement.ranks[copy, schedule.src[row]]),
+        "dst": as_int32(placement.ranks[copy, schedule.dst[row]]),
         "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
         "route": numbers(schedule.route, "route", len(tables[-1][0])), "joint": numbers(schedule.joint, "joint", 0),
     }  # fmt: skip
@@ -298,4 +298,4 @@ def _target_chunks(target: Collective, spans: Spans, cuts: Longs) -> Chunks:
     factor = common // block_lengths
     offset, share = (inside[span] + cuts[:-1] - spans.begin[span]) * factor, np.diff(cuts) * factor
     common_factor = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
-    return Chunks(narrow(block), offset // common_factor, share // common_factor, common // common_factor)
+    return Chunks(as_int32(block), offset // common_factor, share // common_factor, common // common_factor)

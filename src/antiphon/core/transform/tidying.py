@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, order_of, pointers, ranges, starts
+from antiphon.core.columns import Bools, Longs, concat_ranges, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 
@@ -46,7 +46,7 @@ def by_step(schedule: Schedule) -> list[Longs]:
     [array([0, 1]), array([2, 3])]
     """
     order = order_of(schedule.step, max(schedule.steps, 1))
-    return np.split(order, np.flatnonzero(starts(schedule.step[order]))[1:]) if len(order) else []
+    return np.split(order, np.flatnonzero(run_starts(schedule.step[order]))[1:]) if len(order) else []
 
 
 def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
@@ -63,7 +63,7 @@ def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
     ptr = pointers(getattr(relation, f"{side}_block"), schedule.collective.blocks)
     block = schedule.chunks.block
     count = ptr[block + 1] - ptr[block]
-    entry = ranges(ptr[block], count)
+    entry = concat_ranges(ptr[block], count)
     rank: Longs = getattr(relation, f"{side}_rank")[entry].astype(np.int64)
     return np.repeat(np.arange(len(block)), count), rank, entry
 
@@ -123,7 +123,7 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
     cells, entries = slot0_cells(schedule, "pre")
     order = order_of(cells, len(schedule.chunks) * schedule.collective.ranks * schedule.slots)
     cells, entries = cells[order], entries[order]
-    single = starts(cells) & np.append(starts(cells)[1:], True)
+    single = run_starts(cells) & np.append(run_starts(cells)[1:], True)
     cells, entries = cells[single], entries[single]
     initial = np.flatnonzero(history.initial)
     position = np.searchsorted(cells, history.cell[initial])
@@ -131,7 +131,7 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
     initial, entries = initial[is_single], entries[position[is_single]]
     ids = int(relation.pre_id.max(initial=0)) + 1
     key = history.chunk[initial] * ids + relation.pre_id[entries]
-    return initial, -1 - dense(key, len(schedule.chunks) * ids)[1]
+    return initial, -1 - unique_inverse(key, len(schedule.chunks) * ids)[1]
 
 
 def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bools]:

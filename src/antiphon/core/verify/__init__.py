@@ -119,10 +119,12 @@ def _check_shares(schedule: Schedule) -> Fault | None:
 def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
     """Check that every row has a path on the machine, and the joints."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    if not len(resolved.bad):
+    if not len(resolved.faulty_rows):
         return None if schedule.joint is None else joined.find_joint_fault(schedule, topology, resolved, op, dtype)
-    at = int(np.lexsort((resolved.bad, schedule.chunk[resolved.bad], schedule.step[resolved.bad]))[0])
-    return row_fault("route", schedule, int(resolved.bad[at]), resolved.why[at])
+    at = int(
+        np.lexsort((resolved.faulty_rows, schedule.chunk[resolved.faulty_rows], schedule.step[resolved.faulty_rows]))[0]
+    )
+    return row_fault("route", schedule, int(resolved.faulty_rows[at]), resolved.faults[at])
 
 
 def _check_data(schedule: Schedule) -> Fault | None:
@@ -133,7 +135,7 @@ def _check_data(schedule: Schedule) -> Fault | None:
     single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
     for batch in split_batches(schedule, demand):
-        if not (single and quick.surely_right(batch)):
+        if not (single and quick.is_surely_right(batch)):
             fault = _earliest_fault(fault, _check_batch(schedule, batch))
     return fault
 
@@ -181,13 +183,13 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
 
 
 def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
-    """Group chunks so that the exact state of a group stays below sets.STATE bytes."""
+    """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES bytes."""
     cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
         batch.pre_owner, minlength=len(batch.chunks)
     )
     # State in bytes: cells times one bit per contribution, in 64-bit words.
     size = np.minimum(cells[owners], batch.cells) * ((number[owners] + 63) // 64) * 8
-    cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.STATE)) + 1
+    cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.MAX_STATE_BYTES)) + 1
     return np.split(owners, cut)
 
 
@@ -204,7 +206,7 @@ def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
     expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
     lacking: list[tuple[int, int]] = []
     over: list[tuple[int, int]] = []
-    span = max(1, sets.STATE // (8 * max(chunk_rows.cells, 1)))
+    span = max(1, sets.MAX_STATE_BYTES // (8 * max(chunk_rows.cells, 1)))
     # Count contributions window by window, so that the state stays small.
     for low in range(0, int(per_chunk[0]), span):
         high = min(low + span, int(per_chunk[0]))

@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, dense, distinct, ranges, starts
+from antiphon.core.columns import Bools, Ints, Longs, concat_ranges, distinct, run_starts, unique_inverse
 from antiphon.core.routes import Resolved
 from antiphon.core.topology import Topology
 
@@ -49,7 +49,7 @@ class JointRows:
     def only(self, joints: Longs) -> JointRows:
         """Return the rows of these joints."""
         size = np.diff(self.ptr)[joints]
-        index = ranges(self.ptr[joints], size)
+        index = concat_ranges(self.ptr[joints], size)
         joint_of = np.repeat(np.arange(len(joints)), size)
         return JointRows(self.row[index], joint_of, np.append(0, np.cumsum(size)), self.src[index], self.dst[index])
 
@@ -102,7 +102,7 @@ class Abilities:
         no = np.zeros(nodes, np.bool_)
         out = Abilities(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
-            out.multicast[node], out.reduce[node] = ability.multicast, ability.combines(op, dtype)
+            out.multicast[node], out.reduce[node] = ability.multicast, ability.can_combine(op, dtype)
             out.through[node], out.own[node], out.at_once[node] = ability.through, ability.own, ability.at_once
         return out
 
@@ -125,13 +125,15 @@ class Tree:
         route = resolved.route[joints.row]
         begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
         link_count = max(topology.links, 1)
-        pair = distinct(np.repeat(joints.joint_of * link_count, hops) + resolved.table.links[ranges(begin, hops)])
+        pair = distinct(
+            np.repeat(joints.joint_of * link_count, hops) + resolved.table.links[concat_ranges(begin, hops)]
+        )
         joint, link = pair // link_count, pair % link_count
         src, dst = topology.link_src[link].astype(np.int64), topology.link_dst[link].astype(np.int64)
         dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
         width = topology.nodes + topology.ranks
         key = np.concatenate([joint * width + src, joint * width + dst])
-        places, place = dense(key, max(len(joints), 1) * width)
+        places, place = unique_inverse(key, max(len(joints), 1) * width)
         tail, head = place[: len(link)], place[len(link) :]
         order, parent = _search_trees(places // width, tail, head)
         return Tree(places // width, places % width, link, tail, head, order, parent)
@@ -175,7 +177,7 @@ def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]
     from scipy.sparse.csgraph import breadth_first_order
 
     count = len(joint)
-    first = np.flatnonzero(starts(joint))  # the roots; one extra place is joined to all of them
+    first = np.flatnonzero(run_starts(joint))  # the roots; one extra place is joined to all of them
     rows = np.concatenate([tail, head, np.full(len(first), count)])
     columns = np.concatenate([head, tail, first])
     graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(count + 1, count + 1))
@@ -200,7 +202,9 @@ def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int,
     report(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
     directed_pairs = tree.tail * len(tree.node) + tree.head
     ordered = np.sort(directed_pairs)
-    report(tree.joint[ordered[~starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
+    report(
+        tree.joint[ordered[~run_starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes"
+    )
     edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(joints))
     places = np.bincount(tree.joint, minlength=len(joints))
     reached = np.bincount(tree.joint[tree.order], minlength=len(joints))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs, distinct, numbered, pointers, starts
+from antiphon.core.columns import Longs, distinct, number_rows, pointers, run_starts
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import REDUCE, Schedule
@@ -65,10 +65,10 @@ def _collect_joints(schedule: Schedule) -> JointRows:
     rows = np.flatnonzero(schedule.joint >= 0)
     rows = rows[np.argsort(schedule.joint[rows], kind="stable")]
     named = schedule.joint[rows]
-    first = starts(named)
+    first = run_starts(named)
     size = np.diff(np.append(np.flatnonzero(first), len(rows)))
     rows, named = rows[np.repeat(size > 1, size)], named[np.repeat(size > 1, size)]
-    joint_of = np.cumsum(starts(named)) - 1
+    joint_of = np.cumsum(run_starts(named)) - 1
     ptr = pointers(joint_of, int(joint_of[-1]) + 1 if len(joint_of) else 0)
     return JointRows(rows, joint_of, ptr, schedule.src[rows], schedule.dst[rows])
 
@@ -102,14 +102,14 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
         report(joints.joint_of[values != values[first][joints.joint_of]], f"has rows of different {name}s")
     for end, name in ((joints.src, "reads"), (joints.dst, "writes")):
         slot = schedule.slot("src" if name == "reads" else "dst")[joints.row]
-        cell = numbered(joints.joint_of, end)
+        cell = number_rows(joints.joint_of, end)
         order = np.argsort(cell, kind="stable")
-        place = order[starts(cell[order])]
+        place = order[run_starts(cell[order])]
         report(joints.joint_of[slot != slot[place][cell]], f"{name} two slots of one rank")
     report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
     count = len(joints)
     rows = np.diff(joints.ptr)
-    pair = numbered(joints.joint_of, joints.src, joints.dst)
+    pair = number_rows(joints.joint_of, joints.src, joints.dst)
     unlike = np.bincount(joints.joint_of[np.unique(pair, return_index=True)[1]], minlength=count)
     report(np.flatnonzero(unlike != rows), "has two rows from one rank to one rank")
     report(np.flatnonzero(joints.lacking != 0), "lacks a row: one from every source to every destination is needed")

@@ -28,17 +28,17 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    dense,
+    concat_ranges,
     distinct,
     order_of,
     pointers,
-    ranges,
-    starts,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.schedule import REDUCE, Schedule
 
-CELLS = 2**22  # cells of a batch: 16 MB of int32
-ROWS = 2**22  # rows of a batch of chunks that touch few of their cells
+MAX_CELLS = 2**22  # cells of a batch: 16 MB of int32
+MAX_ROWS = 2**22  # rows of a batch of chunks that touch few of their cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class ChunkRows:
     def compact(self) -> ChunkRows:
         """Return the batch with only the cells that occur, renumbered."""
         every = np.concatenate([self.src, self.dst, self.pre, self.post])
-        cells, new_cell = dense(every, max(self.cells, 1))
+        cells, new_cell = unique_inverse(every, max(self.cells, 1))
         src, dst, pre, post = np.split(new_cell, np.cumsum([len(self.src), len(self.dst), len(self.pre)]))
         return replace(self, cells=len(cells), src=src, dst=dst, pre=pre, post=post)
 
@@ -118,21 +118,21 @@ class ChunkRows:
             return
         step = self.step.astype(np.int64)
         sorted_already = bool((step[1:] >= step[:-1]).all())  # as most planners emit them
-        step_count = int(np.count_nonzero(starts(step))) if sorted_already else len(distinct(step))
+        step_count = int(np.count_nonzero(run_starts(step))) if sorted_already else len(distinct(step))
         # Fewer than 256 rows per step: renumber steps within each chunk, so that each NumPy call has more to do.
         if step_count * 256 > len(step) and len(self.chunks) > 1:
-            _, place = dense(step, int(step.max()) + 1)
+            _, place = unique_inverse(step, int(step.max()) + 1)
             key = self.owner.astype(np.int64) * step_count + place
             order = order_of(key, len(self.chunks) * step_count)
             # Number all (chunk, step) pairs, and subtract the number of the chunk's first pair.
-            pair = np.cumsum(starts(key[order])) - 1
-            is_first_row = starts(self.owner[order])
+            pair = np.cumsum(run_starts(key[order])) - 1
+            is_first_row = run_starts(self.owner[order])
             first_pair = np.repeat(pair[is_first_row], np.diff(np.append(np.flatnonzero(is_first_row), len(pair))))
             step = np.empty(len(key), np.int64)
             step[order] = pair - first_pair
             sorted_already = False
         order = np.arange(len(step)) if sorted_already else order_of(step, int(step.max()) + 1)
-        cuts = np.flatnonzero(starts(step[order]))
+        cuts = np.flatnonzero(run_starts(step[order]))
         src, dst = (self.src, self.dst) if sorted_already else (self.src[order], self.dst[order])
         for a, b in zip(cuts, np.append(cuts[1:], len(order)), strict=True):
             yield order[a:b], src[a:b], dst[a:b]
@@ -146,10 +146,10 @@ def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     # Most cells are never touched: size batches by rows, and compact the cells. Otherwise a chunk counts for its cells
     # or its rows, whichever are the greater share of their limit.
     sparse = chunks * width > 16 * (schedule.transfers + 1)
-    size = np.maximum(rows_of_chunk, 1) if sparse else np.maximum(rows_of_chunk * (CELLS // ROWS), width)
-    batch_of = (np.cumsum(size) - size) // (ROWS if sparse else CELLS)  # per chunk
+    size = np.maximum(rows_of_chunk, 1) if sparse else np.maximum(rows_of_chunk * (MAX_CELLS // MAX_ROWS), width)
+    batch_of = (np.cumsum(size) - size) // (MAX_ROWS if sparse else MAX_CELLS)  # per chunk
     # A chunk larger than the limit leaves numbers unused: close the gaps.
-    _, batch_of = dense(batch_of, int(batch_of[-1]) + 1) if chunks else (batch_of, batch_of)
+    _, batch_of = unique_inverse(batch_of, int(batch_of[-1]) + 1) if chunks else (batch_of, batch_of)
     total = int(batch_of[-1]) + 1 if chunks else 0
     key_type: Any = np.uint16 if total < 2**16 else np.int64  # NumPy sorts 16 bits by radix
     batch_of_row: AnyInts = batch_of.astype(key_type)[schedule.chunk]
@@ -182,7 +182,7 @@ def _make_batch(
     def expand(ptr: Longs) -> tuple[Longs, Longs]:
         """Return the entries of the demand for all chunks of the batch, and the chunk of each."""
         count = ptr[block + 1] - ptr[block]
-        return ranges(ptr[block], count), np.repeat(np.arange(len(chunks)), count)
+        return concat_ranges(ptr[block], count), np.repeat(np.arange(len(chunks)), count)
 
     have, have_owner = expand(demand.pre_ptr)
     need, need_owner = expand(demand.post_ptr)

@@ -13,7 +13,7 @@ from antiphon.core.verify.layout import ChunkRows
 NEVER = np.iinfo(np.int32).max  # arrival time of data that do not arrive
 
 
-def surely_right(batch: ChunkRows) -> bool:
+def is_surely_right(batch: ChunkRows) -> bool:
     """Return True only if arrival times alone prove the batch legal and complete; False: look closer.
 
     Requires that there are only copies, that every chunk has one contribution (checked by the caller), and that no

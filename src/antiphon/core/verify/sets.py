@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import AnyInts, Bools, Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import AnyInts, Bools, Longs, concat_ranges, order_of, run_starts, unique_inverse
 from antiphon.core.verify.layout import ChunkRows
 
-STATE = 2**24  # bytes of cell state held at once
-ROWS = 2**16  # rows combined at once
+MAX_STATE_BYTES = 2**24  # bytes of cell state held at once
+ROWS_PER_GROUP = 2**16  # rows combined at once
 
 
 def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
@@ -34,7 +34,7 @@ def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> 
     Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
     """
     top = int(batch.pre_id.max(initial=0)) + 1
-    keys, place = dense(batch.pre_owner * top + batch.pre_id, max(len(batch.chunks), 1) * top)
+    keys, place = unique_inverse(batch.pre_owner * top + batch.pre_id, max(len(batch.chunks), 1) * top)
     per_chunk = np.bincount(keys // top, minlength=len(batch.chunks))
     base = np.cumsum(per_chunk) - per_chunk
     max_count = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
@@ -44,7 +44,7 @@ def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> 
 def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
     """Return the order of rows by cell, and where each cell's rows begin in it."""
     order = order_of(dst, cells)
-    return order, np.flatnonzero(starts(dst[order]))
+    return order, np.flatnonzero(run_starts(dst[order]))
 
 
 class _Writes(NamedTuple):
@@ -64,7 +64,7 @@ def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> 
     # Take whole written cells until about ROWS rows are together; at least one cell per slice.
     begin = 0
     while begin < len(first):
-        end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS)))
+        end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS_PER_GROUP)))
         low, high = int(first[begin]), int(first[end]) if end < len(first) else len(dst)
         heads = first[begin:end]
         yield _Writes(write[heads], reduces[heads], read[low:high], heads - low)
@@ -140,7 +140,7 @@ def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
         return same & ~have.over[batch.post]
     good = np.ones(len(batch.post), np.bool_)
     # Multisets: exact counts, in windows of contributions that keep the state within STATE bytes.
-    span = max(1, STATE // (8 * max(batch.cells, 1)))
+    span = max(1, MAX_STATE_BYTES // (8 * max(batch.cells, 1)))
     row, number = _wanted_pairs(batch, ids, wants)
     for low in range(0, width, span):
         high = min(low + span, width)
@@ -172,7 +172,7 @@ def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     top = int(batch.pre_id.max(initial=0)) + 1
     keys = batch.pre_owner * top + batch.pre_id
     order = order_of(keys, max(len(batch.chunks), 1) * top)
-    keep = order[starts(keys[order])]
+    keep = order[run_starts(keys[order])]
     id_keys, number, owner = keys[keep], ids[keep], batch.pre_owner[keep]
     rows: list[Longs] = []
     numbers: list[Longs] = []
@@ -181,7 +181,7 @@ def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     every = np.flatnonzero(batch.post_want < 0)
     size = (begin[1:] - begin[:-1])[batch.post_owner[every]]
     rows.append(np.repeat(every, size))
-    numbers.append(number[ranges(begin[batch.post_owner[every]], size)])
+    numbers.append(number[concat_ranges(begin[batch.post_owner[every]], size)])
     for row in np.flatnonzero(batch.post_want >= 0).tolist():
         want = np.array(wants[batch.post_want[row]], np.int64)
         rows.append(np.full(len(want), row, np.int64))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import AnyInts, Bools, Longs, dense, order_of, starts
+from antiphon.core.columns import AnyInts, Bools, Longs, order_of, run_starts, unique_inverse
 from antiphon.core.verify.layout import ChunkRows
 
 MANY = 2**40  # counts saturate here, far above any number of contributions
@@ -42,7 +42,7 @@ class _Walk:
         self.count = np.zeros(batch.cells, np.int64)
         self.value = np.zeros(batch.cells, np.int64)
         top = int(batch.pre_id.max(initial=0)) + 1
-        names, identity = dense(batch.pre_owner * top + batch.pre_id, len(batch.chunks) * top)
+        names, identity = unique_inverse(batch.pre_owner * top + batch.pre_id, len(batch.chunks) * top)
         np.add.at(self.count, batch.pre, 1)
         self.value[batch.pre] = identity
         self.fresh = len(names)
@@ -98,7 +98,7 @@ class _Walk:
             reduces[order],
         )
         # Writes to one cell are neighbours now; `first` and `size` delimit each group.
-        first = np.flatnonzero(starts(dst))
+        first = np.flatnonzero(run_starts(dst))
         size = np.diff(np.append(first, len(dst)))
         several = size > 1
         racing = several & ~np.logical_and.reduceat(reduces, first)

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, order_of, places, pointers
+from antiphon.core.columns import Floats, Longs, index_in_run, order_of, pointers
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages import Messages, Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -147,7 +147,9 @@ class Flow:
         row_ptr = pointers(table.of_row[rows], len(table))
         steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
         uses = np.searchsorted(routing.use_message[self._by_message], steps)
-        place = places(table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource)
+        place = index_in_run(
+            table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource
+        )
         return rows, row_ptr, steps, row_ptr[steps], uses, place
 
     @cached_property

@@ -18,7 +18,7 @@ from itertools import count
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Ints, Longs, order_of, starts
+from antiphon.core.columns import Floats, Ints, Longs, order_of, run_starts
 from antiphon.cost.flows.rates import Network
 from antiphon.cost.flows.tables import FlowTables, Watch
 
@@ -202,7 +202,7 @@ class Run:
         # one job per rank
         order = order_of(self.tables.rank[busy], len(self.free))
         ranks = self.tables.rank[busy][order]
-        first = np.flatnonzero(starts(ranks))
+        first = np.flatnonzero(run_starts(ranks))
         rank = ranks[first]
         # FIFO server: work begins when it arrives or when the processor is free, whichever is later.
         begin = np.maximum(self.free[rank], now)

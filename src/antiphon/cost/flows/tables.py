@@ -25,13 +25,13 @@ from antiphon.core.columns import (
     Floats,
     Ints,
     Longs,
-    dense,
+    concat_ranges,
     distinct,
+    index_in_run,
     order_of,
-    places,
     pointers,
-    ranges,
-    starts,
+    run_starts,
+    unique_inverse,
 )
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of
@@ -126,12 +126,12 @@ class FlowTables:
         if self.row_ptr[-1] == len(self.messages):
             return chosen  # each message has one row
         first = self.row_ptr[chosen]
-        return ranges(first, self.row_ptr[chosen + 1] - first)
+        return concat_ranges(first, self.row_ptr[chosen + 1] - first)
 
     def readers_of(self, chosen: Longs) -> Longs:
         """Return the messages that read these versions."""
         first = self.reader_ptr[chosen]
-        return self.readers[ranges(first, self.reader_ptr[chosen + 1] - first)]
+        return self.readers[concat_ranges(first, self.reader_ptr[chosen + 1] - first)]
 
 
 def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> FlowTables:
@@ -199,7 +199,7 @@ def _list_uses(routing: Paths) -> Ints:
     message_count = len(routing.messages)
     order = order_of(routing.use_message, max(message_count, 1))
     owner = routing.use_message[order]
-    place = places(owner)
+    place = index_in_run(owner)
     table = np.full((message_count, int(place.max(initial=-1)) + 1), routing.resources, np.int32)
     table[owner, place] = routing.use_resource[order]
     return table
@@ -258,7 +258,7 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
         return None
     resource = uses[message, place].astype(np.int64)
     # A crowd is a pair (resource, receiver); count its distinct senders over the whole schedule as a bound.
-    pairs, pair = dense(resource * ranks + sent.dst[message], int(none * ranks))
+    pairs, pair = unique_inverse(resource * ranks + sent.dst[message], int(none * ranks))
     sender_count = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
     crowded = sender_count > w_t[pairs // ranks]
     if not crowded.any():
@@ -269,9 +269,9 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     table[message, place] = number
     table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # a message that crosses a limit twice is one sender
     link = pairs[crowded] // ranks
-    first = np.flatnonzero(starts(link))
+    first = np.flatnonzero(run_starts(link))
     # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
-    triples, triple = dense(number * ranks + sent.src[message], int((count + 1) * ranks))
+    triples, triple = unique_inverse(number * ranks + sent.src[message], int((count + 1) * ranks))
     sender = None
     if several:
         sender = np.full(uses.shape, len(triples), np.int32)

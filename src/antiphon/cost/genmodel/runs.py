@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, starts
+from antiphon.core.columns import Floats, Longs, distinct, order_of, run_starts, unique_inverse
 from antiphon.core.messages import Messages
 from antiphon.core.stairs import upper_envelope
 
@@ -69,7 +69,7 @@ def segments(sent: Messages) -> Segments:
     end = begin + sent.pieces
     if not len(begin):
         return Segments(begin, begin, begin, begin)
-    marks, place = dense(np.concatenate([begin, end]), int(end.max()) + 1)
+    marks, place = unique_inverse(np.concatenate([begin, end]), int(end.max()) + 1)
     return Segments(marks[:-1], np.diff(marks), place[: len(begin)], place[len(begin) :])
 
 
@@ -105,7 +105,7 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
             sums = tuple(np.bincount(place, weights=column)[used] for column in columns)
             return Runs(used // count, used % count, used % count + 1, sums)
         order = order_of(place, (int(key.max()) + 1) * count)
-        first = np.flatnonzero(starts(place[order]))
+        first = np.flatnonzero(run_starts(place[order]))
         place = place[order[first]]
         totals = tuple(np.add.reduceat(column[order], first) for column in columns)
         return Runs(place // count, place % count, place % count + 1, totals)
@@ -132,7 +132,7 @@ def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, 
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
     key, low, high = key[order], low[order], high[order]
     lasting = np.maximum.accumulate(key * (count + 1) + high)
-    fresh = starts(key)
+    fresh = run_starts(key)
     fresh[1:] |= (key * (count + 1) + low)[1:] > lasting[:-1]
     first = np.flatnonzero(fresh)
     last = np.append(first[1:], len(key)) - 1
@@ -147,13 +147,13 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
     if runs_are_disjoint(runs.low, runs.high):
-        places, place = dense(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
+        places, place = unique_inverse(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
         maxima = np.zeros(len(places), runs.values[0].dtype)
         np.maximum.at(maxima, place, runs.values[0])
         return Runs(places // count, places % count, places % count + 1, (maxima,))
     bound = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
-    marks, place = dense(ends, bound)
+    marks, place = unique_inverse(ends, bound)
     half = len(runs.key)
     top, winner = upper_envelope(place[:half], place[half:], runs.values[0], len(marks))
     used = np.flatnonzero(winner >= 0)

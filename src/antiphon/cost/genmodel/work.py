@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.bounds.memory import list_reductions
-from antiphon.core.columns import Floats, Longs, dense, distinct
+from antiphon.core.columns import Floats, Longs, distinct, unique_inverse
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Paths, messages, paths, seconds_per_byte
@@ -115,11 +115,11 @@ class Work:
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._single:
             # Overlapping messages of one sender over a resource count as one sender: merge their runs.
-            pairs, place = dense(pair, (int(resource.max()) + 1) * ranks)
+            pairs, place = unique_inverse(pair, (int(resource.max()) + 1) * ranks)
             triples, low, high = merge_runs(place * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]
         if runs_are_disjoint(low, high):
-            places, which = dense(pair * count + low, (int(pair.max()) + 1) * count)
+            places, which = unique_inverse(pair * count + low, (int(pair.max()) + 1) * count)
             together = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
         else:
             to_one = sum_runs(pair, low, high, (np.ones(len(pair), np.int64),), count)
@@ -145,7 +145,7 @@ class Work:
         table, ranks = self.paths.messages, self.paths.messages.ranks
         crossing, span = table.src != table.dst, self.segments
         if span.single:
-            place, which = dense(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
+            place, which = unique_inverse(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
             return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
         pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[crossing])
         return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[table.dst]

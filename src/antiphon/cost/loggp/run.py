@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, counts
+from antiphon.core.columns import Floats, Longs, count_values
 from antiphon.core.messages import Messages, Paths, resource_name
 from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
@@ -82,7 +82,7 @@ class Simulation:
     def _message_counts(self) -> tuple[Longs, Longs]:
         """Return per rank the number of messages that it sends, and that it receives."""
         sent, ranks = self.work.sent, len(self.work.node)
-        return counts(sent.src, ranks), counts(sent.dst, ranks)
+        return count_values(sent.src, ranks), count_values(sent.dst, ranks)
 
     @cached_property
     def ports(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, narrow, packed, pointers, sums
+from antiphon.core.columns import Floats, Ints, Longs, as_int32, pack_columns, pointers, sums_by_group
 from antiphon.core.messages import (
     LEFT,
     RECEIVED,
@@ -157,9 +157,9 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
             return cost_class, list(kinds[:count].T)
     # many classes: number the distinct values of each column, pack these numbers into one key, number the distinct keys
     encoded = [np.unique(column, return_inverse=True) for column in columns]
-    key, _ = packed(*((place.ravel(), len(values)) for values, place in encoded))
+    key, _ = pack_columns(*((place.ravel(), len(values)) for values, place in encoded))
     _, at, place = np.unique(key, return_index=True, return_inverse=True)
-    return narrow(place.ravel()), [column[at] for column in columns]
+    return as_int32(place.ravel()), [column[at] for column in columns]
 
 
 def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
@@ -195,10 +195,10 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
     np.maximum.at(beta, routes.use_message, slowness[routes.use_resource])
     kinds, kind = np.unique(np.stack([routes.alpha, beta], axis=1), axis=0, return_inverse=True)
-    carried = sums(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
+    carried = sums_by_group(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
     load = (carried / routes.messages.scale).astype(np.float64) * slowness
     busiest = int(load.argmax()) if len(load) else -1
-    return narrow(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
+    return as_int32(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
 
 
 def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -> Graph:
@@ -207,7 +207,7 @@ def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -
         message, condition = wait.pairs("need")
         order = np.argsort(condition, kind="stable")
         needed = np.diff(wait.need_ptr)
-        pointer, release = narrow(pointers(condition[order], len(wait))), narrow(message[order])
+        pointer, release = as_int32(pointers(condition[order], len(wait))), as_int32(message[order])
     else:
         needed = (wait.need >= 0).astype(np.int32)
         pointer, release = passes.group_by_condition(wait.need, len(wait))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, dense, distinct, packed
+from antiphon.core.columns import Longs, distinct, pack_columns, unique_inverse
 from antiphon.core.loads import loads
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -213,10 +213,10 @@ def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], oth
     >>> _beyond_first(schedule, np.arange(4), [(schedule.dst, 3)], (schedule.src, 3))
     array([1, 0])
     """
-    times, step = dense(schedule.step[rows], schedule.steps or 1)
+    times, step = unique_inverse(schedule.step[rows], schedule.steps or 1)
     # Distinct partners per (step, equal columns), then the maximum per step.
-    groups, group = dense(*packed((step, len(times)), *alike))
-    pairs = distinct(packed((group, len(groups)), other)[0])
+    groups, group = unique_inverse(*pack_columns((step, len(times)), *alike))
+    pairs = distinct(pack_columns((group, len(groups)), other)[0])
     count = np.bincount(pairs // other[1], minlength=len(groups))
     when = np.empty(len(groups), np.int64)
     when[group] = step

@@ -22,7 +22,7 @@ from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.reshape import keep
-from antiphon.core.topology import BOXES, Topology, hosts
+from antiphon.core.topology import HOST_PREFIXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
 from antiphon.cost.nccl.rings import MAX_RANKS, PCIE, ring_bandwidth
 from antiphon.errors import Invalid, Unsupported, quote
@@ -229,7 +229,7 @@ def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
 def _host(place: str) -> str:
     """Return the prefix of a place up to the host."""
     components = place.split("/")
-    at = next((i for i, component in enumerate(components[:-1]) if component.startswith(BOXES)), None)
+    at = next((i for i, component in enumerate(components[:-1]) if component.startswith(HOST_PREFIXES)), None)
     return "/".join(components[: at + 1]) if at is not None else ""
 
 

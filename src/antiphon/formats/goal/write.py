@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, narrow, order_of, packed, places, starts
+from antiphon.core.columns import Bools, Ints, Longs, as_int32, index_in_run, order_of, pack_columns, run_starts
 from antiphon.core.joints import refuse_joints
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import LEFT, RECEIVED, Messages, Sets, sets, waits
@@ -215,15 +215,15 @@ def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
         (messages.dst[working], COMPUTE, working, 4 * working + 3),
         (messages.src[inner], LOCAL, inner, 4 * inner + 1),
         (messages.src[needs.message[first]], JOIN, joins, 4 * needs.message[first].astype(np.int64)),
-        (narrow(ranks), LAST, ranks, np.full(len(ranks), end)),
+        (as_int32(ranks), LAST, ranks, np.full(len(ranks), end)),
     ]
     rank = np.concatenate([group[0] for group in groups])
     kind = np.concatenate([np.full(len(group[2]), group[1], np.int8) for group in groups])
     of = np.concatenate([group[2] for group in groups])
     place = np.concatenate([group[3] for group in groups])
-    order = order_of(*packed((rank, messages.ranks), (place, end + 1)))
+    order = order_of(*pack_columns((rank, messages.ranks), (place, end + 1)))
     rank = rank[order]
-    return _Operations(rank, kind[order], of[order], places(rank) + 1)
+    return _Operations(rank, kind[order], of[order], index_in_run(rank) + 1)
 
 
 def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
@@ -274,7 +274,7 @@ def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools
     begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
     order = np.lexsort((begun, before, after))
     after, before, begun = after[order], before[order], begun[order]
-    fresh = starts(after) | starts(before)  # who waits for the end need not wait for the beginning
+    fresh = run_starts(after) | run_starts(before)  # who waits for the end need not wait for the beginning
     return after[fresh], before[fresh], begun[fresh]
 
 
@@ -290,9 +290,9 @@ def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Long
         return {}
     out = {}
     for kind, rank in ((SEND, messages.src), (RECEIVE, messages.dst)):
-        key, bound = packed((messages.step, messages.schedule.steps), (rank, messages.ranks), (inside, 2))
+        key, bound = pack_columns((messages.step, messages.schedule.steps), (rank, messages.ranks), (inside, 2))
         order = order_of(key, bound)
         turn = np.empty(len(key), np.int64)
-        turn[order] = places(key[order])
+        turn[order] = index_in_run(key[order])
         out[kind] = turn % nics
     return out

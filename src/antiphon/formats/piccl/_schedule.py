@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, distinct, narrow, pointers, ranges
+from antiphon.core.columns import Bools, Longs, as_int32, concat_ranges, distinct, pointers
 from antiphon.core.files import name_of, reading, within
 from antiphon.core.messages import MessageGraph, cycle_of, cycle_text, messages
 from antiphon.core.plan import Entry, Plan
@@ -89,7 +89,7 @@ def _rows_of(transfer: Longs, first: Longs, counts: Longs) -> tuple[Longs, Longs
     >>> _rows_of(np.array([0, 2]), np.array([3, 7]), np.array([3, 1]))
     (array([0, 0, 0, 2]), array([3, 4, 5, 7]))
     """
-    return np.repeat(transfer, counts), ranges(first, counts)
+    return np.repeat(transfer, counts), concat_ranges(first, counts)
 
 
 class _Reader:
@@ -247,10 +247,10 @@ class _Reader:
         owner, dep, left = self._resolve_ids(ids)
         ptr = pointers(owner, len(ids))
         # a cycle of waits would never start
-        ring = cycle_of(ptr, narrow(dep))
+        ring = cycle_of(ptr, as_int32(dep))
         if ring:
             raise self._error_at(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
-        graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep), left=left)
+        graph = MessageGraph(self.ranks, as_int32(src), as_int32(dst), size, ptr, as_int32(dep), left=left)
         plan = None
         if self.plan is not None:
             plan, combined = self._complete_plan(self.plan, graph)

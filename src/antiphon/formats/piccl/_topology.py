@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.files import name_of, one_line, reading, within
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost.figures import MOST_RADIX, Level, LogGP
@@ -287,8 +287,8 @@ def _build_machine(
         for inner in group.groups:
             joined(switch[id(inner)], group, inner)
             todo.append((inner, prefix))
-    src, dst = narrow(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
-    kind_column = narrow(np.frombuffer(kind_of, np.int64))
+    src, dst = as_int32(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
+    kind_column = as_int32(np.frombuffer(kind_of, np.int64))
     return Topology(
         title, reader.nodes, len(reader.groups), src, dst, kind_column, tuple(types), places=tuple(places)
     )  # fmt: skip

@@ -14,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 import msgspec
 import numpy as np
 
-from antiphon.core.columns import Longs, order_of, starts
+from antiphon.core.columns import Longs, order_of, run_starts
 from antiphon.core.joints import refuse_joints
 from antiphon.core.messages import MOST_DEPENDENCIES, Messages, Sets, sets, waits
 from antiphon.core.messages import messages as messages_of
@@ -137,10 +137,10 @@ def _write_block(
     free = np.ones(len(number), np.bool_)
     free[owner - low] = False
     lines.add(at[free] + DEPS, "-1")
-    lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~starts(owner)).astype(np.int64), awaited)
+    lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~run_starts(owner)).astype(np.int64), awaited)
     lines.add(at + MIDDLE, '" step="%d"', step)
     owner, awaited = waiting[0][~done], waiting[1][~done] >> 1
-    places, kind = (owner - low) * PARTS + LEFT, (~starts(owner)).astype(np.int64)
+    places, kind = (owner - low) * PARTS + LEFT, (~run_starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _write_data(lines, messages, rows, low)
@@ -180,6 +180,6 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
         runs = np.flatnonzero(op == code)
         places = of[runs] * PARTS + section
         templates = [f' {key}="{form}' for form in forms] + [f",{form}" for form in forms]
-        following = np.where(starts(places), 0, len(forms))
+        following = np.where(run_starts(places), 0, len(forms))
         lines.mixed(places, templates, kind[runs] + following, chunk[runs], second[runs], dst_slot[begin][runs])
         lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

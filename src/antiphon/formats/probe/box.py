@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from antiphon.core.topology import (
-    FORWARDS,
+    FORWARD_ONLY,
     Ability,
     Link,
     LinkType,
@@ -129,7 +129,7 @@ class _Drawing:
         self.bridges: list[int] = []
         self.node = {device: rank for rank, device in enumerate(box.gpus)}  # of a device that is drawn
 
-    def switch(self, place: str, ability: Ability = FORWARDS) -> int:
+    def switch(self, place: str, ability: Ability = FORWARD_ONLY) -> int:
         self.places.append(place)
         self.abilities.append(ability)
         return len(self.places) - 1
@@ -146,7 +146,7 @@ class _Drawing:
             box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
             self._two_boards()
             return
-        hub = self.switch("host0/nvswitch", NVLS if box.sharp else FORWARDS)
+        hub = self.switch("host0/nvswitch", NVLS if box.sharp else FORWARD_ONLY)
         for rank, speed in box.ports.items():
             self.links += both_ways([(rank, hub)], LinkType(box.fast, speed, NVSWITCH_HOP))
 

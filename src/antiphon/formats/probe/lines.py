@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from antiphon.core.files import read_blocks
+from antiphon.core.files import read_buffers
 from antiphon.errors import Invalid
 
 LONGEST = 2**18  # bytes of a line
@@ -15,7 +15,7 @@ _SAMPLE = 2**16
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1; bytes that are no UTF-8 become question marks. Linear."""
     number, partial = 0, b""
-    for block in read_blocks(path):
+    for block in read_buffers(path):
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             number += 1
@@ -37,7 +37,7 @@ def _decode_line(line: bytes, number: int) -> str:
 def read_sample(path: str | os.PathLike[str]) -> str:
     """The beginning of a file, by which its format is recognised."""
     begin = b""
-    for block in read_blocks(path):
+    for block in read_buffers(path):
         begin += block[: _SAMPLE - len(begin)]
         if len(begin) >= _SAMPLE:
             break

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.files import read_bytes, within
 from antiphon.core.jsontext import decode
 from antiphon.core.topology import LinkType, Topology
@@ -227,7 +227,7 @@ class _Links:
         self.of.append(number)
 
     def machine(self, name: str) -> Topology:
-        src, dst = narrow(np.frombuffer(self.ends, np.int64).reshape(-1, 2)).T if self.of else (np.zeros(0, int),) * 2
+        src, dst = as_int32(np.frombuffer(self.ends, np.int64).reshape(-1, 2)).T if self.of else (np.zeros(0, int),) * 2
         return Topology(
             name[:100], self.ranks, len(self.places) - self.ranks, src, dst, np.array(self.of, np.int64),
             tuple(self.kinds), places=tuple(self.places),

@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, ranges
+from antiphon.core.columns import Longs, concat_ranges
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
@@ -94,7 +94,7 @@ class Case:
             """Return all cells of the inputs or outputs, and the index of the value of each."""
             rows = [(cell, index_of[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
             table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
-            return ranges(table[:, 0], counts), ranges(table[:, 1], counts)
+            return concat_ranges(table[:, 0], counts), concat_ranges(table[:, 1], counts)
 
         inputs, input_values = expand_to_cells(first, INPUT, initial_index)
         initial = np.zeros(int(code.places.begin[-1]), np.int64)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, starts
+from antiphon.core.columns import Bools, Longs, run_starts
 from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order, Row
@@ -212,7 +212,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     group = line[rows] * code.collective.ranks + ranks
     order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
-    edge = starts(group)
+    edge = run_starts(group)
     for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=True):
         return Fault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
     edge = np.append(edge[1:], True)[: len(edge)]
@@ -268,7 +268,7 @@ def _split_rows(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
 def _line_ends(line: Longs, place: Longs) -> Longs:
     """Return the rows with which lines end."""
     order = np.lexsort((place, line))
-    last_rows: Longs = order[np.append(starts(line[order])[1:], True)[: len(order)]]
+    last_rows: Longs = order[np.append(run_starts(line[order])[1:], True)[: len(order)]]
     return last_rows
 
 

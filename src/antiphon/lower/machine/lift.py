@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Longs, narrow
+from antiphon.core.columns import Longs, as_int32
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
@@ -229,9 +229,10 @@ class _Placing:
         time, chunk, src, dst, op, src_slot, dst_slot = _step_columns(self.rows)
         has_slots = bool(np.any(src_slot) or np.any(dst_slot))
         schedule = Schedule(
-            code.collective, cut(code.collective, code.grain), narrow(time), narrow(chunk), narrow(src), narrow(dst),
-            op.astype(np.uint8), src_slot=narrow(src_slot) if has_slots else None,
-            dst_slot=narrow(dst_slot) if has_slots else None,
+            code.collective, cut(code.collective, code.grain),
+            as_int32(time), as_int32(chunk), as_int32(src), as_int32(dst),
+            op.astype(np.uint8), src_slot=as_int32(src_slot) if has_slots else None,
+            dst_slot=as_int32(dst_slot) if has_slots else None,
         )  # fmt: skip
         return schedule.sorted()
 

@@ -27,7 +27,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, pointers, ranges
+from antiphon.core.columns import Bools, Longs, concat_ranges, pointers
 from antiphon.lower.machine.code import Code
 
 Row = tuple[int, int]  # block and index
@@ -179,7 +179,7 @@ class Accesses:
         )
         rows = np.concatenate([np.repeat(np.arange(len(every)), np.diff(ptr)) for ptr in (reads, writes)])
         counts = count[rows]
-        cell = ranges(np.concatenate([read, written]), counts)
+        cell = concat_ranges(np.concatenate([read, written]), counts)
         each, write = np.repeat(rows, counts), np.repeat(np.arange(len(rows)) >= len(read), counts)
         # Sort by cell, then time; within one instruction the write comes last.
         by = np.lexsort((write, flat.when[each], cell))

@@ -17,7 +17,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, pointers, ranges, starts
+from antiphon.core.columns import Longs, concat_ranges, pointers, run_starts
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.execute import Case, sum_words
 from antiphon.lower.machine.order import Order, to_csr
@@ -99,7 +99,7 @@ class Waves:
             if not self._move_data(chosen, cells, values):
                 return False
             done.append(chosen)
-            after = self.after[ranges(self.ptr[chosen], self.ptr[chosen + 1] - self.ptr[chosen])]
+            after = self.after[concat_ranges(self.ptr[chosen], self.ptr[chosen + 1] - self.ptr[chosen])]
             np.subtract.at(missing, after, 1)
             ready = np.concatenate([ready[~now], np.unique(after[missing[after] == 0])])
         self.order = np.concatenate([self.order[:0], *done])
@@ -114,26 +114,28 @@ class Waves:
         source = moves.source[rows[takes]]
         if (moves.count[source] != count[takes]).any():
             return False
-        values[ranges(slot[takes], count[takes])] = values[ranges(moves.slot[source], count[takes])]
+        values[concat_ranges(slot[takes], count[takes])] = values[concat_ranges(moves.slot[source], count[takes])]
         ptr, first = moves.reads
         number, end = ptr[rows], ptr[rows + 1]
         while (has_operand := number < end).any():  # one operand of all rows after another
-            operand = cells[ranges(first[number[has_operand]], count[has_operand])]
+            operand = cells[concat_ranges(first[number[has_operand]], count[has_operand])]
             if not operand[:, -1].all():
                 return False
-            values[ranges(slot[has_operand], count[has_operand])] += operand
+            values[concat_ranges(slot[has_operand], count[has_operand])] += operand
             number, end, slot, count = number[has_operand] + 1, end[has_operand], slot[has_operand], count[has_operand]
         ptr, first = moves.writes
         target_counts = ptr[rows + 1] - ptr[rows]
-        targets = first[ranges(ptr[rows], target_counts)]
+        targets = first[concat_ranges(ptr[rows], target_counts)]
         length = np.repeat(moves.count[rows], target_counts)
-        cells[ranges(targets, length)] = values[ranges(np.repeat(moves.slot[rows], target_counts), length)]
+        cells[concat_ranges(targets, length)] = values[
+            concat_ranges(np.repeat(moves.slot[rows], target_counts), length)
+        ]
         return True
 
 
 def _all_edges(order: Order) -> tuple[Longs, Longs]:
     """Return the edges of the order, and those from each row to the next of its block."""
-    follows = np.flatnonzero(~starts(order.flat.block))
+    follows = np.flatnonzero(~run_starts(order.flat.block))
     return np.concatenate([follows - 1, order.src]), np.concatenate([follows, order.dst])
 
 

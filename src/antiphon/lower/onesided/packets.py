@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, distinct, order_of, pointers, ranges, starts, sums
+from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, sums_by_group
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.core.program.kinds import RECEIVE, SCRATCH, SEND
@@ -140,13 +140,15 @@ class _Sent(NamedTuple):
         is_far = np.array([far(a, b) for a, b in zip(rank.tolist(), peer.tolist(), strict=True)], bool)
         slot, by_way = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
         by_way[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
-        by_way[is_far] += sums(peer, total, program.ranks)[rank[is_far]]
+        by_way[is_far] += sums_by_group(peer, total, program.ranks)[rank[is_far]]
         return _Sent(turn, rank, peer, source, begin, target, at, total, slot, by_way)
 
     def count_slots(self, ranks: int) -> Longs:
         """Return the number of slots of every rank."""
         is_far = self.by_way >= 0
-        slots: Longs = sums(self.peer, self.size, ranks) + sums(self.rank[is_far], self.size[is_far], ranks)
+        slots: Longs = sums_by_group(self.peer, self.size, ranks) + sums_by_group(
+            self.rank[is_far], self.size[is_far], ranks
+        )
         return slots
 
 
@@ -159,7 +161,7 @@ def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
     by = order_of(key, keys)
     before = np.cumsum(size[by]) - size[by]
     running = np.empty(len(by), np.int64)
-    running[by] = before - before[np.flatnonzero(starts(key[by]))][np.cumsum(starts(key[by])) - 1]
+    running[by] = before - before[np.flatnonzero(run_starts(key[by]))][np.cumsum(run_starts(key[by])) - 1]
     return running
 
 
@@ -177,8 +179,8 @@ class _Places:
         into = sent.target == SCRATCH
         come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
         self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that comes by packets
-        self.slot_of[ranges(come, size)] = ranges(sent.slot[into], size)
-        operands = ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
+        self.slot_of[concat_ranges(come, size)] = concat_ranges(sent.slot[into], size)
+        operands = concat_ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
         operands = operands[bound.buffer[operands] == SCRATCH]
         read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
         # May grow below: a stretch is data as a whole or not at all.
@@ -280,7 +282,10 @@ class _RankWork:
         part_counts = np.diff(program.part_ptr)[folds]
         self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
         # One entry per operand; the first of each fold is its result.
-        part_rows, fold = ranges(program.part_ptr[folds], part_counts), np.repeat(np.arange(len(folds)), part_counts)
+        part_rows, fold = (
+            concat_ranges(program.part_ptr[folds], part_counts),
+            np.repeat(np.arange(len(folds)), part_counts),
+        )
         rank, buffer, begin = program.rank[folds][fold], bound.buffer[part_rows], bound.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
         slot[self.part_ptr[:-1]] = -1  # the result

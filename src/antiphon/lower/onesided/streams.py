@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, dense, distinct, pointers, starts
+from antiphon.core.columns import Bools, Longs, distinct, pointers, run_starts, unique_inverse
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import JOIN, RECEIVE, SEND
 from antiphon.lower.onesided.switched import Switched
@@ -62,18 +62,18 @@ def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
     p = program
     above = send.copy()  # per operation its parent; -1: none
     order = np.lexsort((p.when[p.wait], p.wait_op))
-    last = order[np.append(starts(p.wait_op[order])[1:], True)[: len(order)]]
+    last = order[np.append(run_starts(p.wait_op[order])[1:], True)[: len(order)]]
     last = last[send[p.wait_op[last]] < 0]
     above[p.wait_op[last]] = p.wait[last]
     time = 2 * p.when.astype(np.int64) + (send >= 0)  # parents have smaller times
     by_time = np.argsort(time, kind="stable")
-    levels = np.split(by_time, np.flatnonzero(starts(time[by_time]))[1:])
+    levels = np.split(by_time, np.flatnonzero(run_starts(time[by_time]))[1:])
     size = np.ones(p.operations + 1, np.int64)
     for rows in reversed(levels):
         np.add.at(size, above[rows], size[rows])  # the last entry (index -1) counts the roots
     siblings = np.argsort(above, kind="stable")
     until = np.cumsum(size[:-1][siblings])
-    new = starts(above[siblings])
+    new = run_starts(above[siblings])
     begin = (until - size[:-1][siblings])[new]
     offset = np.empty(p.operations, np.int64)  # the size of all subtrees of earlier siblings
     offset[siblings] = until - size[:-1][siblings] - begin[np.cumsum(new) - 1]
@@ -138,7 +138,7 @@ def _balance_components(program: Program, component: Longs, component_count: int
     pair = np.arange(component_count) + program.ranks**2
     of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
     pair[of_two_ranks] = who[ptr[of_two_ranks]] * program.ranks + who[ptr[of_two_ranks] + 1]
-    group = dense(pair, int(pair.max()) + 1)[1]
+    group = unique_inverse(pair, int(pair.max()) + 1)[1]
     load_keys, at = np.unique(group[component] * program.ranks + rank, return_inverse=True)
     load = np.bincount(at, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks

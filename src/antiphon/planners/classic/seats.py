@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import ranges
+from antiphon.core.columns import concat_ranges
 from antiphon.core.schedule import Schedule
 from antiphon.planners.radix.mixed import edges, powers_above
 from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
@@ -25,7 +25,7 @@ def binomial_scatter(collective: Collective, order: Order) -> Schedule:
     """Plan a scatter from a single root: every rank gets the blocks of its whole subtree. O(P log P) rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, size = edges(len(seats), powers_above(len(seats), 2))
-    block = seats.member[ranges(child, size)]
+    block = seats.member[concat_ranges(child, size)]
     return rows_to_schedule(
         collective, seats, np.repeat(step, size), block, np.repeat(parent, size), np.repeat(child, size)
     )

@@ -28,7 +28,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Ints, Longs
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import between, degrade, keep, relabel
+from antiphon.core.reshape import degrade, keep, nodes_between, relabel
 from antiphon.core.schedule import Schedule
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
@@ -261,7 +261,7 @@ def _others_need(machine: Topology, ranks: Longs) -> Bools:
     """Return which switches may lie on paths between ranks outside the group."""
     if not machine.switches:
         return np.zeros(machine.nodes, np.bool_)
-    needed = between(machine, ~np.isin(np.arange(machine.ranks), ranks))
+    needed = nodes_between(machine, ~np.isin(np.arange(machine.ranks), ranks))
     needed[: machine.ranks] = False
     return needed
 

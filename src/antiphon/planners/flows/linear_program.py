@@ -57,7 +57,7 @@ class FlowProblem:
         self.topology, self.demands = topology, demands.demands
         self.order = len(demands.group)
         resources = topology.resources
-        capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
+        capacity = np.array([float(c) for c in resources.capacity])[resources.class_of]
         self.row = orbit_rows(topology, demands.group)
         self.capacity = np.bincount(self.row, weights=capacity) / self.order
         # a set of possible holders becomes an extra node, joined to each of them by a link of unlimited capacity

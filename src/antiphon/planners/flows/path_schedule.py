@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, narrow, own
+from antiphon.core.columns import Longs, as_int32, freeze
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule
 from antiphon.core.topology import Topology
@@ -77,7 +77,7 @@ def schedule_paths(
     chunk = new_number[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
         collective, _reduce_fractions(chunks), np.tile(pattern.step, len(group)), chunk, topology.link_src[first],
-        topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=own(narrow(route)), routes=routes,
+        topology.link_dst[last], np.full(len(chunk), COPY, np.uint8), route=freeze(as_int32(route)), routes=routes,
     )  # fmt: skip
 
 

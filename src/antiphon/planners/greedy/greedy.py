@@ -28,7 +28,7 @@ import numpy as np
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import COMBINING, Collective
-from antiphon.core.columns import Longs, narrow
+from antiphon.core.columns import Longs, as_int32
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
@@ -130,9 +130,10 @@ def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: Pri
     """Return the schedule of a run; hops become routes where ends do not determine them."""
     run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
     is_direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
-    hop = narrow(run.hop)
+    hop = as_int32(run.hop)
     return Schedule(
-        collective, result.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
+        collective, result.chunks,
+        as_int32(run.step), as_int32(run.chunk), as_int32(hops.src[hop]), as_int32(hops.dst[hop]),
         np.full(len(hop), COPY, np.uint8),
         route=None if is_direct else hop, routes=NO_ROUTES if is_direct else hops.routes,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Longs, pointers, ranges
+from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, pointers
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
@@ -75,7 +75,7 @@ def hops_of(topology: Topology) -> Hops:
     ([0, 2, 0, 1], [1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 2, 1])
     """
     resources = topology.resources
-    capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
+    capacity = np.array([float(c) for c in resources.capacity])[resources.class_of]
     # the width of a link: its own capacity, or less if it is in a narrower shared limit
     narrow = capacity[: topology.links].copy()
     limited = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
@@ -131,17 +131,17 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
     limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
+    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
     owners = np.concatenate([owner, np.repeat(owner, limits_per_link)])
     # as (hop, resource) in one number: unique, since a path may cross a shared limit twice
-    pair = np.unique(owners * (len(resources.klass) + 1) + np.concatenate([link, shared]))
-    return pair % (len(resources.klass) + 1), pointers(pair // (len(resources.klass) + 1), len(routes))
+    pair = np.unique(owners * (len(resources.class_of) + 1) + np.concatenate([link, shared]))
+    return pair % (len(resources.class_of) + 1), pointers(pair // (len(resources.class_of) + 1), len(routes))
 
 
 def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
     """Return the batch of these hops."""
     load_counts = ptr[rows + 1] - ptr[rows]
-    links = loaded[ranges(ptr[rows], load_counts)]
+    links = loaded[concat_ranges(ptr[rows], load_counts)]
     order = np.argsort(links, kind="stable")
     shared = len(links) > 1 and bool((links[order][1:] == links[order][:-1]).any())
     plain = bool((load_counts == 1).all()) and not shared

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, starts
+from antiphon.core.columns import Floats, Longs, run_starts
 from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 
@@ -44,7 +44,7 @@ class Level:
         if self.trivial:
             return sets[np.argsort(self.label)]
         order = np.argsort(self.label, kind="stable")
-        island_sets: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(starts(self.label[order])), axis=0)
+        island_sets: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(run_starts(self.label[order])), axis=0)
         return island_sets
 
     def least_slots(self, lacking: Words, rate: Floats) -> float:

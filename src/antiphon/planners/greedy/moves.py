@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Longs, places, ranges
+from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, index_in_run
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Pace, Run
 from antiphon.planners.greedy.ways import ChunkRoutes
@@ -61,13 +61,15 @@ class Moving:
     def _loads_of(self, hop: Longs) -> tuple[Longs, Longs]:
         """Return the resources that these hops load, and for each entry the index of its hop."""
         load_counts = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
-        return self.hops.loaded[ranges(self.hops.ptr[hop], load_counts)], np.repeat(np.arange(len(hop)), load_counts)
+        return self.hops.loaded[concat_ranges(self.hops.ptr[hop], load_counts)], np.repeat(
+            np.arange(len(hop)), load_counts
+        )
 
     def _has_room(self, hop: Longs, room: Floats) -> Bools:
         """Return which of these hops have room, served in this order."""
         loaded, owner = self._loads_of(hop)
         order = np.argsort(loaded, kind="stable")
-        without_room = places(loaded[order]) >= room[loaded[order]]
+        without_room = index_in_run(loaded[order]) >= room[loaded[order]]
         has_room = np.ones(len(hop), np.bool_)
         has_room[owner[order[without_room]]] = False
         return has_room

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats, Longs, pointers, ranges
+from antiphon.core.columns import Floats, Longs, concat_ranges, pointers
 from antiphon.core.schedule import Chunks
 from antiphon.core.stairs import add_equal_keys
 from antiphon.core.topology import Topology
@@ -157,7 +157,7 @@ class Search:
         step, load, link = (
             np.repeat(step, load_counts),
             np.repeat(load, load_counts),
-            loaded[ranges(ptr[hop], load_counts)],
+            loaded[concat_ranges(ptr[hop], load_counts)],
         )
         resources = len(self.hops.capacity)
         total = np.bincount(step * resources + link, load.astype(np.float64), minlength=steps * resources)
@@ -258,7 +258,7 @@ def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     resources, link = topology.resources, hops.routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))
     limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
+    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
     owner, resource = np.concatenate([owner, np.repeat(owner, limits_per_link)]), np.concatenate([link, shared])
     order = np.argsort(owner, kind="stable")
     return pointers(owner[order], len(hops)), resource[order]

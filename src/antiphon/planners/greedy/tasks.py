@@ -21,7 +21,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Longs, ranges
+from antiphon.core.columns import Bools, Floats, Longs, concat_ranges
 from antiphon.core.portable import exp
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
@@ -57,7 +57,7 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
     share = denominator // count[block]
-    offset = ranges(np.zeros(len(count), np.int64), count) * share
+    offset = concat_ranges(np.zeros(len(count), np.int64), count) * share
     return Chunks(block.astype(np.int32), offset, share, denominator)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, dense, narrow
+from antiphon.core.columns import Longs, as_int32, unique_inverse
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.planners.inswitch.tree import SwitchTree
@@ -37,7 +37,7 @@ class Sheet:
     ) -> None:
         """Add rows between ranks of the tree; `src` and `dst` are positions in the tree."""
         rank_count = len(tree.node)
-        pairs, which = dense(src * rank_count + dst, rank_count * rank_count)
+        pairs, which = unique_inverse(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
         self._append(
             tree.find_paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
@@ -78,6 +78,7 @@ class Sheet:
         """
         step, chunk, src, dst, op, route, joint = (np.concatenate(column) for column in zip(*self.rows, strict=True))
         return Schedule(
-            collective, chunks, narrow(step), narrow(chunk), narrow(src), narrow(dst), op, route=narrow(route),
-            joint=narrow(joint), routes=self.table,
+            collective, chunks, as_int32(step), as_int32(chunk), as_int32(src), as_int32(dst), op,
+            route=as_int32(route),
+            joint=as_int32(joint), routes=self.table,
         )  # fmt: skip

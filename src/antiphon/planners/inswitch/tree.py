@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import AnyInts, Longs, distinct, order_of, starts
+from antiphon.core.columns import AnyInts, Longs, distinct, order_of, run_starts
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
@@ -165,7 +165,7 @@ def _widest_links(topology: Topology, src: Longs, dst: Longs) -> Longs:
     width = np.array([distinct_widths.index(kind.bandwidth) for kind in topology.types])[topology.link_type]
     key = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     order = order_of(key * len(distinct_widths) + width, topology.nodes**2 * len(distinct_widths))
-    first = np.flatnonzero(starts(key[order]))
+    first = np.flatnonzero(run_starts(key[order]))
     widest: Longs = order[first[np.searchsorted(key[order][first], src * topology.nodes + dst)]]
     return widest
 

@@ -18,7 +18,7 @@ from itertools import groupby
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, narrow, ranges
+from antiphon.core.columns import Ints, Longs, as_int32, concat_ranges
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
@@ -99,8 +99,8 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
     groups, ranks, longest = len(size), len(seats), int(size.max())
     owner = np.repeat(np.arange(groups), size)
-    lane = ranges(np.zeros(groups, np.int64), size)
-    block, rank = narrow(seats.member), seats.rank
+    lane = concat_ranges(np.zeros(groups, np.int64), size)
+    block, rank = as_int32(seats.member), seats.rank
     rows = ranks * (ranks - 1)
     step, chunk, src, dst = (np.empty(rows, np.int32) for _ in range(4))
     inner_rounds = longest - 1  # rounds within a group

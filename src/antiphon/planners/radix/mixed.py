@@ -25,7 +25,7 @@ from typing import Annotated
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, narrow, ranges
+from antiphon.core.columns import Ints, Longs, as_int32, concat_ranges
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
@@ -203,7 +203,7 @@ def core_of(ranks: int, size: int) -> Core:
     # the first ranks % size cores represent one seat more
     count = ranks // size + (np.arange(size) < ranks % size)
     first = np.cumsum(count) - count
-    extra = ranges(first, count - 1)
+    extra = concat_ranges(first, count - 1)
     return Core(first + count - 1, first, count, extra, np.repeat(first + count - 1, count - 1))
 
 
@@ -268,7 +268,7 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     seats = Seats.in_order(collective, order)
     core = core_of(len(seats), radices.size)
     if not len(core.extra):
-        rows = gather_rounds(radices, far, seats.rank, narrow(seats.member))
+        rows = gather_rounds(radices, far, seats.rank, as_int32(seats.member))
         zeros = np.zeros(len(rows.step), np.uint8)
         return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, zeros + COPY)
     number = np.arange(radices.size, dtype=np.int32)
@@ -278,7 +278,7 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     receiver, missing = other_seats(core, len(seats))
     after = np.full(len(missing), len(radices.rounds) + 1, np.int64)
     step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, times) + 1).astype(np.int64), after]
-    item = [core.extra, ranges(core.first[moves.item], times), missing]
+    item = [core.extra, concat_ranges(core.first[moves.item], times), missing]
     src = [core.extra, core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, len(seats) - 1)]
     dst = [core.partner, core.seat[np.repeat(moves.dst, times)], receiver]
     block = seats.member[np.concatenate(item)]

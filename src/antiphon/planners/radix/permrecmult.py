@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, narrow, ranges
+from antiphon.core.columns import Longs, as_int32, concat_ranges
 from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
 from antiphon.errors import Invalid
@@ -156,7 +156,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
         away = np.arange(radix)[:, None]
         # each round multiplies the buffer: the partner at distance `away` contributes the same pattern, shifted
         order = (order + ((digit + away) % radix - digit) * distance).ravel()
-    blocks = ranges(core.first[order], core.count[order])
+    blocks = concat_ranges(core.first[order], core.count[order])
     ends = (
         np.cumsum(core.count[order]) - 1
     )  # the representative comes first in the buffer; its number is the last of its seats
@@ -220,7 +220,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     moving = holder != home
     targets = np.repeat(core.extra, ranks)
     step = [0 * block[moving], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
-    item = [block[moving], ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
+    item = [block[moving], concat_ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
     src = [home[moving], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
     dst = [holder[moving], core.seat[np.repeat(moves.dst, times)], targets]
     when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))
@@ -244,4 +244,4 @@ def _separate_runs(schedule: Schedule) -> Schedule:
     longest = np.zeros(schedule.steps, np.int64)
     np.maximum.at(longest, step, within + 1)
     begin = np.cumsum(longest) - longest
-    return schedule.take(order, step=narrow(begin[step] + within))
+    return schedule.take(order, step=as_int32(begin[step] + within))

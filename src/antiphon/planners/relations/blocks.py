@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -52,7 +52,7 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
             if values.get(rank) != want:
                 wants[want].append(rank)
         _Block(reach, back, out, chunk, block, values, set(goals[block])).plan_wants(wants)
-    one_chunk_each = Chunks(narrow(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
+    one_chunk_each = Chunks(as_int32(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
     return out.to_schedule(collective, one_chunk_each)
 
 
@@ -98,7 +98,7 @@ class _Rows:
 
     def to_schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
         table = np.array(sorted(self.rows), np.int64).reshape(-1, 8)
-        step, chunk, src, dst, op, route, src_slot, dst_slot = (narrow(table[:, i]) for i in range(8))
+        step, chunk, src, dst, op, route, src_slot, dst_slot = (as_int32(table[:, i]) for i in range(8))
         return Schedule(
             collective, chunks, step, chunk, src, dst, op.astype(np.uint8),
             route=route, src_slot=src_slot, dst_slot=dst_slot, routes=Routes.of(self.paths),

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, distinct, narrow, order_of, packed
+from antiphon.core.columns import Longs, as_int32, distinct, order_of, pack_columns
 from antiphon.core.loads import timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
@@ -218,7 +218,7 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
     """
     block, to = rows // collective.ranks, rows % collective.ranks
     depth = grown.depth[grown.tree[source[block]], to]
-    order = order_of(*packed((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))
+    order = order_of(*pack_columns((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))
     block, to, depth = block[order], to[order], depth[order]
     tree = grown.tree[source[block]]
     used, first, path = np.unique(grown.path[tree, to], return_index=True, return_inverse=True)
@@ -226,7 +226,7 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
     number = np.empty(len(used), np.int32)
     number[by_use] = np.arange(len(used))
     return Schedule(
-        collective, cut(collective, 1), depth - 1, narrow(block), grown.parent[tree, to], narrow(to),
+        collective, cut(collective, 1), depth - 1, as_int32(block), grown.parent[tree, to], as_int32(to),
         np.full(len(rows), COPY, np.uint8), route=number[path], routes=grown.paths.take(used[by_use].astype(np.int64)),
     )  # fmt: skip
 

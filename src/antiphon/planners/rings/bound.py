@@ -29,7 +29,7 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
     (1e-09, 'only 1 GB/s leave rank 1')
     """
     resources = topology.resources
-    capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
+    capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     link_capacity, limit = _narrowest_limits(topology, capacity)
     active_ranks = np.zeros(topology.nodes, bool)
     active_ranks[list(members)] = True

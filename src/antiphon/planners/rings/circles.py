@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.columns import Longs, narrow, own, ranges
+from antiphon.core.columns import Longs, as_int32, concat_ranges, freeze
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
@@ -97,7 +97,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     block, share = np.arange(size * size), np.full(size * size, 2)
     share[opposite] = 1
     chunks = Chunks(
-        narrow(np.concatenate([block, opposite])),
+        as_int32(np.concatenate([block, opposite])),
         np.repeat(np.array([0, 1]), [len(block), len(opposite)]),
         np.concatenate([share, np.ones_like(opposite)]),
         2,
@@ -109,7 +109,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     back = (back[0], second[back[1]], *back[2:])
     step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
     return Schedule(
-        collective, chunks, narrow(step), narrow(chunk), seats.rank[src], seats.rank[dst],
+        collective, chunks, as_int32(step), as_int32(chunk), seats.rank[src], seats.rank[dst],
         np.full(len(step), COPY, np.uint8),
     )  # fmt: skip
 
@@ -128,15 +128,15 @@ def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     size = len(seats)
     steps = np.arange(size - 1)
     is_allgather = collective.kind == "allgather"
-    member = narrow(seats.member)
+    member = as_int32(seats.member)
     rotations = sliding_window_view(np.concatenate([member, member]), size)  # row i: the members from seat i on
     return Schedule(
         collective, cut(collective, 1),
-        own(np.repeat(narrow(steps), size)),
-        own(rotations[(-steps - (0 if is_allgather else 1)) % size].ravel()),
-        own(np.tile(seats.rank, size - 1)),
-        own(np.tile(np.roll(seats.rank, -1), size - 1)),
-        own(np.full(size * (size - 1), COPY if is_allgather else REDUCE, np.uint8)),
+        freeze(np.repeat(as_int32(steps), size)),
+        freeze(rotations[(-steps - (0 if is_allgather else 1)) % size].ravel()),
+        freeze(np.tile(seats.rank, size - 1)),
+        freeze(np.tile(np.roll(seats.rank, -1), size - 1)),
+        freeze(np.full(size * (size - 1), COPY if is_allgather else REDUCE, np.uint8)),
     )  # fmt: skip
 
 
@@ -178,4 +178,4 @@ def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Lon
 
 def _count_up(times: Longs) -> Longs:
     """Return 0..times[0]-1, then 0..times[1]-1, ..."""
-    return ranges(np.zeros(len(times), np.int64), times)
+    return concat_ranges(np.zeros(len(times), np.int64), times)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import dense, narrow, ranges
+from antiphon.core.columns import as_int32, concat_ranges, unique_inverse
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -177,17 +177,17 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
         return np.zeros((0, 1))
     cycle_ranks = np.array(cycles, np.int32)
     src, dst = cycle_ranks.ravel(), np.roll(cycle_ranks, -1, axis=1).ravel()
-    keys, pair_of_hop = dense(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
-    routing = find_paths(topology, narrow(keys // topology.nodes), narrow(keys % topology.nodes))
+    keys, pair_of_hop = unique_inverse(src.astype(np.int64) * topology.nodes + dst, topology.nodes**2)
+    routing = find_paths(topology, as_int32(keys // topology.nodes), as_int32(keys % topology.nodes))
     if len(routing.unreachable):
         return np.zeros((0, 1))
     # every hop of every ring as its links, and these links' shared limits as well
     hops = np.diff(routing.table.ptr)[pair_of_hop]
-    link = routing.table.links[ranges(routing.table.ptr[pair_of_hop], hops)]
+    link = routing.table.links[concat_ranges(routing.table.ptr[pair_of_hop], hops)]
     ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)
     limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    limit = resources.limit_of[ranges(resources.limit_ptr[link], limit_counts)]
-    capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
+    limit = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)]
+    capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     out = np.zeros((len(cycles), len(capacity)))
     np.add.at(out, (ring, link), 1.0)
     np.add.at(out, (np.repeat(ring, limit_counts), limit), 1.0)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Longs, ranges
+from antiphon.core.columns import Bools, Floats, Longs, concat_ranges
 from antiphon.core.dependencies import versions
 from antiphon.core.routes import latencies, resolve
 from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
@@ -167,7 +167,7 @@ class HopTimer:
         Kinds that another one exceeds in every class are left out: they never decide the length of a step.
         """
         classes, resources = self.classes, self.topology.resources
-        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         row, on = classes.crossings
         representatives = np.unique(classes.resource, return_index=True)[1]
         representatives = representatives[np.isin(representatives, on)]  # unused resources have a class, too
@@ -437,7 +437,7 @@ def _pair_items(
     start, right_count = of_right[0][right_groups], (of_right[1] - of_right[0])[right_groups]
     each = left_count * right_count
     owner = np.repeat(np.arange(len(left_groups)), each)
-    place = ranges(np.zeros(len(each), np.int64), each)
+    place = concat_ranges(np.zeros(len(each), np.int64), each)
     across = right_count[owner]
     return left_items[low[owner] + place // across].astype(np.int64), right[start[owner] + place % across].astype(
         np.int64
@@ -478,7 +478,7 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     rows, resources = schedule.transfers, topology.resources
     hops = np.diff(resolved.table.ptr)[resolved.route]
     crossing_row = np.repeat(np.arange(rows), hops)
-    crossed = resolved.table.links[ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
+    crossed = resolved.table.links[concat_ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
     # a crossing of a link is also a crossing of every shared limit that the link is in
     limits_per_link = (
         (resources.limit_ptr[crossed + 1] - resources.limit_ptr[crossed])
@@ -487,14 +487,16 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     )
     crossing_row = np.concatenate([crossing_row, np.repeat(crossing_row, limits_per_link)])
     if limits_per_link.any():
-        crossed = np.concatenate([crossed, resources.limit_of[ranges(resources.limit_ptr[crossed], limits_per_link)]])
+        crossed = np.concatenate(
+            [crossed, resources.limit_of[concat_ranges(resources.limit_ptr[crossed], limits_per_link)]]
+        )
     latency = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
     start_order = find_constraints(schedule)
     chunk = schedule.chunk.astype(np.int64)
     # first colors: of rows by amount, latency and operation; of resources by capacity; of chunks and blocks by weight
     row_color = _hash_rows(_number_values(weights)[chunk], _number_values(latency), schedule.op.astype(np.uint64))
-    resource_color = _hash_rows(_number_values(resources.klass))
+    resource_color = _hash_rows(_number_values(resources.class_of))
     chunk_color = _hash_rows(_number_values(weights))
     block_color = _hash_rows(_number_values(schedule.collective.weights))
     block = schedule.chunks.block.astype(np.int64)

@@ -21,9 +21,9 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import (
     Ints,
     Longs,
+    concat_ranges,
     order_of,
     pointers,
-    ranges,
 )
 from antiphon.core.routes import Routes, out_links
 from antiphon.core.topology import Topology
@@ -167,7 +167,7 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
     is_first_round = True
     while len(node):
         link_count = first[node + 1] - first[node]
-        link_source, link = np.repeat(source_index, link_count), order[ranges(first[node], link_count)]
+        link_source, link = np.repeat(source_index, link_count), order[concat_ranges(first[node], link_count)]
         key = link_source * topology.nodes + heads[link]  # (source, node) as one number
         is_new = (flat_entered[key] < 0) & (heads[link] != sources[link_source])
         link_source, link, key = link_source[is_new], link[is_new], key[is_new]

@@ -31,16 +31,16 @@ from antiphon.core.columns import (
     Bools,
     Ints,
     Longs,
-    dense,
-    dense_pairs,
-    narrow,
+    as_int32,
+    concat_ranges,
+    freeze,
     order_of,
-    own,
     pointers,
-    ranges,
-    starts,
-    sums,
-    taken,
+    run_starts,
+    sums_by_group,
+    take_batched,
+    unique_inverse,
+    unique_inverse_pairs,
 )
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
@@ -123,7 +123,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
-    keys, inverse = dense_pairs(schedule.src, schedule.dst, nodes)
+    keys, inverse = unique_inverse_pairs(schedule.src, schedule.dst, nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
     within_rank = src == dst  # rows within a rank take no route
@@ -153,7 +153,7 @@ def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bo
         return schedule
     number = np.full(len(by_pair.only_link), -1, np.int32)
     number[routed_pairs] = np.arange(len(routed_pairs))
-    return replace(schedule, route=own(taken(number, pair)), routes=by_pair.table.take(routed_pairs))
+    return replace(schedule, route=freeze(take_batched(number, pair)), routes=by_pair.table.take(routed_pairs))
 
 
 def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
@@ -192,7 +192,7 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     # links sorted by pair of ends, the widest first: the first of each pair is wanted
     key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
     order = np.lexsort((np.arange(len(key)), -width, key))
-    first = np.flatnonzero(starts(key[order]))
+    first = np.flatnonzero(run_starts(key[order]))
     link_count = np.diff(np.append(first, len(key)))
     pair_keys = key[order][first]
     wanted_keys = src.astype(np.int64) * nodes + dst
@@ -220,7 +220,7 @@ def _switched_paths(
     if not len(far) or not topology.switches:
         return
     net = Switched.of_topology(topology, width)
-    targets, target_index = dense(dst[far].astype(np.int64), topology.nodes)
+    targets, target_index = unique_inverse(dst[far].astype(np.int64), topology.nodes)
     # pairs grouped by target, so that a batch shares its targets' searches
     order = order_of(target_index, len(targets))
     far, target_index = far[order], target_index[order]
@@ -301,7 +301,7 @@ class Switched:
         down = np.flatnonzero((tail >= ranks) & (head < ranks))
         down = down[np.lexsort((down, -width[down], head[down], tail[down]))]
         key = (tail[down] - ranks) * ranks + head[down]
-        first = np.flatnonzero(starts(key))
+        first = np.flatnonzero(run_starts(key))
         by_rank = order_of(key[first] % ranks, ranks)
         return Switched(
             ranks, topology.switches,
@@ -316,9 +316,9 @@ class Switched:
         # entries per target: distances from its switches to all, links between switches, links out of its sources
         distances = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
         between_switches = len(self.up.link) - int(self.up.ptr[self.ranks])
-        entries = distances + between_switches + sums(target_index, self.up.count_links(src), len(targets))
+        entries = distances + between_switches + sums_by_group(target_index, self.up.count_links(src), len(targets))
         # a batch begins wherever the running total passes another multiple of MOST_ENTRIES
-        edge = np.flatnonzero(starts(np.cumsum(entries) // MOST_ENTRIES))
+        edge = np.flatnonzero(run_starts(np.cumsum(entries) // MOST_ENTRIES))
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
     def find_links(self, src: Ints | Longs, target_index: Longs, targets: Longs, stripe: int) -> PathTable:
@@ -345,7 +345,7 @@ class Switched:
         # with the same target take the same one, so it is computed once
         for left_now in range(links.shape[1] - 1, 0, -1):
             going = np.flatnonzero(hops > left_now)
-            requests, which = dense(
+            requests, which = unique_inverse(
                 target_index[going] * self.switches + at_switch[going], len(targets) * self.switches
             )
             at, switch = requests // self.switches, requests % self.switches
@@ -368,8 +368,8 @@ class Switched:
         if not len(with_switch):
             return out
         # one search per distinct switch next to a target, backwards; a target's distance is the least of its switches'
-        begins, begin_index = dense(
-            self.near[ranges(self.near_ptr[targets[with_switch]], near_count[with_switch])], self.switches
+        begins, begin_index = unique_inverse(
+            self.near[concat_ranges(self.near_ptr[targets[with_switch]], near_count[with_switch])], self.switches
         )
         tail = np.repeat(np.arange(self.switches), np.diff(self.up.ptr[self.ranks :]))
         head = self.up.head[self.up.ptr[self.ranks] :]
@@ -388,7 +388,7 @@ class Switched:
         number of equally good links.
         """
         link_count = self.up.count_links(node)
-        row, owner = ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
+        row, owner = concat_ranges(self.up.ptr[node], link_count), np.repeat(np.arange(len(node)), link_count)
         hops_left = distance[target_index[owner], self.up.head[row]]
         min_hops = np.full(len(node), FAR, np.int64)
         with_links = np.flatnonzero(link_count)
@@ -398,11 +398,11 @@ class Switched:
         good = (hops_left == min_hops[owner]) & (hops_left < FAR)
         row, owner = row[good], owner[good]
         widest = np.zeros(len(node), np.int64)
-        begin = np.flatnonzero(starts(owner))
+        begin = np.flatnonzero(run_starts(owner))
         widest[owner[begin]] = self.up.width[row[begin]]
         good = self.up.width[row] == widest[owner]
         row, owner = row[good], owner[good]
-        begin = np.flatnonzero(starts(owner))
+        begin = np.flatnonzero(run_starts(owner))
         count = np.diff(np.append(begin, len(owner)))
         reached = owner[begin]
         # D-mod-k (Zahavi): on level l take link (target / count^l) mod count; so targets spread over equal links
@@ -419,12 +419,12 @@ class Switched:
     def _last_links(self, switch: Longs, target: Longs) -> Ints:
         """Return the link from every switch[i] to the rank target[i] next to it: the widest, ties by D-mod-k."""
         group = np.searchsorted(self.pair, switch * self.ranks + target)
-        row = ranges(self.down.ptr[group], self.down.count_links(group))
+        row = concat_ranges(self.down.ptr[group], self.down.count_links(group))
         owner = np.repeat(np.arange(len(group)), self.down.count_links(group))
         # links are sorted by width: only those as wide as the first of the group take part
         first = self.down.ptr[group]
         count = np.bincount(owner[self.down.width[row] == self.down.width[first][owner]], minlength=len(group))
-        return narrow(self.down.link[first + target // count ** self.level[switch] % count])
+        return as_int32(self.down.link[first + target // count ** self.level[switch] % count])
 
 
 def _switch_levels(topology: Topology, tail: Longs, head: Longs) -> Longs:

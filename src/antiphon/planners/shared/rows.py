@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, narrow, own
+from antiphon.core.columns import Ints, Longs, as_int32, freeze
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes, opposite_links
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule, cut
@@ -128,9 +128,9 @@ def rows_to_schedule(
     """
     when = np.asarray(step).ravel()
     return Schedule(
-        collective, cut(collective, chunks_per_block), narrow(when), narrow(np.asarray(chunk).ravel()),
-        own(seats.rank[np.asarray(src).ravel()]), own(seats.rank[np.asarray(dst).ravel()]),
-        own(np.full(len(when), op, np.uint8)),
+        collective, cut(collective, chunks_per_block), as_int32(when), as_int32(np.asarray(chunk).ravel()),
+        freeze(seats.rank[np.asarray(src).ravel()]), freeze(seats.rank[np.asarray(dst).ravel()]),
+        freeze(np.full(len(when), op, np.uint8)),
     )  # fmt: skip
 
 
@@ -176,13 +176,13 @@ def per_root(collective: Collective, make: PlanFunction) -> Schedule:
         return np.concatenate([column(i, s) for i, s in enumerate(schedules)])
 
     chunks = Chunks(
-        narrow(join_columns(lambda i, s: blocks[i][s.chunks.block])),
+        as_int32(join_columns(lambda i, s: blocks[i][s.chunks.block])),
         join_columns(lambda i, s: s.chunks.offset * scale[i]),
         join_columns(lambda i, s: s.chunks.share * scale[i]),
         common,
     )
     return Schedule(
-        collective, chunks, join_columns(lambda i, s: s.step), narrow(join_columns(lambda i, s: s.chunk + base[i])),
+        collective, chunks, join_columns(lambda i, s: s.step), as_int32(join_columns(lambda i, s: s.chunk + base[i])),
         join_columns(lambda i, s: s.src), join_columns(lambda i, s: s.dst), join_columns(lambda i, s: s.op),
     )  # fmt: skip
 

@@ -299,10 +299,10 @@ def _first_steps(schedule: Schedule) -> Longs:
 def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floats]:
     """Return seconds per byte of nbytes by resource and step, and by step the latency of the slowest path."""
     crossings, resources = loads(schedule, topology), topology.resources
-    capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+    capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
     load, latency = np.zeros((len(capacity), steps)), np.zeros(steps)
     load[crossings.resource, crossings.step] = crossings.load.astype(float) / float(crossings.scale)
-    latency[crossings.begins] = crossings.slowest
+    latency[crossings.window_step] = crossings.window_latency
     return load / capacity[:, None], latency
 
 

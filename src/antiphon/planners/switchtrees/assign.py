@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, starts
+from antiphon.core.columns import Floats, Longs, run_starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Owned:
         """
         child = np.searchsorted(low, owner, side="right") - 1
         order = np.argsort(owner, kind="stable")
-        flags = starts(owner[order])
+        flags = run_starts(owner[order])
         first = np.maximum.accumulate(np.where(flags, np.arange(len(owner)), 0))
         group = np.cumsum(flags) - 1
         owned_count = np.bincount(group)[group]
@@ -70,7 +70,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     room = _remaining_room(load, np.bincount(target, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
     owned_elsewhere, target = owned_elsewhere[order], target[order]
-    flags = starts(target)
+    flags = run_starts(target)
     rank = np.arange(len(target)) - np.maximum.accumulate(np.where(flags, np.arange(len(target)), 0))
     fits = rank < room[target]
     holder[owned_elsewhere[fits]] = target[fits] + low
@@ -103,5 +103,5 @@ def gather_holders(holder: Longs, low: int, high: int, group_count: int) -> Long
 def representatives(count: int, group_count: int) -> Longs:
     """Return for each of `count` servers the first server of its group, for `group_count` groups of neighbours."""
     group = np.arange(count) * group_count // count
-    first = np.flatnonzero(starts(group))
+    first = np.flatnonzero(run_starts(group))
     return first[group]

@@ -35,7 +35,7 @@ from typing import Annotated
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
@@ -193,4 +193,4 @@ def _to_schedule(
     if not graph.plain:
         return with_routes(schedule, topology, "gentree")
     table, route = tree_routes(tree, src, dst)
-    return replace(schedule, route=narrow(route), routes=table)
+    return replace(schedule, route=as_int32(route), routes=table)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Ints, Longs, dense
+from antiphon.core.columns import Ints, Longs, unique_inverse
 from antiphon.core.routes import Routes
 from antiphon.planners.switchtrees.assign import Owned, deal_blocks, gather_holders
 from antiphon.planners.switchtrees.choose import Choice
@@ -238,7 +238,7 @@ def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     O(rows + pairs * depth).
     """
     servers = tree.servers
-    pairs, route = dense(src * np.int64(servers) + dst, servers * servers)
+    pairs, route = unique_inverse(src * np.int64(servers) + dst, servers * servers)
     ends = pairs // servers, pairs % servers
     hops, legs = np.zeros(len(pairs), np.int64), []
     for direction, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):

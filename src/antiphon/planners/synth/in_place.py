@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
@@ -176,8 +176,8 @@ def _build_schedule(instance: Instance, collective: Collective, chunks: int, sen
         route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
     table = np.array(sent, np.int64).reshape(-1, 4)
     schedule = Schedule(
-        collective, cut(collective, chunks), narrow(table[:, 0]), narrow(table[:, 1]),
-        narrow(arcs.tail[table[:, 2]]), narrow(arcs.head[table[:, 2]]),
+        collective, cut(collective, chunks), as_int32(table[:, 0]), as_int32(table[:, 1]),
+        as_int32(arcs.tail[table[:, 2]]), as_int32(arcs.head[table[:, 2]]),
         np.where(table[:, 3] == 1, COPY, REDUCE).astype(np.uint8),
         route=np.array(route, np.int32), routes=Routes.of(route_numbers),
     )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FORMAT, TURNED
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
@@ -129,7 +129,7 @@ def send_everywhere(point: Point, collective: Collective) -> Schedule:
         if collective.members[block] == rank and last > 0:
             rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank]))
     table = np.array(sorted(rows), np.int64).reshape(-1, 8)
-    column = [narrow(table[:, i]) for i in range(8)]
+    column = [as_int32(table[:, i]) for i in range(8)]
     return Schedule(
         collective, cut(collective, point.parts), column[0], column[1], column[2], column[3],
         column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=spread.routes,

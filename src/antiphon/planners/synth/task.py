@@ -23,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
@@ -148,7 +148,7 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     return Schedule(
         instance.collective, chunks,
         np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.int32),
-        narrow(instance.tail[[row[2][0] for row in rows]]), narrow(instance.head[[row[2][-1] for row in rows]]),
+        as_int32(instance.tail[[row[2][0] for row in rows]]), as_int32(instance.head[[row[2][-1] for row in rows]]),
         np.full(len(rows), COPY, np.uint8),
         route=None if plain else np.array(route, np.int32), routes=Routes.of([] if plain else route_numbers),
     )  # fmt: skip
@@ -176,7 +176,7 @@ def _cut_chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, 
     denominator = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
     share = np.repeat(denominator // np.maximum(count, 1), count)
     part_number = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
-    table = Chunks(narrow(np.repeat(np.arange(blocks), count)), part_number * share, share, denominator)
+    table = Chunks(as_int32(np.repeat(np.arange(blocks), count)), part_number * share, share, denominator)
     return table, lambda block, part_number: int(base[block]) + part_number
 
 

@@ -92,7 +92,7 @@ class TreeGrower:
         self.group = identity if group is None else group
         self.row = orbit_rows(topology, self.group)
         resources = topology.resources
-        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
         # link crossing_link[i] loads row crossing_row[i]: the row of the link itself, and those of its limits
         limits_per_link = np.diff(resources.limit_ptr)

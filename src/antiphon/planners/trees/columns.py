@@ -400,7 +400,7 @@ class ColumnGeneration:
         )
         resources = topology.resources
         self.row_of = row_of
-        capacities = np.array(resources.capacity, object)[resources.klass]
+        capacities = np.array(resources.capacity, object)[resources.class_of]
         capacity = [0] * (int(self.row_of.max(initial=-1)) + 1)
         for row, c in zip(self.row_of.tolist(), capacities.tolist(), strict=True):
             capacity[row] += int(c)

@@ -104,7 +104,7 @@ class _CutProgram:
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
         self.width = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
-        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+        capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
         self.ends = [
             (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)

@@ -350,7 +350,7 @@ def build_link_graph(topology: Topology) -> LinkGraph | None:
     limits.
     """
     resources = topology.resources
-    width = [resources.capacity[klass] for klass in resources.klass.tolist()]
+    width = [resources.capacity[number] for number in resources.class_of.tolist()]
     tail, head, capacity = topology.link_src.tolist(), topology.link_dst.tolist(), width[: topology.links]
     drawn_links: set[int] = set()
     for number, limit in enumerate(topology.limits):

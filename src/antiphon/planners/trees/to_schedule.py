@@ -34,7 +34,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, dense, narrow, order_of, own, packed
+from antiphon.core.columns import Longs, as_int32, freeze, order_of, pack_columns, unique_inverse
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
@@ -356,7 +356,7 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
         rows.append(_image_rows(group, np.arange(len(group)), chunk, tree, paths))
     block = np.repeat(np.arange(len(trees_of_block)), trees_of_block)
     before = np.cumsum(share) - share
-    table = Chunks(narrow(block), before - before[first_chunk[block]], share, denominator)
+    table = Chunks(as_int32(block), before - before[first_chunk[block]], share, denominator)
     return _images_to_schedule(collective, table, rows, forest.topology, group, list(paths))
 
 
@@ -371,9 +371,10 @@ def _images_to_schedule(
     step, chunk, src, dst, element, path = (np.concatenate(column) for column in zip(*rows, strict=True))
     order = order_of(chunk * topology.ranks + dst, len(table) * topology.ranks)
     routes, route = _image_routes(topology, group, paths, (element * len(paths) + path)[order])
-    step, chunk, src, dst = (own(narrow(column[order])) for column in (step, chunk, src, dst))
+    step, chunk, src, dst = (freeze(as_int32(column[order])) for column in (step, chunk, src, dst))
     return Schedule(
-        collective, table, step, chunk, src, dst, own(np.full(len(order), COPY, np.uint8)), route=own(narrow(route)),
+        collective, table, step, chunk, src, dst, freeze(np.full(len(order), COPY, np.uint8)),
+        route=freeze(as_int32(route)),
         routes=routes,
     )  # fmt: skip
 
@@ -415,8 +416,8 @@ def _image_routes(
     image[:, :links] = group[:, nodes : nodes + links] - nodes
     table = image[:, padded].reshape(-1, longest)
     # number the distinct rows, then renumber them by their first use
-    key, bound = packed(*((column + 1, links + 1) for column in table.T))
-    distinct, image_route = dense(key, bound)
+    key, bound = pack_columns(*((column + 1, links + 1) for column in table.T))
+    distinct, image_route = unique_inverse(key, bound)
     row_route = image_route[row_path]
     first = np.full(len(distinct), len(row_path), np.int64)
     np.minimum.at(first, row_route, np.arange(len(row_path)))
@@ -428,6 +429,6 @@ def _image_routes(
     representative[image_route] = np.arange(len(image_route))
     links_of_route = table[representative[order]]
     inside = links_of_route >= 0
-    return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), narrow(links_of_route[inside])), new_number[
+    return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[inside])), new_number[
         row_route
     ]

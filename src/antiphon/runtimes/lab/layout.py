@@ -249,8 +249,8 @@ def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: o
     machine = layout.machine
     routes_given = None if route is None else np.asarray(route, np.int32)
     resolved = resolve(machine, np.asarray(src, np.int32), np.asarray(dst, np.int32), routes_given, table)
-    if len(resolved.bad):
-        raise Invalid(f"the schedule's transfer {resolved.why[0]}")
+    if len(resolved.faulty_rows):
+        raise Invalid(f"the schedule's transfer {resolved.faults[0]}")
     width = machine.nodes
     # check each distinct (src, dst, route) once
     key = (np.asarray(src, np.int64) * width + np.asarray(dst)) * (len(resolved.table) + 1) + resolved.route

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import order_of, packed, pointers, sums
+from antiphon.core.columns import order_of, pack_columns, pointers, sums_by_group
 from antiphon.core.loads import loads, pieces_of, pipelined_steps, timeline
 from antiphon.core.messages import messages
 from antiphon.core.schedule import Schedule
@@ -36,10 +36,10 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
     """
     table = messages(schedule)
     first = pointers(table.of_row, len(table))
-    count, reduces = np.diff(first), sums(table.of_row, schedule.op, len(table))
+    count, reduces = np.diff(first), sums_by_group(table.of_row, schedule.op, len(table))
     # Messages that both copy and reduce get 2.
     op = np.where(reduces == 0, 0, np.where(reduces == count, 1, 2))
-    by_message = order_of(*packed((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
+    by_message = order_of(*pack_columns((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
     chunk, steps = schedule.chunk[by_message], pipelined_steps(schedule)
     shown, last = len(table), steps
     if shown > MAX_MESSAGES:
@@ -68,7 +68,7 @@ def busiest_links(schedule: Schedule, topology: Topology) -> dict[str, Any]:
         resource_loads.resource,
         resource_loads.load.astype(float) * resource_loads.window / float(resource_loads.scale),
     )
-    capacity = np.array([float(c * limits.scale) for c in limits.capacity] or [1.0])[limits.klass]
+    capacity = np.array([float(c * limits.scale) for c in limits.capacity] or [1.0])[limits.class_of]
     # Fraction of the total time: (bytes / bytes per second) / seconds.
     busy = amount / capacity / total if total else amount
     order = np.argsort(-busy, kind="stable")[:MAX_BARS]
