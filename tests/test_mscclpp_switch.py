@@ -38,9 +38,11 @@ def star(ranks: int, **more: int) -> Topology:
     return build("star", ranks, links, switches=1, abilities=[able])
 
 
-def files(kind: str, machine: Topology, planner: str = "nvls", alone: bool = False, **options: Any) -> dict[str, Row]:
+def files(
+    kind: str, machine: Topology, planner: str = "nvls", alone: bool = False, blocks: int = 32, **options: Any
+) -> dict[str, Row]:
     plan = antiphon.plan(kind, machine, planner=planner, options=options)
-    made = mscclpp_json({plan.collective.kind: plan}, alone=alone)
+    made = mscclpp_json({plan.collective.kind: plan}, alone=alone, blocks=blocks)
     return {name: json.loads(text) for name, text in made.items() if name.endswith(".json")}
 
 
@@ -93,6 +95,29 @@ def test_machines_of_the_catalogue(machine: str) -> None:
                  "rank_groups": [{"size": ranks, "ranks": list(range(ranks))}]}
                 for kind in (["o"] if plan["inplace"] else ["i", "o"])
             ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("allreduce", 8), ("allgather", 32), ("broadcast", 4)])
+def test_a_group_of_blocks_shares_the_signals_to_many_partners(kind: str, blocks: int) -> None:
+    """19 partners of a rank are more than a block has channels for; each block has some, and all move data."""
+    for plan in files(kind, star(20), blocks=blocks).values():
+        assert judge(read(plan), orders=3) is None
+        for gpu in plan["gpus"]:
+            (channels,) = (row["connected_to"] for row in gpu["channels"] if row["channel_type"] == "memory")
+            assert len(channels) == len(set(channels))
+            if len(channels) > 16:
+                assert len(gpu["threadblocks"]) == blocks
+                assert all({"glres", "gstore"} & {one["name"] for one in block["ops"]} for block in gpu["threadblocks"])
+        for name in ("signal", "wait", "barrier"):
+            for at in (0, -1):
+                harmed = copy.deepcopy(plan)
+                ops, place = operations(harmed, name)[at]
+                del ops[place]
+                try:
+                    fault = judge(read(harmed))
+                except Invalid as error:  # others go to the barrier more often
+                    fault = str(error)
+                assert fault is not None, (name, at)
 
 
 def test_plain_transfers_beside_switches() -> None:

@@ -13,12 +13,17 @@ every operation, with memory channels of its own, so that no block of a group wa
 stream then have one size, and begin at multiples of it: else a part of one operation were the part of another block in
 the next. Ports are left to the first block, which moves all at once: one proxy serves them, one request after another.
 Before it does so the group meets at a barrier, and behind it again.
+
+A stream that leaves all data to switches, and has more partners than a block has channels, is **divided**: each block
+of its group signals and waits for some of the partners, for the whole group, which meets where that matters:
+
+    every block   signal and wait for its partners, barrier, its part of the sum, barrier, signal and wait again
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,6 +74,7 @@ FEW = 4  # streams, where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
 
 
+MEET = -1  # a step of this file: the group meets at its barrier
 _DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCHES, SPREAD))  # steps that move data
 Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
 
@@ -155,11 +161,17 @@ class Share:
         return f'{{"name":"barrier","barrier_id":{self.barrier},"num_threadblocks":{self.size}}}'
 
 
-def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int = 1) -> Gpu:
+def gpu_of(
+    ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int = 1, divided: Collection[int] = ()
+) -> Gpu:
     """Return the thread blocks of a rank, at most `crowd` at a barrier, `group` for each stream. Its channels are
-    numbered by peer, then by stream and block of its group, on both sides alike."""
+    numbered by peer, then by stream and block of its group, on both sides alike. `divided`: streams that are."""
     # Member k of a group stands for a stream of its own; ports belong to member 0.
-    steps_of_block = [steps for steps in streams for _ in range(group)]
+    steps_of_block = [
+        _divide_steps(steps, member, group) if stream in divided else steps
+        for stream, steps in enumerate(streams)
+        for member in range(group)
+    ]
     # 1. Channels: one per peer and block; both ends sort by (peer, block), so the k-th channels match.
     connections: set[tuple[int, int]] = set()  # (peer, block); switches have channels of their own
     for number, steps in enumerate(steps_of_block):
@@ -184,12 +196,13 @@ def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int
             has_ports = any(ends.type(peer) == PORT for peer in numbers)
             # only a stream that uses ports has puts to defer
             ported = _defer_to_ports(ends, steps) if has_ports else steps
-            if has_ports and group > 1:
+            meets = group > 1 and (has_ports or number // group in divided)
+            if meets:
                 gpu.links.barriers += 1
                 if gpu.links.barriers > MOST_BARRIERS:
-                    raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks use ports")
-        share = Share(number % group, group, gpu.links.barriers - 1 if has_ports else -1)
-        gpu.blocks += _Cut(ends, numbers, buffers, gpu.links, share).blocks(ported)
+                    raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks meet")
+        share = Share(number % group, group, gpu.links.barriers - 1 if meets else -1)
+        gpu.blocks += _Cut(ends, numbers, buffers, gpu.links, share).blocks(steps if divided else ported)
     gpu.buffers = list(buffers)
     return gpu
 
@@ -232,6 +245,8 @@ class _Cut:
         for step in steps:
             if step.kind == SYNC:
                 self._write_sync()
+            elif step.kind == MEET:
+                self._append_operations([self.share.barrier_text()])
             elif step.kind in (SIGNAL, WAIT):
                 self._signal_or_wait(step)
             elif step.kind == PUT:
@@ -244,7 +259,7 @@ class _Cut:
                 self._write_switch(step)
         self._meet_crowd()
         if self.share.barrier >= 0 and self.share.size > 1 and len(self.block_texts) > 1:
-            raise Unsupported(f"rank {self.ends.rank}: a group of blocks that uses ports needs more than one line")
+            raise Unsupported(f"rank {self.ends.rank}: a group of blocks that meets needs more than one line")
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
@@ -536,14 +551,47 @@ def _fit_groups(
     _, group, steps, bound = best
     units = [_unit_of(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
     steps = [[_cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
-    group = min(group, MOST_GROUPED // sum(len(of) for of_rank in steps for of in of_rank))
+    divided = {n for n in range(len(units)) if _can_be_divided([of_rank[n] for of_rank in steps])}
+    operations = sum(
+        len(_divide_steps(of, 0, group) if n in divided else of) for of_rank in steps for n, of in enumerate(of_rank)
+    )
+    group = min(group, MOST_GROUPED // operations)
     while group > 1:
         with suppress(Unsupported):
-            gpus = [gpu_of(rank_ends, of_rank, 2, group) for rank_ends, of_rank in zip(ends, steps, strict=True)]
+            gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, steps, strict=True)]
             if all(len(gpu.blocks) <= blocks for gpu in gpus):
                 return bound, gpus
         group //= 2
     return None
+
+
+def _find_peers(steps: list[Step]) -> list[int]:
+    return sorted({peer for step in steps if step.kind in (SIGNAL, WAIT) for peer in step.peers})
+
+
+def _can_be_divided(steps_of_rank: list[list[Step]]) -> bool:
+    """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
+    partners than a block has channels."""
+    has_puts = any(step.moves for steps in steps_of_rank for step in steps)
+    return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
+
+
+def _divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
+    """Return the steps of a member of a divided stream's group: signals and waits for its own partners alone. All meet
+    behind waits, before what needs them, and behind data, before it is signalled."""
+    peers = _find_peers(steps)
+    share = -(-len(peers) // group)
+    own, divided, before = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
+    for step in steps:
+        if step.kind != SYNC:
+            if before != step.kind and (before == WAIT or step.kind == SIGNAL):
+                divided.append(Step(MEET))
+            before = step.kind
+        if step.kind not in (SIGNAL, WAIT):
+            divided.append(step)
+        elif own_peers := tuple(peer for peer in step.peers if peer in own):
+            divided.append(step._replace(peers=own_peers))
+    return divided
 
 
 def _unit_of(streams: Iterable[list[Step]]) -> int:
