@@ -9,10 +9,13 @@ from antiphon.cli.planning import options_of, progress, say
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
-_TURNED = {
-    "reduce": "planned as a broadcast of the machine with all links turned, run backwards",
-    "reducescatter": "planned as an allgather of the machine with all links turned, run backwards",
-    "allreduce": "planned as an allgather: its halves are one, and one run backwards",
+_SEARCHED_AS = {
+    "reduce": "a reduce is planned as a broadcast of the machine with all links turned, run backwards; C, S and R "
+    "below are those of that",
+    "reducescatter": "a reducescatter is planned as an allgather of the machine with all links turned, run backwards; "
+    "C, S and R below are those of that",
+    "allreduce": "an allreduce is first planned as two halves, an allgather and one run backwards; C, S and R of its "
+    "progress are those of the allgather. Then all forms are searched",
 }
 
 
@@ -45,8 +48,8 @@ def frontier_command(
         limits["memory"] = float(exact(str(limits["memory"]), "--option memory"))
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
-        if planner == "sccl" and target.kind in _TURNED:
-            keep(f"{target.kind} is {_TURNED[target.kind]}; C, S and R below are those of that")
+        if planner == "sccl" and target.kind in _SEARCHED_AS:
+            keep(_SEARCHED_AS[target.kind])
         result = frontier(
             target, machine, planner=planner, seed=seed, effort=effort, **limits, options=options,
             budget=seconds, tell=tell, heard=lambda point: keep(point_line(point)), apart=True,

@@ -55,13 +55,13 @@ class FrontierPoint:
     """One point (C, S, R) of the frontier: a verified schedule, and what is proved about it.
 
     An allreduce may be composed of two halves, a reducescatter and an allgather. Its certificate is then about an
-    allgather of S / 2 steps.
+    allgather of S / 2 steps, else about a broadcast or reduce that every allreduce contains.
     """
 
     schedule: Schedule
     claims: Mapping[str, Any]  # its figures: chunks, steps, rounds, gaps, ...
     proof: str  # its label
-    about: str  # what the label is about: the schedule, or each half of an allreduce ("halves")
+    about: str  # what the certificate is about (core/ksync/certificate.py)
     engine: str | None  # the solver that found it
     k: int | None  # of the label proved-optimal-for-k
     least: Fraction | None  # no algorithm of S steps has a smaller R / C; None: not proved

@@ -23,7 +23,15 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound, conditions_text, recheck
 from antiphon.core.interpret import order_of_combining
-from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, certified_instance, check_certificate
+from antiphon.core.ksync.certificate import (
+    AS_PLANNED,
+    BEST_FOUND,
+    COMPOSED,
+    TURNED,
+    Checked,
+    certified_instance,
+    check_certificate,
+)
 from antiphon.core.ksync.dual import StepDual, evaluate_dual
 from antiphon.core.loads import rounds
 from antiphon.core.plan import Entry, Plan
@@ -229,8 +237,8 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
 
     A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
-    (AS_PLANNED), the dual collective on the machine with all links reversed (TURNED), or an allgather, which is one
-    half of an allreduce (COMPOSED).
+    (AS_PLANNED), the dual collective on the machine with all links reversed (TURNED), an allgather, which is one half
+    of an allreduce (COMPOSED), or a broadcast or reduce that every allreduce contains.
     """
     certificate = certificate_of(schedule)
     if certificate is None:
@@ -296,7 +304,7 @@ _SUBJECT_TEXT = {
 
 def _with_subject(checked: Checked, about: str) -> Checked:
     """Return the texts, the first with an introduction that says what they are about."""
-    subject_text = _SUBJECT_TEXT.get(about, "")
+    subject_text = _SUBJECT_TEXT.get(about, "" if about == AS_PLANNED else f"an allreduce contains a {about}: ")
 
     def introduced(texts: tuple[str, ...]) -> tuple[str, ...]:
         return (subject_text + texts[0], *texts[1:]) if texts else ()

@@ -25,6 +25,8 @@ The field `about` states which problem the certificate is about:
     halves   for an allreduce made of a reducescatter and an allgather: the allgather, on the machine as it is. It holds
              for the reducescatter, too, where reversing all links gives the same machine; otherwise nothing is checked
              of that half
+    broadcast from 3, reduce to 3    for an allreduce of any form: it brings the input of rank 3 to all ranks, and all
+             inputs to rank 3 (a broadcast from 3 on the machine with all links reversed), in as many chunks
 
 A block of weight w is cut into w * `parts_per_unit` chunks. The blocks that a rank starts with weigh `input_weight`
 together, so C = parts_per_unit * input_weight.
@@ -53,6 +55,8 @@ from antiphon.errors import Invalid, quote, unknown
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
 # What it is about (`about`, see above): the collective itself, the reversed one, the allgather half of an allreduce
 AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+# ... or a broadcast or reduce that every allreduce contains, followed by its root
+BROADCAST_FROM, REDUCE_TO = "broadcast from ", "reduce to "
 FORMAT = 1
 # chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: [C', R'] of
 # better points that the search left undecided; neither stage 1 nor 3 may exclude them.
@@ -77,7 +81,16 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
     if about == COMPOSED and collective.kind == "allreduce":
         spread = Collective("allgather", collective.ranks, collective.members)
         return instance_of(topology, spread)
-    raise Invalid(f"certificate: it is about {about!r}, expected plan, dual or halves; plan anew")
+    contained, root = next(
+        (about.partition(p)[1:] for p in (BROADCAST_FROM, REDUCE_TO) if about.startswith(p)), ("", "")
+    )
+    if collective.kind == "allreduce" and root in map(str, collective.members):
+        spread = Collective("broadcast", collective.ranks, collective.members, (int(root),))
+        return instance_of(topology if contained == BROADCAST_FROM else reverse(topology), spread)
+    raise Invalid(
+        f"certificate: it is about {quote(about)}, expected plan, dual, halves, or broadcast from or reduce to a rank; "
+        "plan anew"
+    )
 
 
 def check_certificate(topology: Topology, collective: Collective, certificate: Mapping[str, Any]) -> Checked:

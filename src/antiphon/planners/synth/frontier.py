@@ -184,7 +184,7 @@ class _StepSearch:
         short): smallest first, and longer tries wait until all numbers of steps had their turn.
         """
         weight = self.search.instance.input_weight
-        candidates = list(_list_candidates(self.steps, self.least_ratio, self.best, weight, self.limits))
+        candidates = list(list_candidates(self.steps, self.least_ratio, self.best, weight, self.limits))
         try:
             # the solution found so far is kept if time runs out
             if self.large:
@@ -285,11 +285,11 @@ class _StepSearch:
         """Return whether nothing better exists with R <= S + k."""
         k = USUAL_K if self.limits.k is None else self.limits.k
         bounded = replace(self.limits, k=k, parts=10**9)
-        better = _list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, bounded)
+        better = list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, bounded)
         return all(self._known_impossible(parts, rounds) for parts, rounds in better)
 
 
-def _list_candidates(
+def list_candidates(
     steps: int, lowest: Fraction, best: Fraction | None, weight: int, limits: Limits
 ) -> Iterator[tuple[int, int]]:
     """Yield (parts, rounds) with lowest <= R / C < best, by ascending ratio, then fewer chunks."""

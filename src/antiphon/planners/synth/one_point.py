@@ -4,45 +4,46 @@ C is chunks per rank, S steps, R rounds. For collectives that only copy, and for
 run backwards (reduce, reducescatter), the search of engine `auto` is exhaustive: in any schedule, with whatever
 buffers, the transfers that the result depends on form an algorithm as that engine searches them.
 
-Allreduce has more forms than are searched. Three are tried in turn (`_FORMS`):
+An allreduce is searched in three ways in turn (`_FORMS`), the quickest first:
 
     halves       reducescatter then allgather, each in S / 2 steps and R / 2 rounds
     everywhere   every input is sent to every rank (allgather) and added on arrival
-    in place     each rank keeps one value per chunk (in_place.py)
+    sums         every form: which inputs each cell includes (sums.py, all_forms.py)
 
-A refutation must hold for every form. Two kinds do: the bounds of core/bounds, and bounds on collectives that every
-allreduce contains (it brings each rank's input to all ranks, like a broadcast, and all inputs to each rank, like a
-reduce).
+A refutation must hold for every form. Two kinds do: the bounds of core/bounds, and bounds on the broadcasts and reduces
+that every allreduce contains (all_forms.py).
 
-Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2.
+Example: allreduce on the DGX-1 with C = 8, S = 4, R = 4 is found as halves of C = 1, S = 2, R = 2; (12, 4, 4) as sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import bound
-from antiphon.core.collective import Collective
-from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, OPTIMAL, TURNED
-from antiphon.core.reshape import reverse
+from antiphon.core.ksync.certificate import BEST_FOUND, BROADCAST_FROM, COMPOSED, OPTIMAL, TURNED
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain_impossible
+from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import TURN_LIMITS, decide_candidate
-from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.frontier import Point
-from antiphon.planners.synth.in_place import CONFLICTS, find_in_place, is_small_enough
 from antiphon.planners.synth.points import Conversion, conversion_for, schedule_at, send_everywhere
+from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.search import Impossible, SearchState
-from antiphon.planners.synth.task import Effort, rounds_of
-from antiphon.planners.synth.work import Problem, halves_of, with_certificate
+from antiphon.planners.synth.task import rounds_of
+from antiphon.planners.synth.work import (
+    halves_of,
+    is_searched_in_all_forms,
+    start_all_forms,
+    with_certificate,
+    with_form,
+)
 
 PointFigures = tuple[int, int, int]  # chunks per rank (of the search: parts, chunks per block), steps, rounds
-MOST_ROOTS = 16  # roots whose broadcasts and reductions are checked for a proof
 NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
 
 
@@ -116,15 +117,16 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
 
 
 def _find_allreduce(work: Problem, conversion: Conversion, requested: PointFigures) -> Schedule:
-    """Return the allreduce in the first form that has it: two halves, every input sent everywhere, in place."""
+    """Return the allreduce in the first form that has it: two halves, every input sent everywhere, sums."""
     _raise_infeasible(_excluded_by_bounds(work, requested))
     search, problem = work.start_search(conversion)
+    forms = start_all_forms(work, search, problem)
     searched: list[dict[str, Any]] = []
     for form, form_text, make in _FORMS:
         if len(searched) == 1:  # only now: one program per kind of root costs more than finding existing halves
-            _raise_infeasible(_excluded_by_parts(work, requested))
+            _raise_infeasible(_excluded_by_spreads(forms, requested))
         try:
-            result = make(work, search, problem, requested)
+            result = make(forms, requested)
         except Infeasible as error:
             searched.append({"form": form, "what": form_text, "outcome": NONE, "why": str(error)})
         except (NotFound, TimedOut) as error:
@@ -136,7 +138,7 @@ def _find_allreduce(work: Problem, conversion: Conversion, requested: PointFigur
     attempts = "; ".join(f"as {attempt['form']} ({attempt['what']}): {attempt['why']}" for attempt in searched)
     raise NotFound(
         f"planner sccl found no allreduce with C = {requested[0]}, S = {requested[1]}, R = {requested[2]} "
-        f"on {work.topology.name}, and nothing proves that there is none in another form; {attempts}",
+        f"on {work.topology.name}, and nothing proves that there is none; {attempts}",
         searched,
     )
 
@@ -169,80 +171,58 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
         yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
-def _excluded_by_parts(work: Problem, requested: PointFigures) -> Iterator[str]:
-    """Yield in words which broadcasts and reductions that an allreduce contains exclude the requested point.
-
-    Symmetric roots pose the same problem, which is checked once.
-    """
+def _excluded_by_spreads(forms: AllForms, requested: PointFigures) -> Iterator[str]:
+    """Yield in words which broadcasts and reduces that an allreduce contains exclude the requested point."""
     chunks, steps, rounds = requested
-    machine, target = work.topology, work.collective
-    posed_before: set[str] = set()
-    for root in target.members[:MOST_ROOTS]:
-        broadcast = Collective("broadcast", target.ranks, target.members, (root,))
-        for turned in (False, True):
-            search, problem = work.start_search(
-                Conversion(reverse(machine) if turned else machine, broadcast, AS_PLANNED)
+    for spread in forms.spreads:
+        none = spread.search.check_bounds(*requested)
+        if none is not None:
+            explanation = explain_impossible(
+                spread.problem.original, *requested, spread.problem.translate_impossible(none)
             )
-            posed = fingerprint(search.instance)
-            if posed in posed_before:
-                continue
-            posed_before.add(posed)
-            none = search.check_bounds(*requested)
-            if none is not None:
-                explanation = explain_impossible(problem.original, *requested, problem.translate_impossible(none))
-                does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
-                does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
-                yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {explanation}"
+            root = spread.problem.original.collective.roots[0]
+            does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
+            if spread.about.startswith(BROADCAST_FROM):
+                does = f"brings the input of rank {root} to all, as a broadcast does"
+            point = f"C = {chunks}, S = {steps}, R = {rounds}"
+            yield f"no {_any_form(forms.work)} has {point}: it {does}, and {explanation}"
 
 
-def _as_halves(
-    work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures
-) -> Schedule | str:
+def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
     """Return the allreduce as a reducescatter and an allgather, or why this form does not apply."""
-    chunks, steps, rounds = requested
+    work, (chunks, steps, rounds) = forms.work, requested
     ranks = len(work.collective.members)
     # Each half moves blocks of C / P chunks in S / 2 steps and R / 2 rounds.
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
         return f"it needs C a multiple of {ranks}, S even, and R >= S"
-    point = _find_point(work, search, problem, (chunks // ranks, steps // 2, rounds // 2))
+    point = _find_point(work, forms.search, forms.problem, (chunks // ranks, steps // 2, rounds // 2))
     halves = halves_of(work, point)
     return "no reducescatter of as many rounds was found" if halves is None else (
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _as_everywhere(work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures) -> Schedule:
-    point = _find_point(work, search, problem, requested)
-    return with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
+def _as_everywhere(forms: AllForms, requested: PointFigures) -> Schedule:
+    point = _find_point(forms.work, forms.search, forms.problem, requested)
+    schedule = send_everywhere(point, forms.work.collective)
+    return with_form(forms, schedule, (point.chunks, point.steps, point.rounds), point.engine)
 
 
-def _as_in_place(
-    work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures
-) -> Schedule | str:
-    """Return the allreduce in place, or why this form does not apply."""
-    instance = problem.original
-    if not is_small_enough(instance, requested[0], requested[1]):
-        return "it is tried for fewer chunks, steps or ranks"
-    refuted = False
-    for solver in ("cadical", "minisat"):
-        work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
-        answer = find_in_place(instance, work.collective, requested, Effort(CONFLICTS, seed=work.seed), solver)
-        if answer.schedule is not None:
-            findings = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
-            return replace(answer.schedule, provenance={"engine": f"in place ({solver})", "found": findings})
-        if answer.refuted:
-            refuted = True
-            break
-    why = "a solver went through all of these" if refuted else f"not decided in {CONFLICTS} conflicts of each solver"
-    # A proof only if every path was considered and no other rank could relay.
-    if refuted and instance.arcs.exhaustive and len(work.collective.members) == work.topology.ranks:
-        raise Infeasible(why)
-    raise NotFound(why)
+def _as_sums(forms: AllForms, requested: PointFigures) -> Schedule | str:
+    """Return the allreduce in whatever form, or why this is not tried."""
+    chunks, steps, rounds = requested
+    if not is_searched_in_all_forms(forms.search):
+        return "it is tried on smaller machines"
+    for turn in range(SUM_LIMITS.turns):
+        point = forms.find_point(turn, chunks, steps, rounds)
+        if point is not None:
+            return with_form(forms, point.schedule, (point.chunks, point.steps, point.rounds), point.engine)
+        if forms.is_exhausted(chunks, steps, rounds):
+            raise Infeasible("a solver went through all of these")
+    raise NotFound(f"not decided in {SUM_LIMITS.turns} turns")
 
 
-_FORMS: tuple[
-    tuple[str, str, Callable[[Problem, SearchState, CanonicalProblem, PointFigures], Schedule | str]], ...
-] = (
+_FORMS: tuple[tuple[str, str, Callable[[AllForms, PointFigures], Schedule | str]], ...] = (
     ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
     ("everywhere", "every input sent everywhere and added there", _as_everywhere),
-    ("in place", "one value per rank and chunk; what comes is added, or replaces it", _as_in_place),
+    ("sums", f"every form with up to {SUM_LIMITS.max_slots} partial sums of a chunk per rank", _as_sums),
 )

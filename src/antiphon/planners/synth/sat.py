@@ -162,12 +162,25 @@ def solve_sat(
     misses. `effort_left` is compared after every SLICE of conflicts, so a cheap answer does not depend on how much
     effort remains.
     """
-    from pysat.solvers import Solver
-
     if task.rounds < (task.steps if task.split is None else sum(task.split)):
         return Answer(None, refuted=True)
     encoding = encode_task(task, group)
-    named, back = _renumber_variables(encoding.clauses, effort.seed)
+    satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
+    if not satisfiable:
+        return Answer(None, satisfiable is False, price)
+    return Answer(tuple(decode_model(task, group, encoding, true)), price=price)
+
+
+def run_solver_in_slices(
+    clauses: Clauses, effort: Effort, solver: str, effort_left: int | None
+) -> tuple[bool | None, int, set[int]]:
+    """Return whether the clauses can be satisfied (None: undecided), the price, and the true variables.
+
+    `effort_left`: as for `solve_sat`.
+    """
+    from pysat.solvers import Solver
+
+    named, back = _renumber_variables(clauses, effort.seed)
     with Solver(name=SOLVERS[solver], bootstrap_with=named) as engine:
         written = LITERAL * sum(map(len, named))
         satisfiable, price, tried = None, written, 0
@@ -180,10 +193,7 @@ def solve_sat(
             engine.conf_budget(slice_)
             satisfiable, tried = engine.solve_limited(), tried + slice_
             price = written + PROPAGATION * engine.accum_stats()["propagations"]
-        if not satisfiable:
-            return Answer(None, satisfiable is False, price)
-        true = {back[literal] for literal in engine.get_model() if literal > 0}
-    return Answer(tuple(decode_model(task, group, encoding, true)), price=price)
+        return satisfiable, price, {back[x] for x in engine.get_model() if x > 0} if satisfiable else set()
 
 
 def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:

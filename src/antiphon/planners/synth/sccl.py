@@ -32,7 +32,8 @@ from antiphon.planners.synth.cache import cache_for_option
 from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import Limits
 from antiphon.planners.synth.one_point import one_point
-from antiphon.planners.synth.work import Problem, find_schedules
+from antiphon.planners.synth.problem import Problem
+from antiphon.planners.synth.work import find_schedules
 
 GIB = 2**30
 USUAL_EFFORT = 60.0  # a limit is needed: some frontiers are infinite

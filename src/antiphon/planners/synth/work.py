@@ -6,7 +6,8 @@ The search handles collectives that only copy (spreading ones). Those that reduc
     broadcast, allgather, ...    itself                                           none
     reduce, reducescatter, ...   its inverse on the reversed machine              run backwards
     allreduce                    allgather                                        reducescatter + allgather, or sent
-                                                                                  everywhere and added on arrival
+                                                                                  everywhere and added on arrival;
+                                 then every form (all_forms.py)                   none
 
 On large machines that are Cartesian products, a point assembled from both factors is a further candidate (product.py).
 Searches run on a canonically renumbered instance (canonical.py), so equal problems have equal answers and share the
@@ -15,21 +16,20 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from antiphon.core.bounds import bound
-from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED
-from antiphon.core.ksync.instance import instance_of
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
-from antiphon.errors import TimedOut, Unsupported
+from antiphon.errors import EffortSpent, TimedOut
+from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import Solved, decide_candidate
-from antiphon.planners.synth.cache import Cache
-from antiphon.planners.synth.canonical import CanonicalProblem, pose_canonically
+from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.effort_budget import EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, is_large, usual_steps
 from antiphon.planners.synth.points import (
@@ -40,69 +40,112 @@ from antiphon.planners.synth.points import (
     schedule_at,
     send_everywhere,
 )
+from antiphon.planners.synth.problem import Problem, Tell
 from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import schedule_of
 
-MOST_RANKS = 128
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The request: machine, collective, seed, effort and CPU budget, bytes of memory, progress callback, cache."""
-
-    topology: Topology
-    collective: Collective
-    seed: int = 0
-    budget: EffortBudget = field(default_factory=EffortBudget)
-    memory: int | None = None
-    tell: Tell = lambda text: None
-    cache: Cache | None = None
-
-    def start_search(self, conversion: Conversion) -> tuple[SearchState, CanonicalProblem]:
-        """Return the search, which uses canonical numbers, and the problem that translates its results back."""
-        if len(self.collective.members) > MOST_RANKS:
-            raise Unsupported(
-                f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
-                "Use hierarchical-ring, multi-ring or double-binary-tree"
-            )
-        problem = pose_canonically(instance_of(conversion.topology, conversion.collective))
-        return SearchState(problem.instance, self.seed, self.budget, self.cache), problem
-
 
 def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
-    """Yield every point of the frontier as a schedule, when it is found."""
+    """Yield every point of the frontier as a schedule, when it is found.
+
+    Of an allreduce first those of two halves and those sent everywhere, then better ones of every form.
+    """
     conversion = conversion_for(work.topology, work.collective)
     search, problem = work.start_search(conversion)
     floor = bound(conversion.topology, conversion.collective).without_help.inverse
-    halved = conversion.about == COMPOSED
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
-    # an allreduce of two halves has twice the steps of the allgather that is searched
-    inner = replace(limits, steps=max(max_steps // 2, 1) if halved and limits.steps is not None else max_steps)
-    least_direct: Fraction | None = None
-    product = None
-    if limits.k is None and is_large(search.instance, search.instance.least_steps):
-        product = by_product(search, work.tell)
-        if product is not None and limits.steps is not None and product.steps * (1 + halved) > limits.steps:
-            product = None
-    for canonical_point in _add_product_point(search, floor, inner, product, work.tell):
+    if conversion.about == COMPOSED:
+        yield from _find_allreduces(work, search, problem, limits, max_steps)
+        return
+    for canonical_point in _find_spreading(search, floor, replace(limits, steps=max_steps), limits.steps, work.tell):
         point = problem.translate_point(canonical_point)
-        # an allgather point serves an allreduce twice: directly, in as many steps, and as two halves, in twice as many
-        if halved and point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
+        schedule = schedule_at(point, work.topology, work.collective, conversion.about)
+        assert schedule is not None
+        yield with_certificate(schedule, point, conversion.about, limits.k)
+
+
+def _find_allreduces(
+    work: Problem, search: SearchState, problem: CanonicalProblem, limits: Limits, max_steps: int
+) -> Iterator[Schedule]:
+    """Yield the points of an allreduce. A part of the effort is for the search in every form, which comes last."""
+    floor = bound(work.topology, work.collective).without_help.inverse
+    forms = start_all_forms(work, search, problem)
+    best: dict[int, Fraction] = {}
+    spent: EffortSpent | None = None
+    try:
+        for schedule, ratio in _find_halves(forms, limits, max_steps):
+            best[schedule.steps] = min(ratio, best.get(schedule.steps, ratio))
+            yield schedule
+    except EffortSpent as error:
+        spent = error
+    if is_searched_in_all_forms(search):
+        try:
+            for point in forms.improve_points(floor, limits, max_steps, best):
+                yield with_form(forms, point.schedule, (point.chunks, point.steps, point.rounds), point.engine)
+        except EffortSpent:
+            work.tell("the effort for other forms of allreduce is spent; --effort gives more")
+    if spent is not None:
+        raise spent
+
+
+def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tuple[Schedule, Fraction]]:
+    """Yield allreduces made of allgathers, with their R / C.
+
+    An allgather point serves twice: directly, in as many steps, and as two halves, in twice as many.
+    """
+    work, search = forms.work, forms.search
+    floor = bound(work.topology, search.instance.collective).without_help.inverse
+    members, least_direct = len(work.collective.members), None
+    # two halves have twice the steps of the allgather that is searched
+    inner = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
+    for canonical_point in _find_spreading(search, floor, inner, limits.steps, work.tell, halved=True):
+        point = forms.problem.translate_point(canonical_point)
+        if point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
             least_direct = Fraction(point.rounds, point.parts)
-            yield with_certificate(send_everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
-        if not halved:
-            schedule = schedule_at(point, work.topology, work.collective, conversion.about)
-            assert schedule is not None
-            yield with_certificate(schedule, point, conversion.about, limits.k)
-        elif 2 * point.steps <= max_steps or limits.steps is None:
+            yield (
+                with_form(
+                    forms,
+                    send_everywhere(point, work.collective),
+                    (point.chunks, point.steps, point.rounds),
+                    point.engine,
+                ),
+                least_direct,
+            )
+        if 2 * point.steps <= max_steps or limits.steps is None:
             # an allreduce buffer has one block per member, so the same chunks count `members` times
-            ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
+            ratio = Fraction(2 * point.rounds, point.parts * members)
             if least_direct is None or ratio < least_direct:
                 halves = halves_of(work, point)
                 if halves is not None:
-                    yield with_certificate(halves, point, COMPOSED, limits.k)
+                    yield with_certificate(halves, point, COMPOSED, limits.k), ratio
+
+
+def start_all_forms(work: Problem, search: SearchState, problem: CanonicalProblem) -> AllForms:
+    """Return the search of an allreduce in every form; it has a budget of its own, a share of the whole effort."""
+    effort = work.budget.effort
+    own = EffortBudget(None if effort is None else effort // SUM_LIMITS.effort_share, work.budget.until)
+    return AllForms(work, search, problem, own)
+
+
+def is_searched_in_all_forms(search: SearchState) -> bool:
+    """Return whether the machine is small enough."""
+    return search.instance.ranks <= SUM_LIMITS.max_ranks
+
+
+def _find_spreading(
+    search: SearchState, floor: Fraction, limits: Limits, max_steps: int | None, tell: Tell, halved: bool = False
+) -> Iterator[Point]:
+    """Yield the frontier of a collective that copies, and a product of factors if it is better.
+
+    `max_steps`: the maximum that was asked for, of two halves together if `halved`.
+    """
+    product = None
+    if limits.k is None and is_large(search.instance, search.instance.least_steps):
+        product = by_product(search, tell)
+        if product is not None and max_steps is not None and product.steps * (1 + halved) > max_steps:
+            product = None
+    yield from _add_product_point(search, floor, limits, product, tell)
 
 
 def _add_product_point(
@@ -139,11 +182,19 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
     return join_halves(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
 
 
-def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
+def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None) -> Schedule:
     """Attach engine, proof and certificate. A certificate is self-explanatory data, so no prose is stored with it."""
-    if direct:
-        findings = {"proof": BEST_FOUND, "how": "every input is sent everywhere and added on arrival"}
-        return replace(schedule, provenance={"engine": point.engine, "found": findings})
     proof = build_certificate(point, about, USUAL_K if k is None else k)
     provenance = {"engine": point.engine, "found": {"proof": point.proof}, "certificate": proof}
     return replace(schedule, provenance=provenance)
+
+
+def with_form(forms: AllForms, schedule: Schedule, figures: tuple[int, int, int], engine: str) -> Schedule:
+    """Attach engine, proof and certificate to an allreduce of whatever form with this (C, S, R)."""
+    certificate = None
+    if is_searched_in_all_forms(forms.search):
+        with contextlib.suppress(EffortSpent):
+            certificate = forms.certificate_of(*figures)
+    proof = BEST_FOUND if certificate is None else certificate["proof"]
+    provenance: dict[str, Any] = {"engine": engine, "found": {"proof": proof}}
+    return replace(schedule, provenance=provenance | ({} if certificate is None else {"certificate": certificate}))

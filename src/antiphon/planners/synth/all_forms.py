@@ -1,0 +1,287 @@
+"""Search the points of an allreduce among algorithms of every form (sums.py), and bound them from below.
+
+Two halves, reducescatter and allgather, are one form of many, and often not the best: recursive doubling on a ring of 4
+takes (C, S, R) = (2, 2, 2) where two halves take (8, 4, 6). Here each number of steps is searched for the least R / C.
+
+    bounds      an allreduce brings each input to all ranks, as a broadcast does, and all inputs to each rank, as a
+                reduce does: the least R / C of these in S steps (linear.py) bounds that of every allreduce in S steps
+    candidates  (C, R) from that bound to the best known R / C: the tightest first, then by the number of chunks
+    tries       one candidate under several symmetries: pairs of a group and a subgroup (sums.Shape), the smallest
+                encodings first, with one slot per rank, later with more
+    turns       all numbers of steps again, with four times the conflicts and more symmetries, while effort is left
+
+A point that meets its bound is optimal in every form, and its certificate is that of the broadcast or the reduce.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, BROADCAST_FROM, FORMAT, OPTIMAL, REDUCE_TO
+from antiphon.core.loads import rounds as rounds_in
+from antiphon.core.reshape import reverse
+from antiphon.core.schedule import Schedule
+from antiphon.planners.synth.cache import fingerprint
+from antiphon.planners.synth.canonical import CanonicalProblem
+from antiphon.planners.synth.effort_budget import EffortBudget
+from antiphon.planners.synth.frontier import USUAL_K, Limits, list_candidates
+from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, orbits
+from antiphon.planners.synth.linear import Proved
+from antiphon.planners.synth.points import Conversion
+from antiphon.planners.synth.problem import Problem
+from antiphon.planners.synth.search import SearchState
+from antiphon.planners.synth.sums import Shape, Sums, rename_sends, schedule_of_sends, solve_sums
+from antiphon.planners.synth.task import Effort
+
+
+@dataclass(frozen=True)
+class SumLimits:
+    """Effort and sizes of the search. Chosen on machines of 4 to 16 ranks."""
+
+    first_size: int = 2**10  # orbits of chunks * steps * arcs up to K * members * slots^2 of an encoding; in turn 0 ...
+    max_size: int = 2**15  # ... and, after four times as much in every next turn, at last
+    first_conflicts: int = 500  # of one try in turn 0; four times as many in every next turn
+    first_failures: int = 6  # candidates of a number of steps that may fail in turn 0; twice as many in every next turn
+    turns: int = 8
+    first_shapes: int = 12  # symmetries tried in turn 0; twice as many in every next turn
+    alike: int = 3  # symmetries with equal figures
+    max_slots: int = 3  # copies of a chunk per rank
+    max_elements: int = 64  # of a subgroup
+    pairs: int = 200  # random pairs of elements whose subgroups are listed
+    max_ranks: int = 32  # of machines that are searched in every form
+    effort_share: int = 15  # of the whole effort, one in so many units is for this
+    max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
+
+
+SUM_LIMITS = SumLimits()
+
+
+@dataclass(eq=False)
+class Spread:
+    """A broadcast or reduce that every allreduce contains. `about`: its name in certificates."""
+
+    about: str
+    search: SearchState
+    problem: CanonicalProblem
+
+
+@dataclass(frozen=True)
+class SumPoint:
+    """An allreduce with its figures."""
+
+    schedule: Schedule
+    chunks: int
+    steps: int
+    rounds: int
+    engine: str
+
+    @property
+    def ratio(self) -> Fraction:
+        return Fraction(self.rounds, self.chunks)
+
+
+@dataclass(eq=False)
+class AllForms:
+    """The search of an allreduce in every form. `search`, `problem`: the allgather of the same members.
+
+    `budget`: its own, a share of that of `work`.
+    """
+
+    work: Problem
+    search: SearchState
+    problem: CanonicalProblem
+    budget: EffortBudget
+    shapes: dict[int, list[Shape]] = field(default_factory=dict)
+    refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of shape
+
+    # ---- bounds ----
+
+    @cached_property
+    def spreads(self) -> list[Spread]:
+        """The broadcasts and reduces that an allreduce contains; symmetric ones once."""
+        work, spreads, posed_before = self.work, list[Spread](), set[str]()
+        for root in work.collective.members[: SUM_LIMITS.max_roots]:
+            broadcast = Collective("broadcast", work.collective.ranks, work.collective.members, (root,))
+            for about, machine in ((BROADCAST_FROM, work.topology), (REDUCE_TO, reverse(work.topology))):
+                search, problem = replace(work, budget=self.budget).start_search(
+                    Conversion(machine, broadcast, AS_PLANNED)
+                )
+                posed = fingerprint(search.instance)
+                if posed not in posed_before:
+                    posed_before.add(posed)
+                    spreads.append(Spread(f"{about}{root}", search, problem))
+        return spreads
+
+    def tightest_spread(self, steps: int) -> tuple[Fraction, Spread] | None:
+        """Return the greatest lower bound on R / C in this many steps, and what proves it; None if none is possible."""
+        if any(steps < spread.search.instance.least_steps for spread in self.spreads):
+            return None
+        return max(((spread.search.least_ratio(steps), spread) for spread in self.spreads), key=lambda pair: pair[0])
+
+    def certificate_of(self, chunks: int, steps: int, rounds: int) -> dict[str, Any] | None:
+        """Return the certificate of a point; None if it has fewer steps than a bound allows (a bound is wrong then)."""
+        tightest = self.tightest_spread(steps)
+        if tightest is None:
+            return None
+        ratio, spread = tightest
+        proved: Proved = spread.problem.translate_proof(spread.search.prove_least(steps))
+        proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
+        return {
+            "format": FORMAT, "about": spread.about, "proof": proof, "k": USUAL_K,
+            "chunks": chunks, "steps": steps, "rounds": rounds,
+            "least": proved.dual.as_json(), "refuted": [], "open": [],
+        }  # fmt: skip
+
+    # ---- search ----
+
+    def improve_points(
+        self, floor: Fraction, limits: Limits, max_steps: int, best: dict[int, Fraction]
+    ) -> Iterator[SumPoint]:
+        """Yield points that beat the best known R / C of as many steps or fewer (`best`, updated), turn by turn.
+
+        `floor`: the bandwidth bound on R / C. Raises EffortSpent or TimedOut.
+        """
+        for turn in range(SUM_LIMITS.turns):
+            for steps in range(1, max_steps + 1):
+                tightest = self.tightest_spread(steps)
+                if tightest is None:
+                    continue
+                lowest = max(tightest[0], floor)
+                known_ratio = min((ratio for s, ratio in best.items() if s <= steps), default=None)
+                if known_ratio is not None and known_ratio <= lowest:
+                    continue
+                for point in self._search_steps(turn, steps, lowest, known_ratio, limits):
+                    best[point.steps] = min(point.ratio, best.get(point.steps, point.ratio))
+                    yield point
+
+    def _search_steps(
+        self, turn: int, steps: int, lowest: Fraction, known_ratio: Fraction | None, limits: Limits
+    ) -> Iterator[SumPoint]:
+        """Yield ever better points of this many steps: the tightest candidate first, then by the number of chunks."""
+        candidates = list(list_candidates(steps, lowest, known_ratio, 1, limits))
+        failures = 0
+        for chunks, rounds in [*candidates[:1], *sorted(candidates[1:])]:
+            if known_ratio is not None and Fraction(rounds, chunks) >= known_ratio:
+                continue
+            point = self.find_point(turn, chunks, steps, rounds)
+            if point is not None:
+                known_ratio = point.ratio
+                yield point
+            elif failures == SUM_LIMITS.first_failures * 2**turn:
+                break
+            else:
+                failures += 1
+
+    def find_point(self, turn: int, chunks: int, steps: int, rounds: int) -> SumPoint | None:
+        """Return an allreduce with these figures (or fewer steps and rounds), or None if this turn finds none."""
+        work, search = self.work, self.search
+        conflicts = SUM_LIMITS.first_conflicts * 4**turn
+        max_size = min(SUM_LIMITS.first_size * 4**turn, SUM_LIMITS.max_size)
+        shapes = self._list_shapes(chunks)
+        tried = 0
+        for number, shape in enumerate(shapes):
+            if self._size_of(shape, steps) > max_size or shape.slots > turn + 1:
+                continue
+            if tried == SUM_LIMITS.first_shapes * 2**turn:
+                break
+            tried += 1
+            for solver in ("minisat", "cadical"):
+                if (chunks, steps, rounds, number) in self.refuted:
+                    break
+                self.budget.check()
+                work.tell(
+                    f"every form, C = {chunks}, S = {steps}, R = {rounds}: {solver}, {conflicts} conflicts, symmetry "
+                    f"{len(shape.group)}/{len(shape.fixing)}"
+                )
+                effort = Effort(conflicts, seed=work.seed + turn)
+                answer: Sums = search.run_solver(
+                    solve_sums, search.instance, (steps, rounds), shape, effort, solver, self.budget.left()
+                )
+                self.budget.pay(answer.price)
+                if answer.sends is not None:
+                    return self._make_point(chunks, answer, solver)
+                if answer.refuted:
+                    self.refuted.add((chunks, steps, rounds, number))
+        return None
+
+    def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
+        """Return whether there is none without symmetry, with up to the maximum number of slots."""
+        plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
+        return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
+
+    def _make_point(self, chunks: int, answer: Sums, solver: str) -> SumPoint:
+        work, original = self.work, self.problem.original
+        assert answer.sends is not None
+        sends = rename_sends(answer.sends, self.problem.back)
+        schedule = schedule_of_sends(original, work.collective, chunks, sends)
+        rounds = max(rounds_in(schedule, work.topology), schedule.steps)
+        return SumPoint(schedule, chunks, schedule.steps, rounds, f"sums ({solver})")
+
+    # ---- symmetry ----
+
+    def _size_of(self, shape: Shape, steps: int) -> int:
+        arcs, members = len(self.search.instance.arcs), len(self.work.collective.members)
+        return shape.orbits * steps * arcs * members * shape.slots**2 // len(shape.fixing)
+
+    def _list_shapes(self, chunks: int) -> list[Shape]:
+        """Return the symmetries to try for this many chunks, the smallest encodings first."""
+        if chunks not in self.shapes:
+            unlike: dict[tuple[int, ...], list[Shape]] = {}
+            for subgroup, fixing in itertools.product(self._subgroups, self._subgroups):
+                if not fixing <= subgroup or chunks % (len(subgroup) // len(fixing)):
+                    continue
+                elements = sorted(subgroup)
+                group = self.search.group.take(elements)
+                places = tuple(elements.index(element) for element in sorted(fixing))
+                arcs = [len(np.unique(orbits(group.arcs[list(rows)]))) for rows in (places, range(len(elements)))]
+                key = (chunks * len(fixing) // len(subgroup) * arcs[0], -len(subgroup), *arcs)
+                unlike.setdefault(key, []).append(Shape(group, places, chunks * len(fixing) // len(subgroup)))
+            # of those with equal figures most are alike up to renumbering: one of each kind first
+            alike = [sorted(unlike.items())[n][1] for n in range(len(unlike))]
+            ordered = [shapes[n] for n in range(SUM_LIMITS.alike) for shapes in alike if n < len(shapes)]
+            self.shapes[chunks] = [
+                replace(shape, slots=slots) for slots in range(1, SUM_LIMITS.max_slots + 1) for shape in ordered
+            ]
+        return self.shapes[chunks]
+
+    @cached_property
+    def _subgroups(self) -> list[frozenset[int]]:
+        """Subgroups of the machine's symmetries, as numbers of their elements: those of one and of two generators."""
+        group = self.search.group
+        number = {row.tobytes(): element for element, row in enumerate(group.nodes)}
+        trivial = frozenset([0])
+        if len(number) < len(group):  # some elements differ in parallel bonds alone
+            return [trivial]
+        rng = np.random.default_rng(self.work.seed)
+        elements = rng.permutation(len(group))[: SUM_LIMITS.max_elements].tolist()
+        cyclic = dict.fromkeys(_close(group, number, [element]) for element in elements)
+        subgroups = {trivial: None, **cyclic}
+        pairs = list(itertools.combinations(cyclic, 2))
+        for place in rng.permutation(len(pairs))[: SUM_LIMITS.pairs].tolist():
+            subgroups.setdefault(_close(group, number, sorted(pairs[place][0] | pairs[place][1])))
+        # translations of grids and the like: large groups that move every arc
+        for subgroup in find_subgroups(group, 1, [kind.weight for kind in self.search.instance.kinds], self.work.seed):
+            if len(subgroup) <= SUM_LIMITS.max_elements:
+                subgroups.setdefault(frozenset(number[row.tobytes()] for row in subgroup.nodes))
+        return [subgroup for subgroup in subgroups if subgroup]
+
+
+def _close(group: SymmetryGroup, number: dict[bytes, int], generators: list[int]) -> frozenset[int]:
+    """Return the subgroup that these elements generate, as element numbers; empty if it is too large."""
+    closed, fresh = {0}, [0]
+    while fresh and len(closed) <= SUM_LIMITS.max_elements:
+        element = fresh.pop()
+        for generator in generators:
+            product = number[group.nodes[generator][group.nodes[element]].tobytes()]
+            if product not in closed:
+                closed.add(product)
+                fresh.append(product)
+    return frozenset(closed) if len(closed) <= SUM_LIMITS.max_elements else frozenset()

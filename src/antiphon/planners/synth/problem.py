@@ -1,0 +1,47 @@
+"""What is requested of the search (`Problem`), and how a search of a collective begins.
+
+A `Problem` names the collective requested; a search is always of one that only copies (points.Conversion). One problem
+may start several searches: of an allreduce that of its allgather, and of the broadcasts and reduces that bound it. All
+share the budget and the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
+from antiphon.planners.synth.cache import Cache
+from antiphon.planners.synth.canonical import CanonicalProblem, pose_canonically
+from antiphon.planners.synth.effort_budget import EffortBudget
+from antiphon.planners.synth.points import Conversion
+from antiphon.planners.synth.search import SearchState
+
+MOST_RANKS = 128
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The request: machine, collective, seed, effort and CPU budget, bytes of memory, progress callback, cache."""
+
+    topology: Topology
+    collective: Collective
+    seed: int = 0
+    budget: EffortBudget = field(default_factory=EffortBudget)
+    memory: int | None = None
+    tell: Tell = lambda text: None
+    cache: Cache | None = None
+
+    def start_search(self, conversion: Conversion) -> tuple[SearchState, CanonicalProblem]:
+        """Return the search, which uses canonical numbers, and the problem that translates its results back."""
+        if len(self.collective.members) > MOST_RANKS:
+            raise Unsupported(
+                f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
+                "Use hierarchical-ring, multi-ring or double-binary-tree"
+            )
+        problem = pose_canonically(instance_of(conversion.topology, conversion.collective))
+        return SearchState(problem.instance, self.seed, self.budget, self.cache), problem

@@ -1,0 +1,256 @@
+"""Engine `sums`: find allreduces of every form with a SAT solver, from which contributions each cell holds.
+
+A cell is one of a rank's copies (slots) of a chunk. It holds a sum of ranks' inputs (contributions); at first slot 0 of
+every member holds its own, all other cells are empty. In a step cells are sent over arcs (paths from rank to rank) or
+copied within a rank; what arrives replaces the cell or is added to it. In the end slot 0 of every member holds all
+contributions. Two halves, trees, rings, recursive doubling, exchanges in another order per chunk and mixtures of these
+are such algorithms with one slot; sending every input everywhere takes more.
+
+Variables per chunk:
+
+    holds[cell, i, t]   after t steps the cell includes the input of rank i
+    goes[a, p, q, s]    slot p of arc a's tail is sent to slot q of its head in step s
+    fresh[cell, s]      what arrives in step s replaces the cell (else it is added)
+
+A cell includes an input at most once: terms of a sum have no input in common. Loads and rounds are as in sat.py.
+
+Symmetry shrinks this. Under a group H of symmetries of the machine, with a subgroup K, chunks form orbits of size
+|H| / |K|: the first chunk of an orbit is sent alike under every element of K, and its images under H are the others. So
+only arcs and cells up to K have variables, and only loads of resources up to H are limited. That finds algorithms; it
+proves nothing where there is none.
+
+Example: recursive doubling among 4 ranks is one chunk alike under all exchanges 0-1, 2-3 and 0-2, 1-3 (|H| = |K| = 4):
+one variable says that a link of the first kind is used in step 0, another that one of the second kind is in step 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import narrow
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.renaming import Naming
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.core.transform import clean
+from antiphon.planners.synth.cnf import Clauses
+from antiphon.planners.synth.group import SymmetryGroup
+from antiphon.planners.synth.sat import free_rounds, load_within, run_solver_in_slices
+from antiphon.planners.synth.task import Effort, link_of, rounds_of
+
+Cell = tuple[int, int]  # rank, slot
+Send = tuple[int, int, tuple[int, ...], Cell, Cell, bool]  # step, chunk, bonds (none: local), from, to, whether fresh
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """The symmetry that is searched: `group` is H; `fixing`: numbers of its elements that form K; `orbits` of chunks;
+    `slots` per rank.
+    """
+
+    group: SymmetryGroup
+    fixing: tuple[int, ...]
+    orbits: int
+    slots: int = 1
+
+    @property
+    def cosets(self) -> list[int]:
+        """One element of H per chunk of an orbit: the one that maps the orbit's first chunk to it."""
+        nodes = self.group.nodes
+        images = [min(nodes[element][nodes[k]].tobytes() for k in self.fixing) for element in range(len(nodes))]
+        return list({image: element for element, image in reversed(list(enumerate(images)))}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sends, or None; `refuted`: none exist with this symmetry and these slots. `price`: the effort spent."""
+
+    sends: tuple[Send, ...] | None
+    refuted: bool = False
+    price: int = field(default=0, compare=False)
+
+
+def solve_sums(
+    instance: Instance, point: tuple[int, int], shape: Shape, effort: Effort, solver: str,
+    effort_left: int | None = None,
+) -> Sums:  # fmt: skip
+    """Search an allreduce in (steps, rounds), with as many chunks as the shape has.
+
+    `instance`: the allgather of the same members, for its arcs and capacities. O(orbits * steps * arcs / |K| * members)
+    variables with one slot.
+    """
+    encoding = SumEncoding(instance, point[0], point[1], shape)
+    satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
+    if not satisfiable:
+        return Sums(None, satisfiable is False, price)
+    return Sums(tuple(encoding.read_sends(true)), price=price)
+
+
+class SumEncoding:
+    """The clauses of one chunk per orbit, with the variables of its sends."""
+
+    def __init__(self, instance: Instance, steps: int, rounds: int, shape: Shape) -> None:
+        self.instance, self.steps, self.shape = instance, steps, shape
+        self.members = instance.collective.members
+        self.clauses = Clauses()
+        ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)
+        self.arcs: list[Cell] = list(ends)  # tail, head; after the arcs of the instance one per rank to itself
+        local = [(rank, rank) for rank in range(instance.ranks)] if shape.slots > 1 else []
+        group, fixing = shape.group, list(shape.fixing)
+        images = np.hstack([group.arcs, len(self.arcs) + group.nodes[:, : len(local)]])
+        self.arcs += local
+        self.arc_images = images
+        self.first_arc = images[fixing].min(axis=0).tolist()  # the representative up to K
+        ranks = group.nodes[fixing][:, : instance.ranks].astype(np.int64)
+        self.first_rank = ranks.min(axis=0).tolist()
+        pairs = ranks[:, :, None] * instance.ranks + ranks[:, None, :]  # (rank of the cell, contributor)
+        self.first_pair = pairs.min(axis=0).tolist()
+        self.goes: dict[tuple[int, int, int, int, int], int] = {}  # orbit, arc, slot, slot, step
+        self.fresh: dict[tuple[int, int, int, int], int] = {}  # orbit, rank, slot, step
+        self.arriving: dict[int, list[int]] = defaultdict(list)  # rank -> arcs
+        for arc, (_, head) in enumerate(self.arcs):
+            self.arriving[head].append(arc)
+        self.true = self.clauses.new_variable()
+        self.clauses.rows.append([self.true])
+        for orbit in range(shape.orbits):
+            self._encode_chunk(orbit)
+        self._limit_loads(rounds)
+
+    def _encode_chunk(self, orbit: int) -> None:
+        """Add the chunk: its cells at first, then step by step, and what they hold in the end."""
+        ranks, slots, out = self.instance.ranks, range(self.shape.slots), self.clauses
+        holds = {
+            (self.first_pair[v][i], q): self.true if v == i and not q else -self.true
+            for v in range(ranks) for i in self.members for q in slots
+        }  # fmt: skip
+        for step in range(self.steps):
+            for arc in sorted(set(self.first_arc)):
+                for p, q in itertools.product(slots, slots):
+                    tail, head = self.arcs[arc]
+                    if (tail, p) == (head, q):
+                        continue
+                    self.goes[orbit, arc, p, q, step] = out.new_variable()
+            after: dict[tuple[int, int], int] = {}
+            for v in sorted(set(self.first_rank)):
+                for q in slots:
+                    self._encode_cell(orbit, v, q, step, holds, after)
+            holds = after
+        result_pairs = {self.first_pair[v][i] for v in self.members for i in self.members}
+        out.rows += [[holds[pair, 0]] for pair in sorted(result_pairs)]
+
+    def _encode_cell(
+        self, orbit: int, v: int, q: int, step: int, holds: dict[tuple[int, int], int],
+        after: dict[tuple[int, int], int],
+    ) -> None:  # fmt: skip
+        """Add what the cell (v, q) includes after the step, by contribution."""
+        out = self.clauses
+        coming: list[tuple[int, int, int]] = []  # variable, sender, its slot
+        for arc in self.arriving[v]:
+            for p in range(self.shape.slots):
+                goes = self.goes.get((orbit, self.first_arc[arc], p, q, step))
+                if goes is not None:
+                    coming.append((goes, self.arcs[arc][0], p))
+        fresh = self.fresh[orbit, v, q, step] = out.new_variable()
+        out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in coming)])
+        # a replacement comes from exactly one sender; arcs alike under K are used together
+        out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(coming, 2)]
+        for i in self.members:
+            pair = self.first_pair[v][i]
+            if (pair, q) in after:
+                continue
+            terms = [self._add_conjunction(goes, holds[self.first_pair[u][i], p]) for goes, u, p in coming]
+            terms.append(self._add_conjunction(-fresh, holds[pair, q]))
+            terms = [term for term in terms if term != -self.true]
+            # no input may be added twice
+            out.rows += [sorted({-a, -b}) for a, b in itertools.combinations(terms, 2)]
+            if len(terms) < 2:
+                after[pair, q] = terms[0] if terms else -self.true
+                continue
+            now = after[pair, q] = out.new_variable()
+            out.rows.append([-now, *terms])
+            out.rows += [[-term, now] for term in terms]
+        for goes, u, p in coming:  # an empty cell cannot be sent
+            contents = {holds[self.first_pair[u][i], p] for i in self.members} - {-self.true}
+            if self.true not in contents and (p or u not in self.members):
+                out.rows.append([-goes, *sorted(contents)])
+
+    def _add_conjunction(self, a: int, b: int) -> int:
+        """Return a literal equivalent to `a and b`."""
+        if b == -self.true:
+            return b
+        if b == self.true:
+            return a
+        out = self.clauses
+        conjunction = out.new_variable()
+        out.rows += [[-conjunction, a], [-conjunction, b], [conjunction, -a, -b]]
+        return conjunction
+
+    def _limit_loads(self, rounds: int) -> None:
+        """Limit what all chunks load, on one resource per orbit of H, to what its rounds carry."""
+        instance, group, steps = self.instance, self.shape.group, self.steps
+        max_rounds = rounds - steps + 1
+        extra = free_rounds(self.clauses, [max_rounds] * steps, rounds)
+        arcs_of: dict[int, list[int]] = defaultdict(list)
+        for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
+            arcs_of[resource].append(arc)
+        slots, orbits = range(self.shape.slots), range(self.shape.orbits)
+        # chunk e of an orbit uses an arc iff the first chunk uses the arc's preimage under e
+        back = [np.argsort(self.arc_images[element]) for element in self.shape.cosets]
+        for resource in sorted(set(group.resources.min(axis=0).tolist())):
+            arcs = [self.first_arc[preimage[arc]] for preimage in back for arc in arcs_of[resource]]
+            for step in range(steps):
+                literals = [self.goes[o, arc, p, q, step] for o in orbits for arc in arcs for p in slots for q in slots]
+                load_within(self.clauses, sorted(literals), instance.capacity[resource], extra[step], max_rounds)
+
+    def read_sends(self, true: set[int]) -> list[Send]:
+        """Return the sends of all chunks of a model, sorted by step."""
+        cosets, paths, nodes = self.shape.cosets, self.instance.arcs.paths, self.shape.group.nodes
+        sends: list[Send] = []
+        for arc, (tail, head) in enumerate(self.arcs):
+            for (orbit, first, p, q, step), goes in self.goes.items():
+                if first != self.first_arc[arc] or goes not in true:
+                    continue
+                fresh = self.fresh[orbit, self.first_rank[head], q, step] in true
+                for place, element in enumerate(cosets):
+                    image = int(self.arc_images[element, arc])
+                    path = paths[image] if image < len(paths) else ()
+                    source, target = (int(nodes[element, tail]), p), (int(nodes[element, head]), q)
+                    sends.append((step, orbit * len(cosets) + place, path, source, target, fresh))
+        return sorted(sends)
+
+
+def rename_sends(sends: Iterable[Send], naming: Naming) -> list[Send]:
+    """Return the sends in other numbers of nodes and bonds."""
+    nodes = naming.nodes.tolist()
+    return sorted(
+        (step, chunk, naming.path(path), (nodes[source[0]], source[1]), (nodes[target[0]], target[1]), fresh)
+        for step, chunk, path, source, target, fresh in sends
+    )
+
+
+def schedule_of_sends(instance: Instance, collective: Collective, chunks: int, sends: list[Send]) -> Schedule:
+    """Build the schedule with parallel links filled in turn; transfers that nothing depends on are dropped."""
+    used: dict[tuple[int, int], int] = defaultdict(int)  # (step, bond): chunks of it that have a link
+    route_numbers: dict[tuple[int, ...], int] = {}
+    rounds = rounds_of(instance, [(0, chunk, path, step) for step, chunk, path, *_ in sends])
+    rows = []
+    for step, chunk, path, source, target, fresh in sends:
+        links = []
+        for bond in path:
+            links.append(link_of(instance, bond, used[step, bond], rounds[step]))
+            used[step, bond] += 1
+        route = route_numbers.setdefault(tuple(links), len(route_numbers)) if links else -1
+        rows.append((step, chunk, source[0], target[0], COPY if fresh else REDUCE, route, source[1], target[1]))
+    table = np.array(rows, np.int64).reshape(-1, 8)
+    column = [narrow(table[:, i]) for i in range(8)]
+    source_slot, target_slot = column[6:] if table[:, 6:].any() else (None, None)
+    return clean(Schedule(
+        collective, cut(collective, chunks), column[0], column[1], column[2], column[3], column[4].astype(np.uint8),
+        route=column[5], routes=Routes.of(route_numbers), src_slot=source_slot, dst_slot=target_slot,
+    ))  # fmt: skip
