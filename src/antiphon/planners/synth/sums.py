@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import as_int32
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.renaming import Naming
 from antiphon.core.routes import Routes
@@ -248,7 +248,7 @@ def schedule_of_sends(instance: Instance, collective: Collective, chunks: int, s
         route = route_numbers.setdefault(tuple(links), len(route_numbers)) if links else -1
         rows.append((step, chunk, source[0], target[0], COPY if fresh else REDUCE, route, source[1], target[1]))
     table = np.array(rows, np.int64).reshape(-1, 8)
-    column = [narrow(table[:, i]) for i in range(8)]
+    column = [as_int32(table[:, i]) for i in range(8)]
     source_slot, target_slot = column[6:] if table[:, 6:].any() else (None, None)
     return clean(Schedule(
         collective, cut(collective, chunks), column[0], column[1], column[2], column[3], column[4].astype(np.uint8),
