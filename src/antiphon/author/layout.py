@@ -1,8 +1,9 @@
 """Map places of user-written schedules to chunks, and back.
 
-A place is (rank, buffer, index). Every chunk that a rank starts with lies at an index of its `input`, every chunk
-that it must end with at an index of its `output`; a chunk that a rank only forwards gets an index of `scratch`.
-`Layout` answers both questions: which chunk belongs at a place, and where a chunk lies at a rank.
+In this folder a *place* is a position in a rank's buffer: (rank, buffer, index). Every chunk that a rank starts with
+lies at an index of its `input`, every chunk that it must end with at an index of its `output`; a chunk that a rank only
+forwards gets an index of `scratch`. `Layout` answers both questions: which chunk belongs at a place, and where a chunk
+lies at a rank.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Layout:
         block, slice_index = divmod(place.index, self.slices)
         return slice_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
 
-    def inside(self, rank: int, buffer: str, chunk: int) -> Place | None:
+    def buffer_place(self, rank: int, buffer: str, chunk: int) -> Place | None:
         """Return the place of a chunk in the input or output of a rank, or None if it has none there."""
         slice_index, block = divmod(chunk, self.blocks)
         blocks = self._blocks_of(rank, buffer)
@@ -81,11 +82,14 @@ class Layout:
             return None
         return Place(rank, buffer, position * self.slices + slice_index)
 
-    def home(self, rank: int, chunk: int) -> Place | None:
-        """Return the place of a chunk at a rank: in its output, else its input; in both these count as one."""
-        return self.inside(rank, OUTPUT, chunk) or self.inside(rank, INPUT, chunk)
+    def default_place(self, rank: int, chunk: int) -> Place | None:
+        """Return the place of a chunk at a rank: in its output, else in its input, or None if it has neither.
 
-    def aside(self, rank: int, buffer: str, chunk: int) -> Place:
+        A chunk that a rank has in both has one place there.
+        """
+        return self.buffer_place(rank, OUTPUT, chunk) or self.buffer_place(rank, INPUT, chunk)
+
+    def scratch_place(self, rank: int, buffer: str, chunk: int) -> Place:
         """Return the default place of a chunk in scratch: slice k of block j is at index j * slices + k."""
         slice_index, block = divmod(chunk, self.blocks)
         return Place(rank, buffer, block * self.slices + slice_index)

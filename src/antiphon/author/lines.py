@@ -1,7 +1,7 @@
 """Find the line of the user's program that made a statement of a hand-written schedule, for errors.
 
-`here` walks up the call stack to the first frame outside this package. If the user wrote a helper function, its line
-alone says little, so the line of the `with` block that called it is added: "ring.py:12 (called at main.py:30)".
+`current_line` walks up the call stack to the first frame outside this package. If the user wrote a helper function, its
+line alone says little, so the line of the `with` block that called it is added: "ring.py:12 (called at main.py:30)".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Line:
         return text if self.caller is None else f"{text} (called at {self.caller})"
 
 
-def here(block: CodeType | None = None) -> Line:
+def current_line(block: CodeType | None = None) -> Line:
     """Return the innermost line outside this package.
 
     `block`: the code of the function that holds the `with`; if that called a helper, the line of the call is included.
@@ -44,7 +44,7 @@ def here(block: CodeType | None = None) -> Line:
     return line if block is None or caller == line else Line(line.file, line.number, caller)
 
 
-def code_here() -> CodeType:
+def current_code() -> CodeType:
     """Return the code of the innermost function outside this package."""
     return _leave_package(sys._getframe(1)).f_code
 

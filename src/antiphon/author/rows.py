@@ -1,9 +1,9 @@
 """Convert the transfers of a hand-written schedule to a `Schedule`: assign scratch slots and choose routes.
 
-`Row` is a transfer of one chunk with its step and the user's line. `Moment` collects the rows of one step and reports
+`Row` is a transfer of one chunk with its step and the user's line. `StepRows` collects the rows of one step and reports
 conflicts: two writers of one place, unless all of them reduce the same chunk into it. `schedule_of` makes the schedule:
 scratch of each rank becomes numbered slots, and where several paths lead from rank to rank the widest of the shortest
-is the route. `complaint` translates a fault that verification reports into the user's lines.
+is the route. `explain_fault` translates a fault that verification reports into the user's lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.author.layout import Layout, Place
 from antiphon.author.lines import Line, lines_text
-from antiphon.author.timing import Move, Spot
+from antiphon.author.timing import Move, PlaceKey
 from antiphon.core.collective import Collective
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import COPY, REDUCE, Schedule
@@ -35,26 +35,22 @@ class Row:
     src: Place
     dst: Place
     line: Line
-    via: tuple[int, ...] | None
-    joint: int
-    step: int = -1
+    via: tuple[int, ...] | None  # links that the user named; None: choose them
+    joint: int  # number of the row's joint; -1: none
+    step: int = -1  # -1: not assigned yet
 
 
 @dataclass(slots=True)
-class Moment:
-    """Rows of one step under construction.
+class StepRows:
+    """Rows of one step under construction."""
 
-    `step`: its number, None if not yet known; `called`: it lasts until the next `w.step()`, not for a `with` block;
-    `writers`: a row per place that is written.
-    """
-
-    number: int
-    step: int | None
-    called: bool
+    number: int  # of this group of rows, from 1
+    step: int | None  # None: the earliest step that all rows allow, known once the group is complete
+    until_next_step: bool  # the group lasts until the next `w.step()`, not for a `with` block
     rows: list[Row] = field(default_factory=list)
-    writers: dict[Spot, Row] = field(default_factory=dict)
+    writers: dict[PlaceKey, Row] = field(default_factory=dict)  # a row per place that is written
 
-    def clash(self, rows: Iterable[Row]) -> str:
+    def find_conflict(self, rows: Iterable[Row]) -> str:
         """Return why these rows cannot be in this step, "" if they can.
 
         Several rows may write one place only if all of them reduce the same chunk into it.
@@ -89,14 +85,14 @@ def schedule_of(
     )  # fmt: skip
 
 
-def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
+def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, PlaceKey], int]:
     """Return the slot of every (chunk, place).
 
     Inputs and outputs are slot 0. Scratch places of one rank and chunk get the slots from 1 on, by name and index; from
     0 on if the chunk has no place in the rank's input or output.
     """
-    slots: dict[tuple[int, Spot], int] = {}
-    scratch: dict[tuple[int, int], set[Spot]] = defaultdict(set)
+    slots: dict[tuple[int, PlaceKey], int] = {}
+    scratch: dict[tuple[int, int], set[PlaceKey]] = defaultdict(set)
     for row in rows:
         for spot in (row.move.src, row.move.dst):
             if spot[1]:
@@ -104,7 +100,7 @@ def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spo
             else:
                 slots[row.chunk, spot] = 0
     for (rank, chunk), spots in scratch.items():
-        first = 0 if layout.home(rank, chunk) is None else 1
+        first = 0 if layout.default_place(rank, chunk) is None else 1
         slots.update(((chunk, spot), slot) for slot, spot in enumerate(sorted(spots), first))
     return slots
 
@@ -130,7 +126,7 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     return np.array(route, np.int32), Routes.of(table) if table else NO_ROUTES
 
 
-def complaint(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
+def explain_fault(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
     """Return the message for a fault of verification, with the user's lines.
 
     Lines: of a faulty transfer its own, of a wrong result those that write it last, otherwise that of the block.
@@ -143,7 +139,7 @@ def complaint(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) ->
         return f"{lines_text(row.line for row in own)}: {wrong}; it is {about}"
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {wrong}"
-    home = layout.home(fault.dst, fault.chunk)
+    home = layout.default_place(fault.dst, fault.chunk)
     writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
     if not writers:
         return f"{block}: {wrong}; nothing in the block writes {home}"

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Spot = tuple[int, str, int]  # key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
+PlaceKey = tuple[
+    int, str, int
+]  # key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
 
 
 class Move(NamedTuple):
     """A transfer without its step. `copy`: it replaces the data at `dst`; otherwise it is added to them."""
 
-    src: Spot
-    dst: Spot
+    src: PlaceKey
+    dst: PlaceKey
     copy: bool
 
 
@@ -29,17 +31,18 @@ class Clock:
 
     A transfer that reads what an earlier one wrote comes in a later step. One that overwrites what an earlier one read
     may share its step, since all transfers of a step read first. Reductions into one place may be in any order, so they
-    do not wait for each other. `floor`: no further transfer is before this step; `end`: the step after the last.
+    do not wait for each other.
     """
 
     def __init__(self) -> None:
-        self.floor = 0
-        self.end = 0
-        self._written: dict[Spot, int] = {}
-        self._copied: dict[Spot, int] = {}
-        self._read: dict[Spot, int] = {}
+        self.floor = 0  # no further transfer is before this step
+        self.end = 0  # the step after the last
+        # By place, the last step that wrote it, that copied into it, and that read it
+        self._written: dict[PlaceKey, int] = {}
+        self._copied: dict[PlaceKey, int] = {}
+        self._read: dict[PlaceKey, int] = {}
 
-    def least(self, move: Move) -> int:
+    def earliest_step(self, move: Move) -> int:
         """Return the earliest step at which a transfer can read and write its places."""
         before = self._written if move.copy else self._copied
         arrived = max(self._written.get(move.src, -1), before.get(move.dst, -1))
@@ -55,7 +58,7 @@ class Clock:
         >>> [clock.place([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
         [0, 1, 2]
         """
-        at = max(map(self.least, moves), default=self.floor) if step is None else step
+        at = max(map(self.earliest_step, moves), default=self.floor) if step is None else step
         for move in moves:
             self._read[move.src] = max(self._read.get(move.src, -1), at)
         for move in moves:

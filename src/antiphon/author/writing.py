@@ -22,9 +22,9 @@ from typing import SupportsIndex, TypeVar
 
 from antiphon.author.arguments import Arguments, Index, Ranks
 from antiphon.author.layout import INPUT, OUTPUT, SCRATCH, Layout, Place
-from antiphon.author.lines import Line, code_here, here
-from antiphon.author.rows import Moment, Row, complaint, schedule_of
-from antiphon.author.timing import Clock, Move, Spot
+from antiphon.author.lines import Line, current_code, current_line
+from antiphon.author.rows import Row, StepRows, explain_fault, schedule_of
+from antiphon.author.timing import Clock, Move, PlaceKey
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
@@ -45,7 +45,7 @@ class Places:
     """
 
     def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
-        self._writing, self._places, self._chunks, self._moment = writing, places, chunks, moment
+        self._writing, self._places, self._chunks, self._step_group = writing, places, chunks, moment
 
     def copy_to(
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
@@ -113,7 +113,7 @@ class Places:
 
     def __iter__(self) -> Iterator[Places]:
         for place, chunk in zip(self._places, self._chunks, strict=True):
-            yield Places(self._writing, [place], [chunk], self._moment)
+            yield Places(self._writing, [place], [chunk], self._step_group)
 
     def __repr__(self) -> str:
         return ", ".join(map(str, self._places[:4])) + (", ..." if len(self) > 4 else "") or "no places"
@@ -126,7 +126,7 @@ class Simultaneous:
         self._writing, self._fixed, self._joint, self._own = writing, fixed, joint, False
 
     def __enter__(self) -> None:
-        self._own = self._fixed or self._writing._now is None
+        self._own = self._fixed or self._writing._step_rows is None
         self._writing._enter_group(self._fixed, self._joint)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -160,21 +160,23 @@ class Writing:
         self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._make_error)
         self._clock = Clock()
         self._rows: list[Row] = []
-        self._scratch_chunks: dict[Spot, int] = {}  # the chunk at each place of scratch
+        self._scratch_chunks: dict[PlaceKey, int] = {}  # the chunk at each place of scratch
         self._block: CodeType | None = None
         self._line = Line("", 0)
         self._open = self._ended = False
-        self._now: Moment | None = None  # the rows of the step that is being written as a whole
-        self._promised: Line | None = None  # the line of a w.together() or w.joint() whose `with` has not begun yet
-        self._moments = self._joints = 0  # numbers used so far
+        self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
+        self._pending_group: Line | None = (
+            None  # the line of a w.together() or w.joint() whose `with` has not begun yet
+        )
+        self._step_groups = self._joints = 0  # numbers used so far
         self._joint = -1  # number of the joint that is being written, -1: none
 
     # ---- the block ----
 
     def __enter__(self: Own) -> Own:
         if self._open or self._ended:
-            raise Invalid(f"{here()}: this schedule is written already; begin another with antiphon.write")
-        self._block, self._line, self._open = code_here(), here(), True
+            raise Invalid(f"{current_line()}: this schedule is written already; begin another with antiphon.write")
+        self._block, self._line, self._open = current_code(), current_line(), True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -185,7 +187,7 @@ class Writing:
             self._need_open()
         finally:
             self._open = False
-        self._close_moment()
+        self._close_step()
         self._ended = True
         if self._verify:
             self._check_schedule()
@@ -194,7 +196,7 @@ class Writing:
         """Verify the schedule. Raises Invalid with the lines that are at fault."""
         fault = verify(self.schedule, self.topology).fault
         if fault is not None:
-            raise Invalid(complaint(fault, self._rows, self._layout, self._line))
+            raise Invalid(explain_fault(fault, self._rows, self._layout, self._line))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -223,7 +225,7 @@ class Writing:
         """Raise Invalid unless the block has ended without an error."""
         if not self._ended:
             why = "the block has not ended yet" if self._open else "no block of `with` has ended without an error"
-            raise Invalid(f"{here()}: w.{attribute} is not there: {why}")
+            raise Invalid(f"{current_line()}: w.{attribute} is not there: {why}")
 
     # ---- steps ----
 
@@ -234,10 +236,10 @@ class Writing:
         the end of this one.
         """
         self._need_open()
-        if self._now is not None and not self._now.called:
+        if self._step_rows is not None and not self._step_rows.until_next_step:
             raise self._make_error("a step within a step; end the one before")
-        self._close_moment()
-        self._begin_moment(max(self._clock.end, self._clock.floor))
+        self._close_step()
+        self._begin_step(max(self._clock.end, self._clock.floor))
         return Simultaneous(self, fixed=True)
 
     def together(self) -> Simultaneous:
@@ -246,7 +248,7 @@ class Writing:
         They read the data of its beginning, so two ranks can exchange data.
         """
         self._need_open()
-        self._promised = here(self._block)
+        self._pending_group = current_line(self._block)
         return Simultaneous(self, fixed=False)
 
     def joint(self) -> Simultaneous:
@@ -256,23 +258,23 @@ class Writing:
         joints may be in one `w.step()`.
         """
         self._need_open()
-        self._promised = here(self._block)
+        self._pending_group = current_line(self._block)
         return Simultaneous(self, fixed=False, joint=True)
 
     def _enter_group(self, fixed: bool, joint: bool) -> None:
         """Begin the `with` block of a step (`fixed`), a joint, or statements together."""
-        self._promised = None
+        self._pending_group = None
         self._need_open()
         if fixed:
-            assert self._now is not None
-            self._now.called = False
+            assert self._step_rows is not None
+            self._step_rows.until_next_step = False
             return
         if joint and self._joint >= 0:
             raise self._make_error("a joint within a joint; end the one before")
-        if self._now is not None and not joint:
+        if self._step_rows is not None and not joint:
             raise self._make_error("all of a step is together already; leave out w.together() here")
-        if self._now is None:
-            self._begin_moment(None)
+        if self._step_rows is None:
+            self._begin_step(None)
         if joint:
             self._joint, self._joints = self._joints, self._joints + 1
 
@@ -281,18 +283,18 @@ class Writing:
         if joint:
             self._joint = -1
         if own and failed:
-            self._now = None
+            self._step_rows = None
         elif own:
-            self._close_moment()
+            self._close_step()
 
-    def _begin_moment(self, step: int | None) -> None:
+    def _begin_step(self, step: int | None) -> None:
         """Begin to collect rows of one step; None: the earliest possible for all of them."""
-        self._moments += 1
-        self._now = Moment(self._moments, step, called=step is not None)
+        self._step_groups += 1
+        self._step_rows = StepRows(self._step_groups, step, until_next_step=step is not None)
 
-    def _close_moment(self) -> None:
+    def _close_step(self) -> None:
         """Place the rows that were collected for one step."""
-        now, self._now = self._now, None
+        now, self._step_rows = self._step_rows, None
         if now is None:
             return
         self._place_rows(now.rows, now.step)
@@ -308,7 +310,7 @@ class Writing:
                 self._scratch_chunks[row.move.dst] = row.chunk
         self._rows += rows
         if len(self._rows) > MAX_ROWS:
-            raise Unsupported(f"{here(self._block)}: more than {MAX_ROWS} transfers; write fewer")
+            raise Unsupported(f"{current_line(self._block)}: more than {MAX_ROWS} transfers; write fewer")
 
     # ---- statements ----
 
@@ -342,19 +344,19 @@ class Writing:
         ]
         if copy and len(set(targets)) < len(targets):
             raise self._make_error("several places are copied to one; each would replace the one before")
-        line, sent = here(self._block), []
+        line, sent = current_line(self._block), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._make_move(src, dst, copy)
             if move is not None:
                 sent.append(Row(move, chunk, src, dst, line, links, self._joint))
-        if self._now is None:
+        if self._step_rows is None:
             for row in sent:
                 self._place_rows([row])
-        elif clash := self._now.clash(sent):
+        elif clash := self._step_rows.find_conflict(sent):
             raise self._make_error(clash)
         else:
-            self._now.add(sent)
-        moment = self._now.number if self._now is not None and sent else -1
+            self._step_rows.add(sent)
+        moment = self._step_rows.number if self._step_rows is not None and sent else -1
         destinations = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
         return Places(self, list(destinations), list(destinations.values()), moment)
 
@@ -376,7 +378,7 @@ class Writing:
     def _check_current(self, source: Places) -> None:
         """Raise Invalid if these places were overwritten since, or are written only in this step."""
         # within a step, data that arrives in it cannot be sent on
-        if self._now is not None and source._moment == self._now.number:
+        if self._step_rows is not None and source._step_group == self._step_rows.number:
             raise self._make_error(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):
             if self._chunk_at(place) != chunk:
@@ -396,22 +398,22 @@ class Writing:
     ) -> Place:
         """Return the place for a chunk at the destination rank. Raises Invalid if the named one cannot hold it."""
         if buffer is None:
-            return self._layout.home(rank, chunk) or self._layout.aside(rank, SCRATCH, chunk)
+            return self._layout.default_place(rank, chunk) or self._layout.scratch_place(rank, SCRATCH, chunk)
         if buffer in (INPUT, OUTPUT):
-            own = self._layout.inside(rank, buffer, chunk)
+            own = self._layout.buffer_place(rank, buffer, chunk)
             if own is not None and index in (None, own.index):
                 return own
             reason = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
             index_text = "" if index is None else f", {index}"
             raise self._make_error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
-        place = self._layout.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
+        place = self._layout.scratch_place(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
         if not copy and self._scratch_chunks.get(self._spot_of(place), chunk) != chunk:
             raise self._make_error(
                 f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added"
             )
         return place
 
-    def _spot_of(self, place: Place) -> Spot:
+    def _spot_of(self, place: Place) -> PlaceKey:
         """Return the key of a place; a chunk's places in input and output are one."""
         if place.buffer in (INPUT, OUTPUT):
             return place.rank, "", self._layout.chunk(place)
@@ -431,8 +433,8 @@ class Writing:
         if not self._open:
             why = "has ended" if self._ended else "has not begun; write `with antiphon.write(...) as w:`"
             raise self._make_error(f"the block of this schedule {why}")
-        if self._promised is not None:
-            raise Invalid(f"{self._promised}: w.together() and w.joint() are for `with`, and hold for its block")
+        if self._pending_group is not None:
+            raise Invalid(f"{self._pending_group}: w.together() and w.joint() are for `with`, and hold for its block")
 
     def _make_error(self, why: str) -> Invalid:
-        return Invalid(f"{here(self._block)}: {why}")
+        return Invalid(f"{current_line(self._block)}: {why}")

@@ -57,20 +57,15 @@ def kind_named(name: str) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """Both sides of a collective. pre: (block, rank, id) rows; a row twice means that id twice. post: (block, rank,
-    want) rows.
+    """What ranks have at the start and must have at the end; rows of both sides are sorted by block, then rank."""
 
-    `want` is -1 (every id of the block exactly once) or an index into `wants` (a multiset of ids). Rows are sorted by
-    block, then rank.
-    """
-
-    pre_block: Ints
+    pre_block: Ints  # `pre` rows: this block has at this rank the contribution with this id; two rows: it has it twice
     pre_rank: Ints
     pre_id: Ints
-    post_block: Ints
+    post_block: Ints  # `post` rows: this block must have at this rank the contributions of this want
     post_rank: Ints
-    post_want: Ints
-    wants: tuple[tuple[int, ...], ...] = ()
+    post_want: Ints  # -1: every id of the block exactly once; else an index into `wants`
+    wants: tuple[tuple[int, ...], ...] = ()  # multisets of ids
 
     def key(self) -> tuple[object, ...]:
         """Return a hashable value that is equal for equal relations."""
@@ -82,18 +77,15 @@ class Relation:
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """A collective among `members` (ranks of a machine with `ranks` ranks; the others may relay).
+    """A collective among some ranks of a machine; the other ranks may relay."""
 
-    `weights`: the relative size of every block (uneven counts give the v-variants); by default all are equal. `custom`:
-    the relation of kind "custom"; for all others it follows from the kind.
-    """
-
-    kind: str
-    ranks: int
-    members: tuple[int, ...] = ()
+    kind: str  # one of KINDS, or "custom"
+    ranks: int  # of the machine
+    members: tuple[int, ...] = ()  # the ranks that take part; (): all
     roots: tuple[int, ...] = ()
+    # The relative size of every block; uneven weights make MPI's v-variants. Empty: all blocks are equal.
     weights: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
-    custom: Relation | None = None
+    custom: Relation | None = None  # the relation of kind "custom"; for all others it follows from the kind
 
     def __post_init__(self) -> None:
         if self.kind != "custom":
@@ -264,27 +256,30 @@ def _builtin_relation(c: Collective) -> Relation:
     if blocks * m > MAX_PAIRS and c.kind not in ("scatter", "gather", "alltoall"):
         raise Unsupported(f"{c.kind} among {m} ranks relates {blocks * m} blocks and ranks; at most {MAX_PAIRS}")
     block = np.arange(blocks, dtype=np.int32)
-    each = 0 if c.kind in ("scatter", "gather", "alltoall") else blocks  # these have one rank per block
-    every = np.repeat(block[:each], m), np.tile(members, each)  # (block, rank): all members for each block
-    single = {  # kind -> the single rank at the side of the collective that has one rank per block
+    rows_with_all = 0 if c.kind in ("scatter", "gather", "alltoall") else blocks  # these have one rank per block
+    all_pairs = (
+        np.repeat(block[:rows_with_all], m),
+        np.tile(members, rows_with_all),
+    )  # (block, rank): all members for each block
+    one_rank_side = {  # kind -> the single rank at the side of the collective that has one rank per block
         "broadcast": lambda: roots, "reduce": lambda: roots, "allgather": lambda: members,
         "reducescatter": lambda: members, "allreduce": lambda: members[:0],
         "scatter": lambda: np.tile(roots, m), "gather": lambda: np.tile(members, r),
         "alltoall": lambda: np.tile(members, m),
     }[c.kind]()  # fmt: skip
     if c.kind in ("broadcast", "allgather"):
-        pre, post = (block, single), every
+        pre, post = (block, one_rank_side), all_pairs
     elif c.kind in ("reduce", "reducescatter"):
-        pre, post = every, (block, single)
+        pre, post = all_pairs, (block, one_rank_side)
     elif c.kind == "allreduce":
-        pre = post = every
+        pre = post = all_pairs
     else:
         other = {
             "scatter": np.repeat(members, r),
             "gather": np.repeat(roots, m),
             "alltoall": np.repeat(members, m),
         }
-        pre, post = (block, single), (block, other[c.kind])
+        pre, post = (block, one_rank_side), (block, other[c.kind])
     want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 

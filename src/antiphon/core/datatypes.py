@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.errors import Invalid, quote, unknown
 
-# Known to NumPy
+# Data types that NumPy has itself
 _PLAIN = (
     "int8",
     "int16",

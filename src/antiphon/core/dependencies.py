@@ -51,8 +51,8 @@ class Versions:
     Cells that no row touches have no version.
     """
 
-    read: Ints
-    write: Ints
+    read: Ints  # per row: the version that it reads
+    write: Ints  # per row: the version that it writes
     cell: Longs  # per version: (chunk * ranks + rank) * slots + slot
     step: Ints  # per version; -1 for the initial one
     ranks: int

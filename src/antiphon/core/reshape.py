@@ -3,7 +3,7 @@
 All functions are pure: they take a `Topology` and return a new one.
 
     keep      an allocation: some ranks, renumbered, with the switches that may lie between them
-    only      the same in the numbering of the whole machine: other nodes lose their links
+    only      the same allocation in the numbering of the whole machine: other nodes lose their links
     degrade   some links removed, slowed down or capped
     join      several boxes, with new switches, links and network cards between them
     reverse   every link reversed
@@ -36,7 +36,7 @@ Bandwidth = int | Fraction | float | str
 
 @dataclass(frozen=True)
 class Restriction:
-    """A reduced machine. Its node i is node nodes[i] of the original, its link j is link links[j]."""
+    """A machine restricted to some ranks. Its node i is node nodes[i] of the original, its link j is link links[j]."""
 
     topology: Topology
     nodes: tuple[int, ...]
@@ -73,8 +73,7 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
 
 
 def nodes_between(topology: Topology, ranks: Bools) -> Bools:
-    """Return which nodes remain if only these ranks do: they, and the switches that may lie on a path between two of
-    them."""
+    """Return which nodes are among these ranks, or are switches that may lie on a path between two of them."""
     alive = np.ones(topology.nodes, bool)
     alive[: topology.ranks] = ranks
     _drop_dead_switches(topology, alive)
@@ -167,17 +166,17 @@ def join(
     result.
     """
     boxes = tuple(boxes)
-    called = tuple(f"box{i}" for i in range(len(boxes))) if names is None else tuple(names)
-    if not boxes or len(called) != len(boxes):
-        raise Invalid(f"join: expected a name for each of {len(boxes)} boxes (at least 1), got {len(called)}")
-    if len({*called, *switches}) != len(called) + len(switches):
+    box_names = tuple(f"box{i}" for i in range(len(boxes))) if names is None else tuple(names)
+    if not boxes or len(box_names) != len(boxes):
+        raise Invalid(f"join: expected a name for each of {len(boxes)} boxes (at least 1), got {len(box_names)}")
+    if len({*box_names, *switches}) != len(box_names) + len(switches):
         raise Invalid("join: two boxes or switches have the same name")
     numbers = _Numbers(boxes, tuple(switches))
     # New links follow all links of the boxes; a card's limit therefore counts from `first`.
     new = [link for a, b, kind in cables for link in ((a, b, kind), (b, a, kind))] + list(links)
     ends = [(numbers.of(a), numbers.of(b), kind) for a, b, kind in new]
     first = sum(box.links for box in boxes)
-    limits = [*_box_limits(boxes, called)]
+    limits = [*_box_limits(boxes, box_names)]
     for card in cards:
         limits += _card_limits(card, {numbers.of(end) for end in card.ends}, ends, first)
     inner = [
@@ -186,7 +185,7 @@ def join(
         for a, b, kind in zip(box.link_src.tolist(), box.link_dst.tolist(), box.link_type.tolist(), strict=True)
     ]
     places = [""] * numbers.nodes
-    for label, box, where in zip(called, boxes, numbers.where, strict=True):
+    for label, box, where in zip(box_names, boxes, numbers.where, strict=True):
         for node, place in zip(where.tolist(), box.places, strict=True):
             places[node] = f"{label}/{place}"
     places[numbers.nodes - len(switches) :] = switches
@@ -217,11 +216,11 @@ def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
     """Renumber nodes: node i becomes node permutation[i], with its place and abilities; links keep their numbers.
     Linear."""
     to = check_permutation(topology, permutation)
-    was = np.argsort(to).tolist()
+    old_node = np.argsort(to).tolist()
     return replace(
         topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst],
-        places=tuple(topology.places[node] for node in was),
-        abilities=tuple(topology.ability(node) for node in was[topology.ranks :]),
+        places=tuple(topology.places[node] for node in old_node),
+        abilities=tuple(topology.ability(node) for node in old_node[topology.ranks :]),
         cards=_renumber_cards(topology, dict(enumerate(to.tolist()))),
     )  # fmt: skip
 
@@ -370,7 +369,8 @@ class _Numbers:
     def __init__(self, boxes: Sequence[Topology], switches: Sequence[str]) -> None:
         self.ranks = sum(box.ranks for box in boxes)
         self.boxes, self.where = boxes, [np.zeros(0, np.int64)] * len(boxes)
-        # Ranks of all boxes come first, then their switches, then the new switches.
+        # where[b]: the numbers of the nodes of box b. Ranks of all boxes come first, then their switches, then the new
+        # switches.
         rank, switch = 0, self.ranks
         for i, box in enumerate(boxes):
             self.where[i] = np.concatenate([rank + np.arange(box.ranks), switch + np.arange(box.switches)])
@@ -416,8 +416,10 @@ def _card_limits(
 
 
 def contract(topology: Topology, host: Longs) -> Topology:
-    """Return the machine whose ranks are the hosts; links inside a host vanish, also those to its own switches. `host`:
-    the host of every rank."""
+    """Return the machine whose ranks are the hosts of this one. `host`: the host of every rank.
+
+    Links inside a host vanish, also those to switches that only its own ranks use.
+    """
     ranks = int(host.max()) + 1
     number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
     src, dst = number[topology.link_src], number[topology.link_dst]

@@ -42,7 +42,7 @@ from antiphon.errors import Invalid
 Types = tuple[tuple[int, int], ...]  # (class of link type, number of links), ascending
 Bond = tuple[Types, Types]  # there, back
 Sums = NDArray[np.uint64]
-MAX_EDGE_VISITS = 10**8  # edge visits while separating orbits: a second or two
+MAX_EDGE_VISITS = 10**8  # while separating orbits: a second or two
 
 
 def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, ...]:
@@ -126,15 +126,12 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
 
 @dataclass(frozen=True)
 class _ColouredGraph:
-    """The coloured graph of a machine: vertices 0..nodes-1 are its nodes.
-
-    `legend`: what is needed to read the machine back from the graph. `tails`: the vertices that stand for parallel
-    links under the same limits, with those links in order of type, then number.
-    """
+    """The coloured graph of a machine: vertices 0..nodes-1 are its nodes."""
 
     edges: Longs
-    colour: list[int]
-    legend: tuple[Hashable, ...]
+    colour: list[int]  # per vertex
+    legend: tuple[Hashable, ...]  # the meaning of the colours: machines with equal graphs and legends are isomorphic
+    # Tail vertex of parallel links under the same limits -> these links, in order of type, then number
     tails: dict[int, list[int]]
 
     def graph(self) -> Any:
@@ -173,34 +170,34 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
 
     If a class of equal-looking vertices holds several orbits, BLISS tries them all: twice the time for each further box
     of a cluster. So orbits are separated beforehand, by the colours of all vertices after one vertex of the orbit is
-    marked. Equal sums for different orbits only cost time. O(orbits * edges), up to MOST_WORK, beyond which colours are
-    only refined without marks.
+    marked. Colours are 64-bit hashes (`sums`); if two orbits get equal ones by chance, BLISS only takes longer.
+    O(orbits * edges), up to MAX_EDGE_VISITS, beyond which colours are only refined without marks.
     """
     from scipy.sparse import csr_array
 
     count, (a, b) = len(encoded.colour), encoded.edges.T
     ones = np.ones(2 * len(a), np.uint64)
-    joined = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
+    adjacency = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
     colour = np.array(encoded.colour, np.int64)
     # Stage 1: plain colour refinement.
-    sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), joined)
+    sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), adjacency)
     first, orbit = _list_orbits(encoded)
     # Stage 2: only classes that hold several orbits are doubtful. Mark one vertex of each such orbit and refine again.
-    cells, orbits_of = np.unique(sums[first], return_counts=True)
-    doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
+    classes, orbits_of = np.unique(sums[first], return_counts=True)
+    doubtful = np.flatnonzero(np.isin(sums[first], classes[orbits_of > 1]))
     if doubtful.size and doubtful.size * (len(a) + count) <= MAX_EDGE_VISITS:
         signatures = sums[first]
         for i in doubtful:
             marked = sums.copy()
             marked[first[i]] = ~marked[first[i]]
-            signatures[i] = _scramble_bits(_refine_colours(marked, joined)).sum()
-        sums = _refine_colours(_scramble_bits(signatures)[orbit] ^ sums, joined)
+            signatures[i] = _scramble_bits(_refine_colours(marked, adjacency)).sum()
+        sums = _refine_colours(_scramble_bits(signatures)[orbit] ^ sums, adjacency)
     # Stage 3: number the refined classes, keeping the original colours in order.
     order = np.lexsort((sums, colour))
-    new = np.ones(count, bool)
-    new[1:] = (np.diff(colour[order]) != 0) | (sums[order][1:] != sums[order][:-1])
+    begins_class = np.ones(count, bool)
+    begins_class[1:] = (np.diff(colour[order]) != 0) | (sums[order][1:] != sums[order][:-1])
     finer = np.empty(count, np.int64)
-    finer[order] = np.cumsum(new) - 1
+    finer[order] = np.cumsum(begins_class) - 1
     return list(finer.tolist())
 
 
@@ -249,12 +246,12 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
     limits_of = _limits_of(topology)
     plain, bonds = _collect_bonds(topology, kind, limits_of)
     ranks = topology.ranks
-    marks: list[Hashable] = [
+    descriptions: list[Hashable] = [
         ("node", node >= ranks, node_colour[node] if node_colour else 0, *_ability_words(topology.ability(node)))
         for node in range(topology.nodes)
     ]
-    # `marks` describes each vertex; equal descriptions become equal colours at the end.
-    common, blocks = _plain_edges(topology.nodes, plain)
+    # One description per vertex; equal descriptions become equal colours at the end.
+    common, plain_edges = _plain_edges(topology.nodes, plain)
     edges: list[tuple[int, int]] = []
     for bond, pairs in plain.items():
         if common is not None and bond == common[0]:
@@ -262,26 +259,30 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
         for a, b in pairs.tolist():
             # Equal both ways: one vertex. Otherwise two, so that the direction can be read back.
             if bond[0] == bond[1]:
-                edges += [(a, len(marks)), (len(marks), b)]
-                marks.append(("bond", bond))
+                edges += [(a, len(descriptions)), (len(descriptions), b)]
+                descriptions.append(("bond", bond))
             else:
-                edges += [(a, len(marks)), (len(marks), len(marks) + 1), (len(marks) + 1, b)]
-                marks += [("bond tail", bond), ("bond head", bond)]
+                edges += [
+                    (a, len(descriptions)),
+                    (len(descriptions), len(descriptions) + 1),
+                    (len(descriptions) + 1, b),
+                ]
+                descriptions += [("bond tail", bond), ("bond head", bond)]
     tails: dict[int, list[int]] = {}
-    limit_at = len(marks)
-    marks += [("limit", str(limit.bandwidth)) for limit in topology.limits]
+    limit_at = len(descriptions)
+    descriptions += [("limit", str(limit.bandwidth)) for limit in topology.limits]
     for (a, b, limits), links in bonds.items():
         links.sort(key=lambda link: (int(kind[link]), link))
         types = tuple(sorted(Counter(int(kind[link]) for link in links).items()))
-        tails[len(marks)] = links
-        edges += [(a, len(marks)), (len(marks), len(marks) + 1), (len(marks) + 1, b)]
-        edges += [(len(marks), limit_at + limit) for limit in limits]
-        marks += [("limited tail", types), ("limited head", types)]
-    encoded = np.concatenate([blocks, np.array(edges, np.int64).reshape(-1, 2)])
-    distinct = sorted(set(marks), key=repr)
-    number = {mark: i for i, mark in enumerate(distinct)}
+        tails[len(descriptions)] = links
+        edges += [(a, len(descriptions)), (len(descriptions), len(descriptions) + 1), (len(descriptions) + 1, b)]
+        edges += [(len(descriptions), limit_at + limit) for limit in limits]
+        descriptions += [("limited tail", types), ("limited head", types)]
+    encoded = np.concatenate([plain_edges, np.array(edges, np.int64).reshape(-1, 2)])
+    distinct = sorted(set(descriptions), key=repr)
+    number = {description: i for i, description in enumerate(distinct)}
     legend = (type_legend, common, tuple(distinct))
-    return _ColouredGraph(encoded, [number[mark] for mark in marks], legend, tails)
+    return _ColouredGraph(encoded, [number[description] for description in descriptions], legend, tails)
 
 
 def _ability_words(ability: Ability) -> tuple[str, ...]:
@@ -390,8 +391,9 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
 def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
     """Fill in the images of links under limits.
 
-    Colour every node by its image (once) and by itself (once): the canonical forms of the two graphs then match link by
-    link.
+    Encode the machine twice, with every node coloured by its image and with every node coloured by its own number. If
+    `to` is a symmetry, the canonical forms of both graphs are equal, and vertices with equal canonical numbers
+    correspond.
     """
     moved = _encode_graph(topology, to.tolist())
     still = _encode_graph(topology, list(range(topology.nodes)))

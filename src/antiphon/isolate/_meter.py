@@ -14,10 +14,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 SLEEP = 1.0  # seconds that a process may sleep beyond its budget
-TICK = (
-    0.5  # seconds between two checks; of a longer pause only so much counts as slept, as the parent may have been busy
-)
-_TICKS = os.sysconf("SC_CLK_TCK")
+# Seconds between two checks; of a longer pause only this much counts as sleep, as the parent may have been busy.
+TICK = 0.5
+_TICKS = os.sysconf("SC_CLK_TCK")  # clock ticks per second, the unit of CPU times in /proc
 _WORKING = "RD"  # process states: R is running or waiting for a processor, D is waiting for a disk
 
 

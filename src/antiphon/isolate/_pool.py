@@ -24,8 +24,8 @@ from antiphon.errors import AntiphonError, TimedOut
 from antiphon.isolate._meter import TICK
 from antiphon.isolate._process import STOP_INTERVAL, Ended, Job, Lost, Process, Sent, Stopped, Terms, can_fork
 
-MOST_WORKERS = 4
-AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
+MAX_WORKERS = 4  # more processes compete for caches and memory
+MAX_AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
 MAX_FAILED_STARTS = 3  # after this many workers that never got ready, no more are started
 MIN_WAIT = 0.02  # seconds between two checks, at least
 
@@ -39,7 +39,7 @@ def available_processors() -> int:
 
 def usual_workers() -> int:
     """Return the number of processors that this process may use, up to MOST_WORKERS."""
-    return max(1, min(available_processors(), MOST_WORKERS))
+    return max(1, min(available_processors(), MAX_WORKERS))
 
 
 class _Listener:
@@ -197,7 +197,9 @@ def in_order(
         while True:
             # start jobs ahead of the first unfinished one, but only a few: memory holds their results
             while (
-                jobs_left and sum(p.running for p in started) < terms.workers and len(started) < AHEAD * terms.workers
+                jobs_left
+                and sum(p.running for p in started) < terms.workers
+                and len(started) < MAX_AHEAD * terms.workers
             ):
                 job = next(remaining, None)
                 jobs_left = job is not None

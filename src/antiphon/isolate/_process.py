@@ -28,10 +28,12 @@ from antiphon.isolate import _child
 from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SENT, STARVED, Send
 from antiphon.isolate._meter import Meter
 
-START = 120.0  # CPU seconds until a worker must be ready for its first job
+START_SECONDS = 120.0  # CPU seconds until a worker must be ready for its first job
 GRACE = 2.0  # usual seconds for a job to return its best result after SIGTERM
 STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
-OVERRUN, OVERRUN_SECONDS = 1.1, 0.2  # maximum CPU time while it is stopping: factor of the budget, plus seconds
+# A job that is stopping may use OVERRUN times its CPU budget plus OVERRUN_SECONDS, then it is killed
+OVERRUN = 1.1
+OVERRUN_SECONDS = 0.2
 SETTLE = 1.0  # seconds to wait for the exit of a process that has closed its pipe
 _PROGRAM = "from antiphon.isolate._child import run_worker_program; run_worker_program()"
 _QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -74,23 +76,19 @@ class Ended:
 
 @dataclass(frozen=True)
 class Terms(Generic[Job]):
-    """Options of a pool: `work(job, send)` runs in the child process; `send` takes intermediate results.
+    """Options of a pool of processes."""
 
-    `seconds`: CPU budget of a job, computed when it begins (None: unlimited). `memory`: bytes that a process may
-    allocate beyond its size at the start. `grace`: seconds for the work to return a partial result after TimedOut has
-    been raised in it, at the end of its budget or at Ctrl-C; it is killed earlier if it exceeds its budget by OVERRUN.
-    `prepare`: runs once in a worker before its first job, without a budget. `watch`: with `as_done`, called at
-    every check, TICK or sooner, with the jobs in progress and the CPU seconds of each. `fork`: workers are forked from
-    this process, which takes milliseconds, where `can_fork`; else they are programs of their own.
-    """
-
-    work: Callable[[Job, Send], Any]
-    workers: int = 1
-    seconds: Callable[[Job], float | None] = lambda job: None
-    memory: int | None = None
+    work: Callable[[Job, Send], Any]  # work(job, send) runs in the child; send(value) returns an intermediate result
+    workers: int = 1  # jobs at a time
+    seconds: Callable[[Job], float | None] = lambda job: None  # CPU budget, computed when a job begins; None: unlimited
+    memory: int | None = None  # bytes that a process may allocate beyond its size at the start
+    # Seconds for the work to return a partial result after TimedOut has been raised in it, at the end of its budget or
+    # at Ctrl-C. The job is killed earlier if it exceeds its budget by OVERRUN.
     grace: float = 0.0
-    prepare: Callable[[], None] | None = None
+    prepare: Callable[[], None] | None = None  # runs once in a worker before its first job, without a budget
+    # With `as_done`, called at every check (TICK or sooner) with the jobs in progress and the CPU seconds of each
     watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
+    # Workers are forked from this process, which takes milliseconds, if `can_fork`; else they are separate programs.
     fork: bool = False
 
 
@@ -106,7 +104,7 @@ class Process(Generic[Job]):
         self.running, self.result = True, None
         self.stopping = 0.0  # time of the request to stop, 0 if none
         self._code: int | None = None
-        self.limit: float | None = terms.seconds(*job) if job else START
+        self.limit: float | None = terms.seconds(*job) if job else START_SECONDS
         self.channel, child_channel = Pipe(duplex=True)
         try:
             spawned = self.is_worker and not (terms.fork and can_fork())
@@ -147,7 +145,7 @@ class Process(Generic[Job]):
             self.channel.send(message)
 
     def receive(self) -> Sent | Ended | None:
-        """Return its next message, once `channel` is readable; None if that says that it is ready for a job."""
+        """Return the child's next message, once `channel` is readable; None if the child is ready for a job."""
         try:
             kind, value = self.channel.recv()
         except Exception:  # it has ended, or its message cannot be read
@@ -167,7 +165,10 @@ class Process(Generic[Job]):
         return Ended(result)
 
     def check(self) -> Ended | None:
-        """Return how it ended if it is over its budget, or dead while a descendant keeps its pipe open; else None."""
+        """Return how the job ended if it is over its budget, or if the process is dead; else None.
+
+        A dead process is not noticed by its pipe while a descendant keeps that open.
+        """
         if self.stopping:
             return self._insist_on_end()
         if self.limit is not None and self.meter.exceeds(self.limit):

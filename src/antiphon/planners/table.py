@@ -25,7 +25,7 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 
 # The fields of `PlannerCapabilities` used here; `tune` reads them.
 #   effort       time to plan and verify on many ranks, relative to a schedule of ranks / 2 transfers (1.0); no unit
-#   most         by collective, the most ranks: on more the planner is refused
+#   most         by collective, the greatest number of ranks; the planner is refused on more
 #   sweep        option sets that `tune` tries, by default only the defaults ({})
 #   tuned        the collectives for which `tune` uses the planner without its name; False: none
 #   tuned_from   ranks: on smaller machines `tune` uses the planner only by name
@@ -34,8 +34,8 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 #   joined       every two ranks must be linked directly or through switches; otherwise the planner is refused
 #   sizes        the planner makes another schedule for each message size
 #   in_switches  the planner needs switches that multicast or reduce
-#   process      it always runs in a process of its own
-#   composes     it combines plans of other planners; so it is not used to plan for a group
+#   process      the planner always runs in a process of its own
+#   composes     the planner combines plans of other planners; so it is not used to plan for a group
 #   costly       too slow to plan for groups, unless named
 TABLE: dict[str, Entry[Can]] = {
     "ring": _entry(

@@ -20,7 +20,7 @@ from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 from antiphon.units import exact
 
 Pair = tuple[int, int]
-DEGRADED = " degraded"  # behind the name
+DEGRADED = " degraded"  # appended to the machine's name, once
 
 
 def degrade_machine(
@@ -58,7 +58,7 @@ def degrade_machine(
         if not surviving:
             raise Invalid("drop_ranks: names every rank; leave at least one")
         machine = keep(machine, surviving).topology
-    _warn_of_parts(machine)
+    _warn_if_disconnected(machine)
     return machine
 
 
@@ -118,7 +118,7 @@ def _check_rank(topology: Topology, rank: int) -> int:
     return rank
 
 
-def _warn_of_parts(topology: Topology) -> None:
+def _warn_if_disconnected(topology: Topology) -> None:
     """Warn of ranks that rank 0 no longer reaches, or that no longer reach it."""
     for src, dst, how in (
         (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),

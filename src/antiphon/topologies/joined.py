@@ -23,15 +23,15 @@ from antiphon.topologies.options import MAX_LISTED, check_link_count, check_node
 
 @dataclass(frozen=True)
 class Cards:
-    """The network cards of a box: their number, bandwidth, and the nodes of the box that use them.
+    """The network cards of a box.
 
-    Nodes in consecutive groups share a card where there are fewer cards; each has several where there are more.
+    With fewer cards than ports, consecutive ports share a card; with more, each port has several.
     """
 
     count: int
-    bandwidth: Fraction
-    ports: tuple[int, ...]
-    kind: str = "ib"
+    bandwidth: Fraction  # of each card, bytes per second each way
+    ports: tuple[int, ...]  # the nodes of the box that use cards
+    kind: str = "ib"  # kind of link of the cables
 
     def check(self, box: str) -> None:
         smaller, larger = sorted((self.count, len(self.ports)))
@@ -62,11 +62,11 @@ class Cards:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Switches above the cards: `first` gives the switch of every (box, rail); `trunks` join switches upwards."""
+    """The switches above the cards, by name."""
 
     switches: tuple[str, ...]
-    first: dict[tuple[int, int], str]
-    trunks: tuple[tuple[str, str, Fraction], ...] = ()
+    first: dict[tuple[int, int], str]  # (box, rail) -> the switch that its card is connected to
+    trunks: tuple[tuple[str, str, Fraction], ...] = ()  # (lower switch, higher switch, bytes per second)
 
 
 def connect_boxes(
@@ -115,5 +115,8 @@ def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
 def trunks_above(
     lows: Sequence[tuple[str, Fraction]], highs: Sequence[str], thinner: Fraction
 ) -> tuple[tuple[str, str, Fraction], ...]:
-    """Return trunks from every low switch to every high one: its bandwidth below over `thinner`, spread over them."""
+    """Return trunks from every low switch to every high one.
+
+    The trunks of a low switch have together the bandwidth of its links below, divided by `thinner`.
+    """
     return tuple((low, high, below / thinner / len(highs)) for low, below in lows for high in highs)

@@ -26,14 +26,15 @@ from antiphon.topologies.options import (
 )
 
 EXAMPLE = "4x8 (4 switches of 8 ranks), 2x(3+5) (2 switches, of 3 and of 5) or 16x(8*32+8*16)"
-_LONGEST, _DEEPEST = 200, 16
+_MAX_TEXT = 200  # characters of `fanouts`
+_MAX_LEVELS = 16
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A node with its children as (count, shape): `count` equal children each. A rank has none."""
+class TreeShape:
+    """A node of a tree: its children as (count, shape), each for `count` equal children. A rank has none."""
 
-    children: tuple[tuple[int, Shape], ...] = ()
+    children: tuple[tuple[int, TreeShape], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -44,17 +45,17 @@ class Shape:
         return 1 + sum(count * child.nodes for count, child in self.children)
 
 
-RANK = Shape()
+RANK = TreeShape()
 
 
-def read_shape(fanouts: object) -> Shape:
+def read_shape(fanouts: object) -> TreeShape:
     """Return the tree that `fanouts` describes, as the shape of its root switch.
 
     node = 8 (a switch of 8 ranks) | 4xNODE (4 equal children) | 2x(NODE+NODE) (2 children, one after another; 8*NODE
     repeats one); 0 in such a list is a rank.
     """
     text = str(fanouts) if not isinstance(fanouts, bool) else ""
-    tokens = re.findall(r"[0-9]{1,9}|[x(+*)]", text) if len(text) <= _LONGEST else []
+    tokens = re.findall(r"[0-9]{1,9}|[x(+*)]", text) if len(text) <= _MAX_TEXT else []
     if not tokens or "".join(tokens) != text:
         raise Invalid(f"fanouts={quote(fanouts)}: write for example {EXAMPLE}")
     reader = _Reader(text, tokens)
@@ -88,19 +89,19 @@ class _Reader:
         self.at += 1
         return int(self.tokens[self.at - 1])
 
-    def node(self, depth: int) -> Shape:
-        if depth > _DEEPEST:
-            raise Invalid(f"fanouts={quote(self.text)}: more than {_DEEPEST} levels")
+    def node(self, depth: int) -> TreeShape:
+        if depth > _MAX_LEVELS:
+            raise Invalid(f"fanouts={quote(self.text)}: more than {_MAX_LEVELS} levels")
         return self.rest(self.number(), depth)
 
-    def rest(self, count: int, depth: int) -> Shape:
+    def rest(self, count: int, depth: int) -> TreeShape:
         """Read the remainder of a node whose fan-out `count` has been read already."""
         if not self.take("x"):
-            return Shape(((count, RANK),)) if count else RANK
+            return TreeShape(((count, RANK),)) if count else RANK
         if not count:
             raise Invalid(f"fanouts={quote(self.text)}: a switch without children; leave out the 0")
         if not self.take("("):
-            return Shape(((count, self.node(depth + 1)),))
+            return TreeShape(((count, self.node(depth + 1)),))
         children = [self.item(depth + 1)]
         while self.take("+"):
             children.append(self.item(depth + 1))
@@ -111,9 +112,9 @@ class _Reader:
             raise Invalid(
                 f"fanouts={quote(self.text)}: {count} children, but {listed} are listed behind them; write one for each"
             )
-        return Shape(tuple(children))
+        return TreeShape(tuple(children))
 
-    def item(self, depth: int) -> tuple[int, Shape]:
+    def item(self, depth: int) -> tuple[int, TreeShape]:
         number = self.number()
         if self.take("*"):
             if not number:
@@ -126,7 +127,7 @@ Uplink = Callable[[int, Fraction], LinkType]  # height of a switch (1: only rank
 
 
 @dataclass
-class Grown:
+class TreeNodes:
     """A tree as nodes: ranks 0.., then switches, the root first; links both ways."""
 
     links: list[Link]
@@ -135,7 +136,7 @@ class Grown:
     switches: int
 
 
-def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> Grown:
+def grow_tree(shape: TreeShape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> TreeNodes:
     """Return a shape as nodes and links; ranks and switches are numbered depth first. O(nodes).
 
     `leaf`: the link of a rank; `uplink`: that of a switch. The place of switch 3 below switch 1 is "sw1/sw3".
@@ -145,7 +146,7 @@ def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") 
     links: list[Link] = []
     count = [0, ranks]  # next rank, next switch
 
-    def visit(node: Shape, path: str) -> tuple[int, int, LinkType]:
+    def visit(node: TreeShape, path: str) -> tuple[int, int, LinkType]:
         """Number a node and all below it; return its number, its height, and the link above it."""
         if not node.children:
             number, count[0] = count[0], count[0] + 1
@@ -164,7 +165,7 @@ def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") 
         return number, height, uplink(height, below)
 
     visit(shape, "")
-    return Grown(links, places, ranks, shape.nodes - ranks)
+    return TreeNodes(links, places, ranks, shape.nodes - ranks)
 
 
 def tree(

@@ -17,9 +17,9 @@ from antiphon.core.serialize.schemas import Exact, TopologyRow
 from antiphon.units import exact, is_bare, plain
 
 MIN_BANDWIDTH = 10**6  # bytes per second: no link or card of today is slower
-MAX_GB_NUMBER = 10**3  # a number below this is most likely in GB/s, else in MB/s
-_MEANT = "give it a type of its own if one way is meant"  # advice
-MAX_LATENCY = 0.1  # seconds: no link has a greater latency; 1 is most likely 1 us
+MAX_GB_NUMBER = 10**3  # a number without a unit below this is most likely in GB/s, else in MB/s
+MAX_LATENCY = 0.1  # seconds: no link has a greater latency; a 1 without a unit is most likely 1 us
+_ONE_WAY_ADVICE = "give it a type of its own if one way is meant"
 
 
 def bandwidth_out(bandwidth: Fraction) -> int | str:
@@ -29,7 +29,7 @@ def bandwidth_out(bandwidth: Fraction) -> int | str:
 
 
 def latency_out(seconds: float) -> float | str:
-    """Return a latency likewise."""
+    """Return a latency as written to files: a number of seconds, with its unit if it would be reported as a slip."""
     return f"{seconds!r}s" if seconds >= MAX_LATENCY else seconds
 
 
@@ -74,8 +74,13 @@ def _one_way(row: TopologyRow) -> Iterator[tuple[str, str]]:
     """Yield links without a reverse link, of types most of whose links have one (otherwise the type is one-way)."""
     links = np.array(row.links, np.int64).reshape(-1, 3)
     nodes = row.ranks + row.switches
-    alone = ~np.isin(links[:, 0] * nodes + links[:, 1], links[:, 1] * nodes + links[:, 0])
-    often, total = (np.bincount(kinds, minlength=len(row.types)) for kinds in (links[alone, 2], links[:, 2]))
-    for at in np.flatnonzero(alone & (2 * often <= total)[links[:, 2]]).tolist():
+    lacks_reverse = ~np.isin(links[:, 0] * nodes + links[:, 1], links[:, 1] * nodes + links[:, 0])
+    one_way_count, link_count = (
+        np.bincount(kinds, minlength=len(row.types)) for kinds in (links[lacks_reverse, 2], links[:, 2])
+    )
+    for at in np.flatnonzero(lacks_reverse & (2 * one_way_count <= link_count)[links[:, 2]]).tolist():
         src, dst, kind = row.links[at]
-        yield f"links[{at}]", f"[{src}, {dst}, {kind}] has no link back; add [{dst}, {src}, {kind}], or {_MEANT}"
+        yield (
+            f"links[{at}]",
+            f"[{src}, {dst}, {kind}] has no link back; add [{dst}, {src}, {kind}], or {_ONE_WAY_ADVICE}",
+        )

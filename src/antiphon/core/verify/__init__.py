@@ -38,8 +38,8 @@ from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
 
-# Kind of fault -> its words in a report
-_WHY = {
+# Kind of fault of a row -> what the report says about it
+_FAULT_TEXTS = {
     "empty": "reads a cell that holds nothing yet",
     "race": "meets another write to the same cell in the same step; several may write only if all reduce",
     "self": "reads and writes the same cell",
@@ -69,10 +69,10 @@ def verify(
 
 def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
-    faults_found = [fault for fault in faults if fault is not None]
+    present_faults = [fault for fault in faults if fault is not None]
     late = 2**62
     key = lambda f: (late if f.step is None else f.step, late if f.chunk is None else f.chunk)  # noqa: E731
-    return min(faults_found, key=key, default=None)
+    return min(present_faults, key=key, default=None)
 
 
 def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
@@ -95,9 +95,9 @@ def _check_shares(schedule: Schedule) -> Fault | None:
     """
     chunks, weights = schedule.chunks, schedule.collective.weights
     # Offsets and shares are integers over a common denominator, so tiling is checked exactly.
-    bad = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
-    if bad.any():
-        at = int(np.flatnonzero(bad)[0])
+    outside = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
+    if outside.any():
+        at = int(np.flatnonzero(outside)[0])
         return Fault("share", f"chunk {at} does not lie inside its block {chunks.block[at]}", chunk=at)
     order = np.lexsort((chunks.offset, chunks.block))
     block, offset = chunks.block[order], chunks.offset[order]
@@ -106,9 +106,9 @@ def _check_shares(schedule: Schedule) -> Fault | None:
     # In order of offset, each chunk must begin where the previous one ends, and the last end at 1.
     expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
     last = np.append(first[1:], True) if len(block) else first
-    torn = (offset != expected) | (last & (end != chunks.denominator))
-    if torn.any():
-        at = int(order[np.flatnonzero(torn)[0]])
+    misplaced = (offset != expected) | (last & (end != chunks.denominator))
+    if misplaced.any():
+        at = int(order[np.flatnonzero(misplaced)[0]])
         why = f"the chunks of block {chunks.block[at]} do not tile it: a gap or an overlap at chunk {at}"
         return Fault("share", why, chunk=at)
     # Blocks without any chunk are not in the sorted table: look for them separately.
@@ -149,13 +149,15 @@ def _has_double_pre(demand: Demand) -> bool:
 def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
     """Check one batch by counting, and by exact sets for the chunks that counting cannot decide."""
     # No row may read the cell that it writes; report the earliest such row.
-    same = np.flatnonzero(batch.src == batch.dst)
-    first = same[np.lexsort((batch.owner[same], batch.step[same]))[:1]]
-    own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in batch.rows[first]]
+    self_rows = np.flatnonzero(batch.src == batch.dst)
+    first = self_rows[np.lexsort((batch.owner[self_rows], batch.step[self_rows]))[:1]]
+    self_faults = [row_fault("self", schedule, int(row), _FAULT_TEXTS["self"]) for row in batch.rows[first]]
     outcome = trees.walk_steps(batch)
-    broken = [row_fault(kind, schedule, int(batch.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
-    if own or broken:
-        return _earliest_fault(*own, *broken)
+    row_faults = [
+        row_fault(kind, schedule, int(batch.rows[row]), _FAULT_TEXTS[kind]) for row, kind in outcome.faulty.values()
+    ]
+    if self_faults or row_faults:
+        return _earliest_fault(*self_faults, *row_faults)
     return _check_outcome(schedule, batch, outcome)
 
 
@@ -183,21 +185,21 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
 
 
 def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
-    """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES bytes."""
+    """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES. `number`: of contributions."""
     cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
         batch.pre_owner, minlength=len(batch.chunks)
     )
     # State in bytes: cells times one bit per contribution, in 64-bit words.
     size = np.minimum(cells[owners], batch.cells) * ((number[owners] + 63) // 64) * 8
-    cut = np.flatnonzero(np.diff(np.cumsum(size) // sets.MAX_STATE_BYTES)) + 1
-    return np.split(owners, cut)
+    group_begins = np.flatnonzero(np.diff(np.cumsum(size) // sets.MAX_STATE_BYTES)) + 1
+    return np.split(owners, group_begins)
 
 
-def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
+def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
     """Return the fault of a wrong final cell: its missing and surplus contributions, recounted for its chunk alone."""
-    owner, rank = int(block.post_owner[post]), int(block.post_rank[post])
-    chunk = int(block.chunks[owner])
-    chunk_rows = block.only(np.array([owner])).compact()
+    owner, rank = int(batch.post_owner[post]), int(batch.post_rank[post])
+    chunk = int(batch.chunks[owner])
+    chunk_rows = batch.only(np.array([owner])).compact()
     row = int(np.flatnonzero(chunk_rows.post_rank == rank)[0])
     ids, per_chunk, max_count = sets.number_contributions(chunk_rows, schedule.collective.relation.wants)
     names = dict(zip(ids.tolist(), chunk_rows.pre_id.tolist(), strict=True))

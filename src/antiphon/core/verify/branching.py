@@ -14,8 +14,8 @@ all nodes at once by rerooting: moving the hub across one link changes only the 
 ends can gain or lose a fault. The faults with the root as hub, plus the changes along the path from the root to a node,
 give the faults with that node as hub.
 
-A *place* in this file is a node of the machine within one joint's tree; a rank has two places, one as a source and one
-as a destination. The tree is searched from its first place, its *root*.
+A *vertex* is a node of the machine within one joint's tree; a rank has two vertices, one as a source and one as a
+destination. The tree is searched from its first vertex, its *root*.
 
 Example: 4 GPUs under one NVLS switch, allreduce joint: 4 sources, 4 destinations. The switch as hub reduces 4 inputs
 and multicasts to 4 outputs: no fault if it has both abilities.
@@ -109,15 +109,15 @@ class Abilities:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The links of all joints as a forest of places (see the module). Places are sorted by joint."""
+    """The links of all joints as a forest of vertices (see the module). Vertices are sorted by joint."""
 
-    joint: Longs  # per place
-    node: Longs  # per place; ranks as destinations are numbered after all nodes
+    joint: Longs  # per vertex
+    node: Longs  # per vertex; ranks as destinations are numbered after all nodes
     link: Longs  # every link of a joint, once
-    tail: Longs  # per link, the place that it leaves
-    head: Longs  # per link, the place that it enters
-    order: Longs  # places in breadth-first order from the root of each joint; unconnected places are missing
-    parent: Longs  # per place, the place from which that search came; -1 for roots
+    tail: Longs  # per link, the vertex that it leaves
+    head: Longs  # per link, the vertex that it enters
+    order: Longs  # vertices in breadth-first order from the root of each joint; unconnected vertices are missing
+    parent: Longs  # per vertex, the vertex from which that search came; -1 for roots
 
     @staticmethod
     def of(joints: JointRows, topology: Topology, resolved: Resolved) -> Tree:
@@ -133,51 +133,51 @@ class Tree:
         dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
         width = topology.nodes + topology.ranks
         key = np.concatenate([joint * width + src, joint * width + dst])
-        places, place = unique_inverse(key, max(len(joints), 1) * width)
-        tail, head = place[: len(link)], place[len(link) :]
-        order, parent = _search_trees(places // width, tail, head)
-        return Tree(places // width, places % width, link, tail, head, order, parent)
+        vertices, vertex = unique_inverse(key, max(len(joints), 1) * width)
+        tail, head = vertex[: len(link)], vertex[len(link) :]
+        order, parent = _search_trees(vertices // width, tail, head)
+        return Tree(vertices // width, vertices % width, link, tail, head, order, parent)
 
     @cached_property
     def edges(self) -> Longs:
-        """Joined pairs of places, each once, as lesser * places + greater."""
+        """Joined pairs of vertices, each once, as lesser * vertices + greater."""
         return distinct(np.minimum(self.tail, self.head) * len(self.node) + np.maximum(self.tail, self.head))
 
-    def _count_places(self, places: Longs) -> Longs:
-        return np.bincount(places, minlength=len(self.node))
+    def _count_vertices(self, vertices: Longs) -> Longs:
+        return np.bincount(vertices, minlength=len(self.node))
 
     @cached_property
     def into(self) -> Longs:
-        """The number of links into each place."""
-        return self._count_places(self.head)
+        """The number of links into each vertex."""
+        return self._count_vertices(self.head)
 
     @cached_property
     def out(self) -> Longs:
-        """The number of links out of each place."""
-        return self._count_places(self.tail)
+        """The number of links out of each vertex."""
+        return self._count_vertices(self.tail)
 
     @cached_property
     def edges_at(self) -> Longs:
-        """The number of neighbours of each place."""
-        return self._count_places(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
+        """The number of neighbours of each vertex."""
+        return self._count_vertices(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
 
     @cached_property
     def parent_links(self) -> tuple[Bools, Bools]:
-        """Per place, whether a link leads from it to its parent, and whether a link leads from its parent to it."""
+        """Per vertex, whether a link leads from it to its parent, and whether a link leads from its parent to it."""
         to_parent, from_parent = self.parent[self.tail] == self.head, self.parent[self.head] == self.tail
-        return self._count_places(self.tail[to_parent]) > 0, self._count_places(self.head[from_parent]) > 0
+        return self._count_vertices(self.tail[to_parent]) > 0, self._count_vertices(self.head[from_parent]) > 0
 
 
 def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
-    """Search all joints at once, breadth first, from the first place of each.
+    """Search all joints at once, breadth first, from the first vertex of each.
 
-    Return the places in the order of the search, and the parent of every place.
+    Return the vertices in the order of the search, and the parent of every vertex.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order
 
     count = len(joint)
-    first = np.flatnonzero(run_starts(joint))  # the roots; one extra place is joined to all of them
+    first = np.flatnonzero(run_starts(joint))  # the roots; one extra vertex is joined to all of them
     rows = np.concatenate([tail, head, np.full(len(first), count)])
     columns = np.concatenate([head, tail, first])
     graph = csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(count + 1, count + 1))
@@ -206,10 +206,10 @@ def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int,
         tree.joint[ordered[~run_starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes"
     )
     edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(joints))
-    places = np.bincount(tree.joint, minlength=len(joints))
+    vertices = np.bincount(tree.joint, minlength=len(joints))
     reached = np.bincount(tree.joint[tree.order], minlength=len(joints))
-    # A connected graph with n places and n - 1 edges is a tree.
-    no_tree = np.flatnonzero((edges != places - 1) | (reached != places))
+    # A connected graph with n vertices and n - 1 edges is a tree.
+    no_tree = np.flatnonzero((edges != vertices - 1) | (reached != vertices))
     report(no_tree, "goes by paths that are no tree: two of them part and meet again, or never meet")
     return wrong
 
@@ -222,13 +222,13 @@ def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: 
     first = joints.row[joints.ptr[:-1]]
     wrong: dict[int, str] = {}
     single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
-    # Places at which a multicast tree branches, or branches of a reduction tree meet, without the ability.
+    # Vertices at which a multicast tree branches, or branches of a reduction tree meet, without the ability.
     split = single_source & (tree.out > 1) & ~abilities.multicast[tree.node]
     meets = ~single_source & ~fans_out & (tree.into > 1) & ~abilities.reduce[tree.node]
-    for place in np.flatnonzero(split | meets).tolist():
-        ability = "multicast" if split[place] else "combine"
-        name = topology.node_name(int(tree.node[place]))
-        wrong.setdefault(int(first[tree.joint[place]]), f"needs {name} to {ability}, which it cannot")
+    for vertex in np.flatnonzero(split | meets).tolist():
+        ability = "multicast" if split[vertex] else "combine"
+        name = topology.node_name(int(tree.node[vertex]))
+        wrong.setdefault(int(first[tree.joint[vertex]]), f"needs {name} to {ability}, which it cannot")
     for joint in _no_hub(joints, tree, abilities).tolist():
         why = "has several sources and several destinations, but no switch on its way can be where combining ends and "
         wrong.setdefault(int(first[joint]), why + "sending on begins (through)")
@@ -268,7 +268,7 @@ def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: A
 def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     """Return the joints with several sources and destinations that have no hub.
 
-    Consider a place p, its parent q and the links between them. If the hub is q or on the side of q, p must send to q
+    Consider a vertex p, its parent q and the links between them. If the hub is q or on the side of q, p must send to q
     if there are sources in p's subtree, and q must send to p if there are destinations in it; and p needs abilities for
     the data that meet or part at it. If the hub is p or in p's subtree, the same holds with p and q exchanged.
     `fault_if_hub_above[p]` and `fault_if_hub_below[p]` are True where that fails.
@@ -282,8 +282,8 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     destinations_below = _count_in_subtrees(tree, tree.out == 0)
     cannot_reduce, cannot_multicast = ~abilities.reduce[node], ~abilities.multicast[node]
 
-    def lacks_ability(places: Longs, into: Longs, out: Longs) -> Bools:
-        return ((into > 1) & cannot_reduce[places]) | ((out > 1) & cannot_multicast[places])
+    def lacks_ability(vertices: Longs, into: Longs, out: Longs) -> Bools:
+        return ((into > 1) & cannot_reduce[vertices]) | ((out > 1) & cannot_multicast[vertices])
 
     every = np.arange(len(node))
     # The links between p and q do not count for p's own branching: they lead to or from the hub.
@@ -293,7 +293,7 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     fault_if_hub_below |= (joints.sources[tree.joint] > sources_below) & ~from_parent
     fault_if_hub_below |= (joints.destinations[tree.joint] > destinations_below) & ~to_parent
     has_parent = tree.parent >= 0
-    # Rerooting: faults(place) = faults(root) + sum of (below - above) along the path from the root to the place.
+    # Rerooting: faults(vertex) = faults(root) + sum of (below - above) along the path from the root to the vertex.
     faults_at_root = np.bincount(tree.joint[has_parent & fault_if_hub_above], minlength=len(joints))[tree.joint]
     change = np.where(has_parent, fault_if_hub_below.astype(np.int64) - fault_if_hub_above, 0)
     faults = faults_at_root + _sum_upward(tree, change)
@@ -302,9 +302,9 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
 
 
 def _sum_upward(tree: Tree, values: Longs) -> Longs:
-    """Return for each place the sum of `values` on its path to the root, both included: log2(path length) rounds."""
+    """Return for each vertex the sum of `values` on its path to the root, both included: log2(path length) rounds."""
     total, ancestor = values.copy(), tree.parent.copy()
-    # Pointer jumping: after k rounds every place has the sum over itself and its 2^k - 1 nearest ancestors.
+    # Pointer jumping: after k rounds every vertex has the sum over itself and its 2^k - 1 nearest ancestors.
     while bool((unfinished := np.flatnonzero(ancestor >= 0)).size):
         total[unfinished] += total[ancestor[unfinished]]
         ancestor[unfinished] = ancestor[ancestor[unfinished]]
@@ -312,11 +312,11 @@ def _sum_upward(tree: Tree, values: Longs) -> Longs:
 
 
 def _count_in_subtrees(tree: Tree, marks: Bools) -> Longs:
-    """Count, for every place, the marked places in its subtree, itself included."""
+    """Count, for every vertex, the marked vertices in its subtree, itself included."""
     depth = _sum_upward(tree, (tree.parent >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")
-    # Deepest places first, so that every subtree is complete when it is added to its parent.
+    # Deepest vertices first, so that every subtree is complete when it is added to its parent.
     for same_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
         np.add.at(total, tree.parent[same_depth], total[same_depth])
     return total

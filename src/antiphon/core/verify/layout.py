@@ -70,14 +70,14 @@ class ChunkRows:
     src: AnyInts  # cell read
     dst: AnyInts  # cell written
     reduces: Bools
-    owner: AnyInts  # row -> index into chunks
-    pre: Longs  # initial contributions: cell, owner, contribution id
-    pre_owner: Longs
-    pre_id: Ints
-    post: Longs  # final requirements: cell, owner, rank, want
-    post_owner: Longs
-    post_rank: Ints
-    post_want: Ints
+    owner: AnyInts  # row -> its chunk, as an index into `chunks`
+    pre: Longs  # per initial contribution, its cell
+    pre_owner: Longs  # its chunk, as an index into `chunks`
+    pre_id: Ints  # its id in the collective
+    post: Longs  # per cell that must hold a result at the end, the cell
+    post_owner: Longs  # its chunk, as an index into `chunks`
+    post_rank: Ints  # its rank
+    post_want: Ints  # -1: all contributions; else an index into the `wants` of the relation
 
     def only(self, owners: Longs) -> ChunkRows:
         """Return the batch with only these of its chunks (cells keep their numbers)."""
@@ -132,9 +132,9 @@ class ChunkRows:
             step[order] = pair - first_pair
             sorted_already = False
         order = np.arange(len(step)) if sorted_already else order_of(step, int(step.max()) + 1)
-        cuts = np.flatnonzero(run_starts(step[order]))
+        step_begins = np.flatnonzero(run_starts(step[order]))
         src, dst = (self.src, self.dst) if sorted_already else (self.src[order], self.dst[order])
-        for a, b in zip(cuts, np.append(cuts[1:], len(order)), strict=True):
+        for a, b in zip(step_begins, np.append(step_begins[1:], len(order)), strict=True):
             yield order[a:b], src[a:b], dst[a:b]
 
 
@@ -143,8 +143,8 @@ def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
     # Greedy cut of the ascending chunks: a new batch begins when the running size passes a multiple of the limit.
     rows_of_chunk = np.bincount(schedule.chunk, minlength=chunks)
-    # Most cells are never touched: size batches by rows, and compact the cells. Otherwise a chunk counts for its cells
-    # or its rows, whichever are the greater share of their limit.
+    # If most cells are never touched (16 times more cells than rows), size batches by rows and compact the cells.
+    # Otherwise a chunk counts for its cells or its rows, whichever are the greater share of their limit.
     sparse = chunks * width > 16 * (schedule.transfers + 1)
     size = np.maximum(rows_of_chunk, 1) if sparse else np.maximum(rows_of_chunk * (MAX_CELLS // MAX_ROWS), width)
     batch_of = (np.cumsum(size) - size) // (MAX_ROWS if sparse else MAX_CELLS)  # per chunk

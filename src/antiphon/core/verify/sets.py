@@ -48,12 +48,11 @@ def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
 
 
 class _Writes(NamedTuple):
-    """Cells written in one step. `read`: the cells read, those for `cells[i]` from `first[i]` on. `adds`: whether the
-    old value of the cell is an operand, too."""
+    """Cells written in one step, each once, and what is combined into them."""
 
     cells: AnyInts
-    adds: Bools
-    read: AnyInts
+    adds: Bools  # per cell, whether its old value is an operand, too
+    read: AnyInts  # the cells read: those whose values go to cells[i] begin at first[i]
     first: Longs
 
 
@@ -73,10 +72,10 @@ def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> 
 
 @dataclass(frozen=True, eq=False)
 class Bits:
-    """Per cell a bit set of its contributions, and whether it has any of them twice."""
+    """The contributions of every cell."""
 
-    state: NDArray[np.uint64]
-    over: Bools
+    state: NDArray[np.uint64]  # a row of words per cell: bit i % 64 of word i // 64 is contribution i
+    over: Bools  # per cell, whether it has some contribution twice
 
 
 def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:

@@ -18,20 +18,16 @@ import numpy as np
 from antiphon.core.columns import AnyInts, Bools, Longs, order_of, run_starts, unique_inverse
 from antiphon.core.verify.layout import ChunkRows
 
-MANY = 2**40  # counts saturate here, far above any number of contributions
+MAX_COUNT = 2**40  # counts stop growing here, far above any number of contributions, so that they cannot overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """`faulty`: chunk of the batch -> (index of its first bad row, kind of fault).
+    """The result of a walk through the steps of a batch."""
 
-    `count`: contributions per cell at the end; `shared`: chunks with an identity used twice, for which counts decide
-    nothing.
-    """
-
-    faulty: dict[int, tuple[int, str]]
-    count: Longs
-    shared: Bools
+    faulty: dict[int, tuple[int, str]]  # chunk of the batch -> (index of its first faulty row, kind of fault)
+    count: Longs  # contributions per cell at the end
+    shared: Bools  # per chunk, whether an identity was used twice, so that counts decide nothing
 
 
 class _Walk:
@@ -40,28 +36,29 @@ class _Walk:
     def __init__(self, batch: ChunkRows) -> None:
         self.batch = batch
         self.count = np.zeros(batch.cells, np.int64)
-        self.value = np.zeros(batch.cells, np.int64)
+        self.value = np.zeros(batch.cells, np.int64)  # per cell, the identity of its value
         top = int(batch.pre_id.max(initial=0)) + 1
         names, identity = unique_inverse(batch.pre_owner * top + batch.pre_id, len(batch.chunks) * top)
         np.add.at(self.count, batch.pre, 1)
         self.value[batch.pre] = identity
-        self.fresh = len(names)
-        # Every merge makes an identity, and there are at most two merges per row.
-        self.used = np.zeros(len(names) + 2 * len(batch.dst), np.bool_)
-        self.seen = np.zeros(max(batch.cells, len(self.used)), np.int64)
+        self.identities = len(names)
+        # is_operand[i]: identity i was an operand of a reduction. Every merge makes an identity, and there are at most
+        # two merges per row.
+        self.is_operand = np.zeros(len(names) + 2 * len(batch.dst), np.bool_)
+        self.last_position = np.zeros(max(batch.cells, len(self.is_operand)), np.int64)
         self.shared = np.zeros(len(batch.chunks), np.bool_)
         # A cell that begins with several contributions has no single identity.
         self.shared[batch.pre_owner[self.count[batch.pre] > 1]] = True
         self.faulty: dict[int, tuple[int, str]] = {}
 
-    def repeated(self, keys: AnyInts) -> Bools:
+    def occur_twice(self, keys: AnyInts) -> Bools:
         """Return which keys occur at another position, too (True for all occurrences but one)."""
         positions = np.arange(len(keys))
-        self.seen[keys] = positions
-        again: Bools = self.seen[keys] != positions
-        return again
+        self.last_position[keys] = positions
+        earlier: Bools = self.last_position[keys] != positions
+        return earlier
 
-    def fault(self, rows: Longs, kind: str) -> None:
+    def record_fault(self, rows: Longs, kind: str) -> None:
         """Record a fault of these rows, unless their chunks have one already."""
         for row in rows.tolist():
             self.faulty.setdefault(int(self.batch.owner[row]), (row, kind))
@@ -71,9 +68,9 @@ class _Walk:
         # All reads happen before all writes of a step: take operands first.
         counts, values = self.count[src], self.value[src]
         if not counts.all():
-            self.fault(rows[counts == 0], "empty")
+            self.record_fault(rows[counts == 0], "empty")
         reduces = self.batch.reduces[rows]
-        if self.repeated(dst).any():
+        if self.occur_twice(dst).any():
             rows, dst, counts, values, reduces = self._combine_writes(rows, dst, counts, values, reduces)
         if reduces.any():
             # A reduction into an empty cell is a copy; only a merge of two values makes a new identity.
@@ -81,7 +78,7 @@ class _Walk:
             merging = reduces & (old > 0)
             if merging.any():
                 self._use_identities(np.concatenate([values[merging], self.value[dst[merging]]]), rows[merging])
-                counts = np.where(merging, np.minimum(counts + old, MANY), counts)
+                counts = np.where(merging, np.minimum(counts + old, MAX_COUNT), counts)
                 values[merging] = self._new_identities(int(np.count_nonzero(merging)))
         self.count[dst], self.value[dst] = counts, values
 
@@ -103,23 +100,23 @@ class _Walk:
         several = size > 1
         racing = several & ~np.logical_and.reduceat(reduces, first)
         if racing.any():
-            self.fault(rows[np.repeat(racing, size)], "race")
+            self.record_fault(rows[np.repeat(racing, size)], "race")
         inside = np.repeat(several, size)
         self._use_identities(values[inside], rows[inside])
-        sums = np.minimum(np.add.reduceat(counts, first), MANY)
+        sums = np.minimum(np.add.reduceat(counts, first), MAX_COUNT)
         merged = values[first]
         merged[several] = self._new_identities(int(np.count_nonzero(several)))
         return rows[first], dst[first], sums, merged, reduces[first]
 
     def _new_identities(self, number: int) -> Longs:
         """Return new identities."""
-        self.fresh += number
-        return np.arange(self.fresh - number, self.fresh)
+        self.identities += number
+        return np.arange(self.identities - number, self.identities)
 
     def _use_identities(self, values: Longs, rows: Longs) -> None:
         """Mark identities as operands of a reduction; a second use marks the chunk as `shared`."""
-        again = self.used[values] | self.repeated(values)
-        self.used[values] = True
+        again = self.is_operand[values] | self.occur_twice(values)
+        self.is_operand[values] = True
         if again.any():
             owners = self.batch.owner[rows]
             self.shared[np.resize(owners, len(values))[again]] = True

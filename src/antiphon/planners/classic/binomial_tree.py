@@ -15,7 +15,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose
-from antiphon.planners.classic import seats
+from antiphon.planners.classic.binomial import binomial_broadcast, binomial_scatter
 from antiphon.planners.shared.rows import (
     Order,
     Pieces,
@@ -43,9 +43,9 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) 
     """
     topology, collective = request.topology, request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)
-    wide = collective.kind in ("allgather", "reducescatter")
+    quadratic = collective.kind in ("allgather", "reducescatter")  # the whole tree carries one block per rank
     refuse_too_many_transfers(
-        "binomial-tree", topology, collective, roots * ranks * (ranks if wide else ranks.bit_length())
+        "binomial-tree", topology, collective, roots * ranks * (ranks if quadratic else ranks.bit_length())
     )
     options = {"order": order, "pieces": pieces}
     yield finish_schedule(_plan_collective(collective, order), topology, collective, "binomial-tree", options, pieces)
@@ -55,9 +55,9 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     """Return the schedule of one collective, composed of two halves if it has no tree of its own."""
     kind = collective.kind
     if kind == "broadcast":
-        return per_root(collective, lambda single: seats.binomial_broadcast(single, order))
+        return per_root(collective, lambda single: binomial_broadcast(single, order))
     if kind == "scatter":
-        return per_root(collective, lambda single: seats.binomial_scatter(single, order))
+        return per_root(collective, lambda single: binomial_scatter(single, order))
     if kind in ("reduce", "gather"):
         return plan_backwards(collective, lambda single: _plan_collective(single, order))
     root = int(Seats.in_order(collective, order).rank[0])

@@ -22,7 +22,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
 from antiphon.options import Option
-from antiphon.planners.classic.seats import binomial_scatter
+from antiphon.planners.classic.binomial import binomial_scatter
 from antiphon.planners.radix.mixed import allgather_rounds, core_of, digit_reversal, doubling_radices
 from antiphon.planners.shared.rows import (
     Order,
@@ -86,7 +86,7 @@ def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedul
     """Return the allreduce; ranks beyond the largest power of 2 fold."""
     seats = Seats.in_order(collective, order)
     radices = doubling_radices(len(seats))
-    core = core_of(len(seats), radices.size)
+    core = core_of(len(seats), radices.size)  # the 2^k seats that take part, and the extra ones with their partners
     inner = seats.rank[core.seat]
     gathered = _plan_collective(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     exchange = compose(invert(gathered), gathered)

@@ -14,7 +14,7 @@ rank sends 2 (P-1)/P nbytes, most of it to the nearest ranks: (f1 - 1)/f1 nbytes
 In the example 2 * (3 + 1) = 8 steps with rings, 4 with servers, and a ring of 8 would take 14.
 
 Groups may differ in size (shared/groups.py): then the data are cut into stretches such that in each stretch the same
-ranks, one per group, exchange.
+ranks, one per group, exchange. `Spans` are intervals of the data, counted in units that every stretch is a multiple of.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ from antiphon.planners.shared.rows import (
 )
 from antiphon.planners.shared.rows import plan_backwards as dual_backwards
 
-DIRECT, RING, BACK = "direct", "ring", "back"  # all at once; around a ring; around it in the other direction
-MOST_ROWS = 2**24
+# How the ranks of a group exchange their data
+DIRECT = "direct"  # each sends to all others, in one step
+RING = "ring"  # around a ring
+BACK = "back"  # around the ring in the other direction
+MAX_TRANSFERS = 2**24  # of all schedules of `hierarchical_ps` together
 Fans = str | int | Sequence[int]
 
 
@@ -96,7 +99,7 @@ def hierarchical_ps(
         candidates = [
             fans for fans in candidates if _has_links(topology, seating, Groups.of_fans(fans), DIRECT)
         ] or candidates[:1]
-    for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
+    for fans in candidates[: max(MAX_TRANSFERS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         schedule = _plan(collective, parse_order(order, collective), Groups.of_fans(fans), DIRECT)
         yield finish_schedule(schedule, topology, collective, "hierarchical-ps", options, pieces)
@@ -135,19 +138,19 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
     size, units = len(seating), units_per_seat(groups)
     seats = Seats.in_order(collective, seating)
-    line = Spans.side_by_side(np.full(size, units)).take(seats.member)  # in the order of seats
-    where = Spans.side_by_side(np.full(size, units))
+    exchange_spans = Spans.side_by_side(np.full(size, units)).take(seats.member)  # in the order of seats
+    result_spans = Spans.side_by_side(np.full(size, units))
     if kind == "allreduce":
-        where = where.grouped(np.array([0, size]))
+        result_spans = result_spans.grouped(np.array([0, size]))
         if not groups.is_even():  # every outermost group holds an equal fraction of the data
-            where = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
-            line = Spans.side_by_side(np.full(len(groups.subgroups), units))
+            result_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
+            exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
     if groups.is_even() or kind != "allreduce":
-        line = line.grouped(np.array([0, size]))
-    gather = _chain_exchanges(list_exchanges(groups, line), seats, direction)
-    scatter = [] if kind == "allgather" else reverse_parts(gather)
-    placements = [*scatter, *(delay_after(gather, scatter) if kind != "reducescatter" else [])]
-    return assemble_parts(placements, collective_among(collective, kind), where)
+        exchange_spans = exchange_spans.grouped(np.array([0, size]))
+    allgathers = _chain_exchanges(list_exchanges(groups, exchange_spans), seats, direction)
+    reducescatters = [] if kind == "allgather" else reverse_parts(allgathers)
+    placements = [*reducescatters, *(delay_after(allgathers, reducescatters) if kind != "reducescatter" else [])]
+    return assemble_parts(placements, collective_among(collective, kind), result_spans)
 
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Placement]:
@@ -224,7 +227,7 @@ def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direc
     With DIRECT: every pair of ranks within every group. False if there would be far too many transfers.
     """
     size = len(seating)
-    if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MOST_ROWS:
+    if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MAX_TRANSFERS:
         return False
     rank, src, dst = np.array(seating, np.int32), [], []
     for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * units_per_seat(groups)]))):

@@ -37,7 +37,7 @@ class Choice:
     seconds: float  # until the switch is done, everything below included
     flat: bool = False  # among all servers below, with nothing at the switches below
     holder_counts: tuple[int, ...] = ()  # by child, servers on which its partial sums are gathered; (): no gathering
-    spread: bool = False  # blocks go from these servers to their owners at the end
+    spread: bool = False  # at the end, blocks go from the servers of `holder_counts` to their owners
     owned: tuple[float, ...] = ()  # by child, fraction of the blocks owned there, if not in proportion to its servers
 
 

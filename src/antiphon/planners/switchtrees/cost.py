@@ -155,10 +155,12 @@ class Cost:
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]
         seconds = 0.0
-        for present, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
+        for present, sent, received, senders in zip(
+            self.halves, (out, into), (into, out), (reducing, spreading), strict=True
+        ):
             if present:
                 up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
-                down = self._slowest_link(tree.down, inside, counts * got, fan)
+                down = self._slowest_link(tree.down, inside, counts * received, senders)
                 seconds += float(tree.alpha[node]) + max(up, down)
         return seconds + self._price_combining(float(into.max(initial=0.0)), other_children + 1)
 
@@ -225,8 +227,8 @@ class Cost:
         for direction, begin, other in ((tree.up, src, dst), (tree.down, dst, src)):
             node, rows = tree.leaf[begin], np.arange(len(src))
             while len(rows):
-                apart = (other[rows] < tree.low[node]) | (other[rows] >= tree.high[node])
-                rows, node = rows[apart], node[apart]
+                not_met = (other[rows] < tree.low[node]) | (other[rows] >= tree.high[node])
+                rows, node = rows[not_met], node[not_met]
                 if not len(rows):
                     break
                 latency[rows] += direction.latency[node]

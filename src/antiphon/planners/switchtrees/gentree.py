@@ -90,17 +90,17 @@ def gentree(
     # Without a size, plan for SIZES and yield the plans that differ.
     sizes = [each for nbytes in wanted_sizes for each in (SIZES if nbytes is None else (max(nbytes, 1),))]
     trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
-    named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
+    profile_option = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
     # a plan per size, by the root that suits it best
     for each in sizes:
         tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
         # Two sizes with the same choices differ only in time: yield the plan once.
-        same = [_without_time(choice) for choice in choices]
-        if same in chosen_before:
+        timeless_choices = [_without_time(choice) for choice in choices]
+        if timeless_choices in chosen_before:
             continue
-        chosen_before.append(same)
-        options = {"size": each, "rearrange": rearrange, "pieces": pieces, **named}
+        chosen_before.append(timeless_choices)
+        options = {"size": each, "rearrange": rearrange, "pieces": pieces, **profile_option}
         findings = {"plan": describe_plan(tree, choices), "seconds": _plan_seconds(choices)}
         schedule = pipeline(_to_schedule(topology, collective, graph, tree, choices), pieces)
         yield replace(schedule, provenance={"planner": "gentree", "options": options, "found": findings})

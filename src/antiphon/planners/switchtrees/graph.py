@@ -31,19 +31,14 @@ HINT = "use trees, relay, ring or hierarchical-ring"  # end of error messages
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A tree without a root. Nodes 0..servers-1 are the members, the others switches (merged ones and boxes, too).
-
-    `near`: by node, its neighbours. `links`: the machine's links from a node to a neighbour. `plain`: whether nothing
-    was merged and each pair has one link, so that a path in the tree is a path of the machine. `boxes`: whether some
-    nodes are boxes.
-    """
+    """A tree without a root. Nodes 0..servers-1 are the members, the others switches (merged ones and boxes, too)."""
 
     servers: int
-    names: tuple[str, ...]
-    near: tuple[tuple[int, ...], ...]
-    links: dict[tuple[int, int], list[int]]
-    plain: bool
-    boxes: bool
+    names: tuple[str, ...]  # by node
+    neighbours: tuple[tuple[int, ...], ...]  # by node
+    links: dict[tuple[int, int], list[int]]  # (node, neighbour) -> the machine's links from the one to the other
+    plain: bool  # nothing was merged and each pair has one link, so a path in the tree is a path of the machine
+    boxes: bool  # some nodes are boxes
 
 
 def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
@@ -111,14 +106,18 @@ def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[I
     src, dst, link = src[used], dst[used], link[used]
     # links within a box lead from a rank to the box, or from the box to a rank; the others keep their ends, with boxes
     # in place of the switches and cards inside
-    own = (box[src] == box[dst]) & (box[src] >= 0)
-    out = src[own & (src < topology.ranks)], box[src[own & (src < topology.ranks)]]
-    into = box[dst[own & (dst < topology.ranks)]], dst[own & (dst < topology.ranks)]
-    high = [np.where(box[side[~own]] >= 0, box[side[~own]], side[~own]) for side in (src, dst)]
+    within_box = (box[src] == box[dst]) & (box[src] >= 0)
+    out = src[within_box & (src < topology.ranks)], box[src[within_box & (src < topology.ranks)]]
+    into = box[dst[within_box & (dst < topology.ranks)]], dst[within_box & (dst < topology.ranks)]
+    outer_ends = [
+        np.where(box[side[~within_box]] >= 0, box[side[~within_box]], side[~within_box]) for side in (src, dst)
+    ]
     return (
-        np.concatenate([out[0], into[0], high[0]]),
-        np.concatenate([out[1], into[1], high[1]]),
-        np.concatenate([link[own & (src < topology.ranks)], link[own & (dst < topology.ranks)], link[~own]]),
+        np.concatenate([out[0], into[0], outer_ends[0]]),
+        np.concatenate([out[1], into[1], outer_ends[1]]),
+        np.concatenate(
+            [link[within_box & (src < topology.ranks)], link[within_box & (dst < topology.ranks)], link[~within_box]]
+        ),
     )
 
 
@@ -230,7 +229,7 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
                     leaves.append(other)
         if len(remaining) <= 1:
             break
-        groups = _side_by_side(remaining, low)
+        groups = _find_parallel_switches(remaining, low)
         if not groups:
             cycle = _find_cycle(remaining)
             cycle_names = _list_nodes(topology, cycle, boxes)
@@ -250,10 +249,10 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
     return merged
 
 
-def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
-    """Return groups of switches to merge.
+def _find_parallel_switches(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
+    """Return groups of switches to merge: those above a low node, if they all are linked with the same low nodes.
 
-    They are the switches above a low node, if all low nodes below these switches are linked with the same switches.
+    `low`: the servers, and the switches right above what `_merge_switches` removed.
     """
     groups: list[set[int]] = []
     grouped: set[int] = set()
@@ -293,13 +292,13 @@ def _find_cycle(near: dict[int, set[int]]) -> list[int]:
 
 def _prune_switches(tree: dict[int, set[int]], members: set[int]) -> None:
     """Remove switches below which there is no member."""
-    bare = [node for node, neighbours in tree.items() if len(neighbours) <= 1 and node not in members]
-    while bare:
-        node = bare.pop()
+    useless = [node for node, neighbours in tree.items() if len(neighbours) <= 1 and node not in members]
+    while useless:
+        node = useless.pop()
         for other in tree.pop(node, set()):
             tree[other].discard(node)
             if len(tree[other]) <= 1 and other not in members:
-                bare.append(other)
+                useless.append(other)
 
 
 def _is_connected(tree: dict[int, set[int]]) -> bool:

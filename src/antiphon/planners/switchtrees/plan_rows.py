@@ -171,9 +171,9 @@ class _RowBuilder:
     def _send_to_owners(self, node: int, owner: Longs, gathered_above: list[Longs]) -> None:
         """Add the rows of a flat choice: every server below sends each block directly to its owner, in one step."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
-        each = max(BATCH_ROWS // (high - low), 1)
-        for begin in range(0, len(owner), each):
-            block = np.arange(begin, min(begin + each, len(owner)), dtype=np.int32)
+        blocks_per_batch = max(BATCH_ROWS // (high - low), 1)
+        for begin in range(0, len(owner), blocks_per_batch):
+            block = np.arange(begin, min(begin + blocks_per_batch, len(owner)), dtype=np.int32)
             moves = moves_of(CPS, high - low, (owner[block] - low).astype(np.int32))
             self._add_moves(
                 int(self.ended[node]) - 1, block, moves.src + np.int32(low), owner[block][:, None], gathered_above
@@ -224,9 +224,9 @@ class _RowBuilder:
         """
         count, first = len(senders), int(self.ended[node]) - choice.spread - self._exchange_steps(node, choice)
         holder = np.stack(senders).astype(np.int32)
-        each = max(BATCH_ROWS // count, 1)
-        for begin in range(0, holder.shape[1], each):
-            block = np.arange(begin, min(begin + each, holder.shape[1]), dtype=np.int32)
+        blocks_per_batch = max(BATCH_ROWS // count, 1)
+        for begin in range(0, holder.shape[1], blocks_per_batch):
+            block = np.arange(begin, min(begin + blocks_per_batch, holder.shape[1]), dtype=np.int32)
             moves = moves_of(choice.kind, count, child[block].astype(np.int32))
             src, dst = holder[moves.src, block[:, None]], holder[moves.dst, block[:, None]]
             self._add_moves(moves.step + np.int32(first), block, src, dst, gathered_above)
@@ -240,27 +240,27 @@ def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     servers = tree.servers
     pairs, route = unique_inverse(src * np.int64(servers) + dst, servers * servers)
     ends = pairs // servers, pairs % servers
-    hops, legs = np.zeros(len(pairs), np.int64), []
+    hops, climbs = np.zeros(len(pairs), np.int64), []
     for direction, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
         node, row, steps = tree.leaf[begin], np.arange(len(pairs)), []
         while len(row):
             # climb while the other end is not below this node
-            apart = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
-            row, node = row[apart], node[apart]
+            not_met = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
+            row, node = row[not_met], node[not_met]
             real = direction.link[node] >= 0
             steps.append((row[real], direction.link[node[real]]))
             node = tree.parent[node]
-        legs.append(steps)
+        climbs.append(steps)
         for row, _ in steps:
             hops[row] += 1
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
     flat = np.empty(int(ptr[-1]), np.int32)
     # upward links are filled in from the path's beginning, downward links from its end
     up, down = ptr[:-1].copy(), ptr[1:] - 1
-    for row, link in legs[0]:
+    for row, link in climbs[0]:
         flat[up[row]] = link
         up[row] += 1
-    for row, link in legs[1]:
+    for row, link in climbs[1]:
         flat[down[row]] = link
         down[row] -= 1
     return Routes(ptr, flat), route.astype(np.int32)

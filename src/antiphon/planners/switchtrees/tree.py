@@ -37,18 +37,13 @@ Root = int | tuple[int, int]  # a switch, or two: the middle of the link between
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """By node, the figures of the link to its parent, in one direction.
+    """By node, the figures of the link to its parent, in one direction."""
 
-    `latency`: in seconds. `beta`: in seconds per byte. `epsilon`, `w_t`: incast adds `epsilon` seconds per byte for
-    every sender beyond `w_t` of them. `link`: the number of the link, of parallel links the first; -1 for half of a
-    link, below a root in its middle.
-    """
-
-    latency: Floats
-    beta: Floats
-    epsilon: Floats
+    latency: Floats  # seconds
+    beta: Floats  # seconds per byte
+    epsilon: Floats  # incast: further seconds per byte, for every sender to one receiver beyond `w_t` senders
     w_t: Longs
-    link: Longs
+    link: Longs  # the number of the link, of parallel links the first; -1: half of a link, below a root in its middle
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,21 +117,21 @@ def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
 
 def _middle_roots(graph: Graph) -> list[Root]:
     """Return the center of the tree: a switch, or a link and both its ends. Found by removing leaves round by round."""
-    degree = [len(neighbours) for neighbours in graph.near]
-    ring = [node for node in range(len(degree)) if degree[node] <= 1]
+    degree = [len(neighbours) for neighbours in graph.neighbours]
+    leaves = [node for node in range(len(degree)) if degree[node] <= 1]
     remaining = len(degree)
     # Jordan: removing all leaves again and again ends with one or two nodes in the middle
     while remaining > 2:
-        remaining -= len(ring)
-        nearer = []
-        for node in ring:
+        remaining -= len(leaves)
+        next_leaves = []
+        for node in leaves:
             degree[node] = 0
-            for other in graph.near[node]:
+            for other in graph.neighbours[node]:
                 degree[other] -= 1
                 if degree[other] == 1:
-                    nearer.append(other)
-        ring = nearer if remaining > 0 else ring
-    middle = sorted(node for node in ring if node >= graph.servers)
+                    next_leaves.append(other)
+        leaves = next_leaves if remaining > 0 else leaves
+    middle = sorted(node for node in leaves if node >= graph.servers)
     return [(middle[0], middle[1]), *middle] if len(middle) == 2 else [*middle]
 
 
@@ -144,18 +139,18 @@ def _balanced_roots(graph: Graph) -> list[Root]:
     """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour."""
     order, parent = _preorder(graph, graph.servers)
     below = [int(node < graph.servers) for node in range(len(order))]
-    worst = [0] * len(order)
+    largest_branch = [0] * len(order)
     for node in reversed(order):
         # the branch above the node has all servers that are not below it
-        worst[node] = max(worst[node], graph.servers - below[node])
+        largest_branch[node] = max(largest_branch[node], graph.servers - below[node])
         if parent[node] >= 0:
             below[parent[node]] += below[node]
-            worst[parent[node]] = max(worst[parent[node]], below[node])
-    best = min(range(graph.servers, len(graph.names)), key=lambda node: (worst[node], node))
-    beside = [node for node in graph.near[best] if node >= graph.servers]
-    if not beside:
+            largest_branch[parent[node]] = max(largest_branch[parent[node]], below[node])
+    best = min(range(graph.servers, len(graph.names)), key=lambda node: (largest_branch[node], node))
+    switches_beside = [node for node in graph.neighbours[best] if node >= graph.servers]
+    if not switches_beside:
         return [best]
-    other = min(beside, key=lambda node: (worst[node], node))
+    other = min(switches_beside, key=lambda node: (largest_branch[node], node))
     return [best, (min(best, other), max(best, other))]
 
 
@@ -175,16 +170,16 @@ def _narrowest_roots(graph: Graph, topology: Topology) -> list[Root]:
 
 def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
     """Return the nodes in preorder from a start, and each node's parent."""
-    parent = [-1] * len(graph.near)
-    order, ahead, visited = [], [start], {start}
-    while ahead:
-        node = ahead.pop()
+    parent = [-1] * len(graph.neighbours)
+    order, pending, visited = [], [start], {start}
+    while pending:
+        node = pending.pop()
         order.append(node)
-        for other in reversed(graph.near[node]):
+        for other in reversed(graph.neighbours[node]):
             if other not in visited:
                 visited.add(other)
                 parent[other] = node
-                ahead.append(other)
+                pending.append(other)
     return order, parent
 
 
@@ -207,12 +202,12 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
     link_numbers = [(-1, -1)]
     for node in order[1:]:
-        to, half = parent[node], 1.0
+        to, latency_factor = parent[node], 1.0
         # an end of a split link: figures of the whole link, with half of its latency
         if to == MIDDLE and isinstance(root, tuple):
-            to, half = root[1 - root.index(node)], 0.5
-        rows.append((links.bundle_figures(node, to, half), links.bundle_figures(to, node, half)))
-        link_numbers.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
+            to, latency_factor = root[1 - root.index(node)], 0.5
+        rows.append((links.bundle_figures(node, to, latency_factor), links.bundle_figures(to, node, latency_factor)))
+        link_numbers.append((graph.links[node, to][0], -1 if latency_factor < 1 else graph.links[to, node][0]))
     up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
@@ -267,17 +262,17 @@ class _Links:
                 self.limits.setdefault(link, []).append(number)
         self.memory: dict[tuple[int, float], tuple[float, float, float, int]] = {}
 
-    def bundle_figures(self, a: int, b: int, half: float = 1.0) -> tuple[float, float, float, int]:
-        """Return latency (times `half`), seconds per byte, epsilon and w_t from a to b; shared limits are respected."""
+    def bundle_figures(self, a: int, b: int, latency_factor: float = 1.0) -> tuple[float, float, float, int]:
+        """Return latency (times the factor), seconds per byte, epsilon and w_t from a to b, within shared limits."""
         links = self.graph.links[a, b]
-        key = (int(self.topology.link_type[links[0]]), half)
+        key = (int(self.topology.link_type[links[0]]), latency_factor)
         if len(links) > 1 or links[0] in self.limits:
-            return self._measure_bundle(links, half)
+            return self._measure_bundle(links, latency_factor)
         if key not in self.memory:
-            self.memory[key] = self._measure_bundle(links, half)
+            self.memory[key] = self._measure_bundle(links, latency_factor)
         return self.memory[key]
 
-    def _measure_bundle(self, links: list[int], half: float) -> tuple[float, float, float, int]:
+    def _measure_bundle(self, links: list[int], latency_factor: float) -> tuple[float, float, float, int]:
         """Return the figures of these links together: the worst latency and incast, the total bandwidth."""
         kinds = [int(self.topology.link_type[link]) for link in links]
         shared: dict[int, float] = {}
@@ -295,4 +290,4 @@ class _Links:
         incasts = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
         worst = max(incasts, key=lambda incast: incast.epsilon, default=None)
         epsilon, w_t = (worst.epsilon, worst.w_t) if worst is not None else (0.0, 0)
-        return half * max(t.latency for t in types), 1 / total, epsilon, w_t
+        return latency_factor * max(t.latency for t in types), 1 / total, epsilon, w_t
