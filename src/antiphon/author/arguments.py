@@ -48,18 +48,18 @@ class Arguments:
     def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
         """Return the indices of a statement; if it has none, all of the input or output. Scratch has no end."""
         selection = index[0] if index else slice(None)
-        subject, bounded = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
-        limit = self._layout.size(rank, buffer) if bounded else MAX_INDEX
+        subject, has_end = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
+        limit = self._layout.size(rank, buffer) if has_end else MAX_INDEX
         if not isinstance(selection, slice):
             return [self.integer(position, subject, limit) for position in self._as_list(selection)]
-        if not bounded and selection.stop is None:
+        if not has_end and selection.stop is None:
             raise self._wrong(f"{subject}: scratch is as large as you make it; name the places, such as 0:4")
         first = 0 if selection.start is None else self.integer(selection.start, subject, limit + 1)
         stop = limit if selection.stop is None else self.integer(selection.stop, subject, limit + 1)
-        by = 1 if selection.step is None else self.integer(selection.step, f"step of the {subject}", MAX_INDEX)
-        if not by or first > stop:
+        stride = 1 if selection.step is None else self.integer(selection.step, f"step of the {subject}", MAX_INDEX)
+        if not stride or first > stop:
             raise self._wrong(f"{subject}: expected places in ascending order, such as 0:4, got {quote(selection)}")
-        return range(first, stop, by)
+        return range(first, stop, stride)
 
     def _as_list(self, values: object) -> list[object]:
         """Return one value or several as a list."""

@@ -29,19 +29,20 @@ class Line:
         return text if self.caller is None else f"{text} (called at {self.caller})"
 
 
-def current_line(block: CodeType | None = None) -> Line:
+def current_line(with_function: CodeType | None = None) -> Line:
     """Return the innermost line outside this package.
 
-    `block`: the code of the function that holds the `with`; if that called a helper, the line of the call is included.
+    `with_function`: the code of the function that holds the `with` block. If it called a helper function, which is the
+    innermost one, the line of the call is included.
     """
     frame = _leave_package(sys._getframe(1))
     line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
-    while block is not None and outer.f_code is not block:
+    while with_function is not None and outer.f_code is not with_function:
         if outer.f_back is None:
             return line
         outer = outer.f_back
     caller = Line(outer.f_code.co_filename, outer.f_lineno)
-    return line if block is None or caller == line else Line(line.file, line.number, caller)
+    return line if with_function is None or caller == line else Line(line.file, line.number, caller)
 
 
 def current_code() -> CodeType:

@@ -133,10 +133,10 @@ def explain_fault(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line
     """
     wrong = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:
-        named = (fault.step, fault.chunk, fault.src, fault.dst)
-        own = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == named]
-        about = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in own))
-        return f"{lines_text(row.line for row in own)}: {wrong}; it is {about}"
+        faulty_key = (fault.step, fault.chunk, fault.src, fault.dst)
+        faulty_rows = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == faulty_key]
+        transfers = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in faulty_rows))
+        return f"{lines_text(row.line for row in faulty_rows)}: {wrong}; it is {transfers}"
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {wrong}"
     home = layout.default_place(fault.dst, fault.chunk)

@@ -44,9 +44,11 @@ class Clock:
 
     def earliest_step(self, move: Move) -> int:
         """Return the earliest step at which a transfer can read and write its places."""
-        before = self._written if move.copy else self._copied
-        arrived = max(self._written.get(move.src, -1), before.get(move.dst, -1))
-        return max(self.floor, arrived + 1, self._read.get(move.dst, -1))
+        # A copy replaces the data, so it comes after all writes of its place; reductions commute, so one need only come
+        # after the last copy.
+        ordered_writes = self._written if move.copy else self._copied
+        last_conflict = max(self._written.get(move.src, -1), ordered_writes.get(move.dst, -1))
+        return max(self.floor, last_conflict + 1, self._read.get(move.dst, -1))
 
     def place(self, moves: Sequence[Move], step: int | None = None) -> int:
         """Put transfers into one step and return it: `step`, or the earliest that is possible for all of them.
@@ -58,12 +60,12 @@ class Clock:
         >>> [clock.place([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
         [0, 1, 2]
         """
-        at = max(map(self.earliest_step, moves), default=self.floor) if step is None else step
+        chosen_step = max(map(self.earliest_step, moves), default=self.floor) if step is None else step
         for move in moves:
-            self._read[move.src] = max(self._read.get(move.src, -1), at)
+            self._read[move.src] = max(self._read.get(move.src, -1), chosen_step)
         for move in moves:
-            self._written[move.dst] = max(self._written.get(move.dst, -1), at)
+            self._written[move.dst] = max(self._written.get(move.dst, -1), chosen_step)
             if move.copy:
-                self._copied[move.dst] = at
-        self.end = max(self.end, at + 1 if moves else 0)
-        return at
+                self._copied[move.dst] = chosen_step
+        self.end = max(self.end, chosen_step + 1 if moves else 0)
+        return chosen_step

@@ -1,10 +1,12 @@
 """Write schedules by hand: `w[rank, buffer, index]` is a place, `.copy_to` and `.reduce_to` transfer its data.
 
-`Writing` is the block, `with antiphon.write(...) as w:`; `Places` are places in it; `Simultaneous` are blocks of
-statements that happen in one step. Each statement is checked at once, with the user's line in the error, and becomes
-rows: one transfer of one chunk each. Rows get the earliest step that their data allow (timing.py). When the block ends,
-they become a schedule (rows.py), which is verified. arguments.py reads arguments, layout.py maps places to chunks, and
-lines.py finds the user's line.
+A *place* is a position in a rank's buffer. In this file "block" always means a `with` block of the user's program:
+`Writing` is the outer one, `with antiphon.write(...) as w:`; `Simultaneous` are inner ones, whose statements happen in
+one step; `Places` are the places that statements name. Each statement is checked at once, with the user's line in the
+error, and becomes rows: one transfer of one chunk each. A row gets the earliest step that its data allow (timing.py);
+the rows of an inner block form a group (`StepRows`), which gets one step. When the outer block ends, all rows become a
+schedule (rows.py), which is verified. arguments.py reads arguments, layout.py maps places to chunks, and lines.py finds
+the user's line.
 
 Example, a broadcast from rank 0 on a line of three ranks. The second copy reads what the first wrote: it is in step 1.
 
@@ -44,8 +46,9 @@ class Places:
     They name places, not values: a statement sends what the places hold at that time.
     """
 
-    def __init__(self, writing: Writing, places: list[Place], chunks: list[int], moment: int = -1) -> None:
-        self._writing, self._places, self._chunks, self._step_group = writing, places, chunks, moment
+    def __init__(self, writing: Writing, places: list[Place], chunks: list[int], step_group: int = -1) -> None:
+        self._writing, self._places, self._chunks = writing, places, chunks
+        self._step_group = step_group  # the group of rows (StepRows.number) that writes these places; -1: none
 
     def copy_to(
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
@@ -120,17 +123,18 @@ class Places:
 
 
 class Simultaneous:
-    """Statements that happen at once: `with w.step():`, `with w.together():`, `with w.joint():`."""
+    """Statements that happen at once: `with w.step():` (`fixed`), `with w.together():`, `with w.joint():` (`joint`)."""
 
     def __init__(self, writing: Writing, fixed: bool, joint: bool = False) -> None:
-        self._writing, self._fixed, self._joint, self._own = writing, fixed, joint, False
+        self._writing, self._fixed, self._joint = writing, fixed, joint
+        self._begins_step = False  # whether this block begins its step, and so ends it; a joint may be inside a step
 
     def __enter__(self) -> None:
-        self._own = self._fixed or self._writing._step_rows is None
+        self._begins_step = self._fixed or self._writing._step_rows is None
         self._writing._enter_group(self._fixed, self._joint)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._writing._leave_group(self._own, self._joint, failed=kind is not None)
+        self._writing._leave_group(self._begins_step, self._joint, failed=kind is not None)
 
 
 class Writing:
@@ -165,10 +169,9 @@ class Writing:
         self._line = Line("", 0)
         self._open = self._ended = False
         self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
-        self._pending_group: Line | None = (
-            None  # the line of a w.together() or w.joint() whose `with` has not begun yet
-        )
-        self._step_groups = self._joints = 0  # numbers used so far
+        # The line of a w.together() or w.joint() whose `with` has not begun yet
+        self._pending_group: Line | None = None
+        self._step_groups = self._joints = 0  # the numbers of groups and joints used so far
         self._joint = -1  # number of the joint that is being written, -1: none
 
     # ---- the block ----
@@ -202,9 +205,9 @@ class Writing:
     def schedule(self) -> Schedule:
         """The schedule, once the block has ended."""
         self._need_end("schedule")
-        about = {"planner": WRITTEN, "options": {"chunks": self.chunks, "pieces": self.pieces}}
+        provenance = {"planner": WRITTEN, "options": {"chunks": self.chunks, "pieces": self.pieces}}
         return schedule_of(
-            self._rows, self._layout, self.collective, self.topology, pieces=self.pieces, provenance=about
+            self._rows, self._layout, self.collective, self.topology, pieces=self.pieces, provenance=provenance
         )
 
     @cached_property
@@ -278,13 +281,13 @@ class Writing:
         if joint:
             self._joint, self._joints = self._joints, self._joints + 1
 
-    def _leave_group(self, own: bool, joint: bool, failed: bool) -> None:
-        """End a `with` block. `own`: it began the step; `failed`: by an error, so its rows are dropped."""
+    def _leave_group(self, begins_step: bool, joint: bool, failed: bool) -> None:
+        """End a `with` block. `begins_step`: it began its step; `failed`: it raised, so its rows are dropped."""
         if joint:
             self._joint = -1
-        if own and failed:
+        if begins_step and failed:
             self._step_rows = None
-        elif own:
+        elif begins_step:
             self._close_step()
 
     def _begin_step(self, step: int | None) -> None:
@@ -294,18 +297,18 @@ class Writing:
 
     def _close_step(self) -> None:
         """Place the rows that were collected for one step."""
-        now, self._step_rows = self._step_rows, None
-        if now is None:
+        step_rows, self._step_rows = self._step_rows, None
+        if step_rows is None:
             return
-        self._place_rows(now.rows, now.step)
-        if now.step is not None:
-            self._clock.floor = max(self._clock.end, now.step)
+        self._place_rows(step_rows.rows, step_rows.step)
+        if step_rows.step is not None:
+            self._clock.floor = max(self._clock.end, step_rows.step)
 
     def _place_rows(self, rows: list[Row], step: int | None = None) -> None:
         """Assign rows their step, and note which chunk each place of scratch then holds."""
-        at = self._clock.place([row.move for row in rows], step)
+        row_step = self._clock.place([row.move for row in rows], step)
         for row in rows:
-            row.step = at
+            row.step = row_step
             if row.move.dst[1]:
                 self._scratch_chunks[row.move.dst] = row.chunk
         self._rows += rows
@@ -314,15 +317,15 @@ class Writing:
 
     # ---- statements ----
 
-    def __getitem__(self, where: tuple[Ranks, str] | tuple[Ranks, str, Index]) -> Places:
+    def __getitem__(self, key: tuple[Ranks, str] | tuple[Ranks, str, Index]) -> Places:
         self._need_open()
-        if not isinstance(where, tuple) or len(where) not in (2, 3):
-            raise self._make_error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
-        buffer = self._arguments.buffer(where[1])
+        if not isinstance(key, tuple) or len(key) not in (2, 3):
+            raise self._make_error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(key)}")
+        buffer = self._arguments.buffer(key[1])
         chunks: dict[Place, int] = {}
-        for rank in self._arguments.ranks(where[0]):
-            for at in self._arguments.indices(where[2:], rank, buffer):
-                place = Place(rank, buffer, at)
+        for rank in self._arguments.ranks(key[0]):
+            for index in self._arguments.indices(key[2:], rank, buffer):
+                place = Place(rank, buffer, index)
                 chunks[place] = self._chunk_at(place)
         return Places(self, list(chunks), list(chunks.values()))
 
@@ -344,21 +347,21 @@ class Writing:
         ]
         if copy and len(set(targets)) < len(targets):
             raise self._make_error("several places are copied to one; each would replace the one before")
-        line, sent = current_line(self._block), []
+        line, new_rows = current_line(self._block), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._make_move(src, dst, copy)
             if move is not None:
-                sent.append(Row(move, chunk, src, dst, line, links, self._joint))
+                new_rows.append(Row(move, chunk, src, dst, line, links, self._joint))
         if self._step_rows is None:
-            for row in sent:
+            for row in new_rows:
                 self._place_rows([row])
-        elif clash := self._step_rows.find_conflict(sent):
+        elif clash := self._step_rows.find_conflict(new_rows):
             raise self._make_error(clash)
         else:
-            self._step_rows.add(sent)
-        moment = self._step_rows.number if self._step_rows is not None and sent else -1
+            self._step_rows.add(new_rows)
+        step_group = self._step_rows.number if self._step_rows is not None and new_rows else -1
         destinations = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
-        return Places(self, list(destinations), list(destinations.values()), moment)
+        return Places(self, list(destinations), list(destinations.values()), step_group)
 
     def _start_indices(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
         """Return the index at the destination for each source: from `index` on for the sources of a rank; None:

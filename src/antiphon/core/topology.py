@@ -1,9 +1,8 @@
 """The machine: ranks, switches, directed links, shared limits, and a place for every node.
 
-Ranks (numbers 0 to ranks - 1) hold data, switches (the numbers after them) only pass data on. Links are stored as
-columns of source, destination and type, because a full mesh of a thousand ranks has a million of them; what a type of
-link is like (kind, bandwidth, latency) is stored once in a table. Bandwidths are exact fractions, so that bounds are
-exact.
+Ranks (numbers 0 to ranks - 1) hold data, switches (the numbers after them) only forward it. Links are stored as columns
+of source, destination and type, because a full mesh of a thousand ranks has a million of them; the kind, bandwidth and
+latency of a type are stored once in a table. Bandwidths are exact fractions, so that bounds are exact.
 
 Example: two GPUs joined both ways by 25 GB/s NVLink: `build("pair", 2, both_ways([(0, 1)], LinkType("nvlink", "25GB/s",
 "1us")))`.

@@ -46,15 +46,15 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
     return _tpu_slice("tpu-v6e", dims, 2, 100)
 
 
-def _tpu_slice(name: str, dims: str | int, axes: int, each: int) -> Topology:
+def _tpu_slice(name: str, dims: str | int, axes: int, gigabytes: int) -> Topology:
     sizes = parse_dimensions(name, dims, None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
         limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
         raise Invalid(f"dims={quote(dims)}: {name} has at most {limit}, such as {'x'.join(['4'] * axes)}")
-    cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
-    closed = [size == 16 if axes == 2 else cubes for size in sizes]
+    whole_cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
+    closed = [size == 16 if axes == 2 else whole_cubes for size in sizes]
     spec = f"{name}:dims={'x'.join(map(str, sizes))}"
-    return _build_grid(spec, sizes, closed, [LinkType("ici", Fraction(each * GB), HOP)] * len(sizes))
+    return _build_grid(spec, sizes, closed, [LinkType("ici", Fraction(gigabytes * GB), HOP)] * len(sizes))
 
 
 def trn2(*, ultra: bool = False) -> Topology:
@@ -76,14 +76,14 @@ def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: 
     number = np.arange(math.prod(sizes)).reshape(sizes)
     check_link_count(2 * number.ndim * number.size, name, MAX_LISTED)
     links = []
-    for axis, (size, closes, kind) in enumerate(zip(sizes, closed, kinds, strict=True)):
+    for axis, (size, is_ring, kind) in enumerate(zip(sizes, closed, kinds, strict=True)):
         lower, higher = (np.take(number, range(a, a + size - 1), axis) for a in (0, 1))
         pairs: Pairs = list(zip(lower.ravel().tolist(), higher.ravel().tolist(), strict=True))
-        if closes and size > 2:
-            ends = (np.take(number, at, axis).ravel().tolist() for at in (size - 1, 0))
+        if is_ring and size > 2:
+            ends = (np.take(number, end, axis).ravel().tolist() for end in (size - 1, 0))
             pairs += zip(*ends, strict=True)
         links += both_ways(pairs, kind)
-    places = ["/".join(f"{axis}{at}" for axis, at in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
+    places = ["/".join(f"{axis}{end}" for axis, end in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
     return build(name, number.size, links, places=places)
 
 

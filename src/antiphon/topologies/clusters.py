@@ -2,7 +2,7 @@
 
 `cluster` takes a box (one computer with its GPUs), chooses its network cards (`cards_of`), builds the switches of the
 fabric level by level (`_rail_fabric`, `_tree_fabric`) and connects both (`joined.connect_boxes`). An uplink has the
-bandwidth of all cards below it divided by `oversubscription` ("thinner" in the code).
+bandwidth of all cards below it divided by `oversubscription` (as an exact number `taper` in the code).
 """
 
 from __future__ import annotations
@@ -69,29 +69,29 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
     they send on without touching a rank.
     """
-    made_of = machine_of(box, "+")
+    box_machine = machine_of(box, "+")
     check_integer(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
-    thinner = parse_factor(oversubscription, "oversubscription")
-    if fabric == "switch" and thinner != 1:
+    taper = parse_factor(oversubscription, "oversubscription")
+    if fabric == "switch" and taper != 1:
         raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
     check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)
-    if boxes * made_of.ranks < 2:
-        raise Invalid(f"boxes={boxes}: makes {boxes * made_of.ranks} rank; a network needs at least 2 ranks")
-    cards = _cards_in_file(made_of, nic) if made_of.cards and nics is None else cards_of(made_of, nics, nic)
+    if boxes * box_machine.ranks < 2:
+        raise Invalid(f"boxes={boxes}: makes {boxes * box_machine.ranks} rank; a network needs at least 2 ranks")
+    cards = _cards_in_file(box_machine, nic) if box_machine.cards and nics is None else cards_of(box_machine, nics, nic)
     per_leaf = 2 - (fabric == "fat-tree")
     if boxes_per_leaf is not None:
         per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
     check_integer(leaves_per_pod, "leaves_per_pod")
-    cards.check(made_of.name)
+    cards.check(box_machine.name)
     switches = {
         "switch": lambda: one_switch(boxes, cards.rails),
-        "rail": lambda: _rail_fabric(boxes, cards, spines, thinner),
-        "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, thinner),
-        "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, thinner),
+        "rail": lambda: _rail_fabric(boxes, cards, spines, taper),
+        "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, taper),
+        "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, taper),
     }[fabric]()
-    shown = {
-        "oversubscription": oversubscription if thinner != 1 else None,
+    name_options = {
+        "oversubscription": oversubscription if taper != 1 else None,
         "nics": nics,
         "nic": nic,
         "boxes_per_leaf": boxes_per_leaf,
@@ -100,11 +100,11 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         "sharp": "true" if parse_yes(sharp, "sharp") else None,
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
-    name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
+    name += "".join(f",{key}={as_text(key, value)}" for key, value in name_options.items() if value is not None)
     if is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
-        name = f"{boxes} x {made_of.name} on {fabric}"
+        name = f"{boxes} x {box_machine.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
-    return connect_boxes(name[:200], made_of, boxes, cards, switches, ability)
+    return connect_boxes(name[:200], box_machine, boxes, cards, switches, ability)
 
 
 def sold_with_cards(name: str) -> bool:
@@ -143,16 +143,16 @@ def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
     return cards
 
 
-def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
+def _rail_fabric(boxes: int, cards: Cards, spines: int, taper: Fraction) -> Fabric:
     """Return a switch per rail (card i of every box), below `spines` spine switches."""
     rails = [f"rail{r}" for r in range(cards.rails)]
     tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     below = boxes * cards.count * cards.bandwidth / cards.rails
-    trunks = trunks_above([(rail, below) for rail in rails], tops, thinner) if tops else ()
+    trunks = trunks_above([(rail, below) for rail in rails], tops, taper) if tops else ()
     return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
 
 
-def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, thinner: Fraction) -> Fabric:
+def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, taper: Fraction) -> Fabric:
     """Return leaf switches below a spine; if they form several pods, below each pod's switches, and these below cores.
 
     With several spines the i-th switch of every pod is linked to the i-th core: planes, as in a fat tree.
@@ -167,17 +167,17 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
     pods = [below[i : i + per_pod] for i in range(0, len(below), per_pod)]
     if len(pods) == 1:
         tops = [f"spine{s}" for s in range(spines)]
-        return Fabric((*leaves, *tops), first, trunks_above(below, tops, thinner))
+        return Fabric((*leaves, *tops), first, trunks_above(below, tops, taper))
     trunks: list[tuple[str, str, Fraction]] = []
-    middles: list[str] = []
+    all_pod_switches: list[str] = []
     cores = [f"core{s}" for s in range(spines)]
     for number, pod in enumerate(pods):
         pod_switches = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
-        middles += pod_switches
-        trunks += trunks_above(pod, pod_switches, thinner)
-        uplink = sum((speed for _, speed in pod), Fraction(0)) / thinner / spines
+        all_pod_switches += pod_switches
+        trunks += trunks_above(pod, pod_switches, taper)
+        uplink = sum((speed for _, speed in pod), Fraction(0)) / taper / spines
         trunks += [(middle, core, uplink) for middle, core in zip(pod_switches, cores, strict=True)]
-    return Fabric((*leaves, *middles, *cores), first, tuple(trunks))
+    return Fabric((*leaves, *all_pod_switches, *cores), first, tuple(trunks))
 
 
 # ---- Amazon EC2 ----

@@ -119,7 +119,7 @@ def _check_rank(topology: Topology, rank: int) -> int:
 
 
 def _warn_if_disconnected(topology: Topology) -> None:
-    """Warn of ranks that rank 0 no longer reaches, or that no longer reach it."""
+    """Warn if some rank is no longer reached from rank 0, or no longer reaches it."""
     for src, dst, how in (
         (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),
         (topology.link_dst, topology.link_src, "no longer reaches rank 0"),

@@ -42,15 +42,15 @@ def dragonfly(
     check_node_count(ranks + groups * routers, "dragonfly")
     check_link_count(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MAX_LISTED)
     port = link_type("port", bandwidth, latency)
-    local = _link_like(port, "local", local_bandwidth)
-    across = _link_like(port, "global", global_bandwidth)
+    local_link = _link_like(port, "local", local_bandwidth)
+    global_link = _link_like(port, "global", global_bandwidth)
 
     def router(group: int, number: int) -> int:
         return ranks + group * routers + number
 
     links = both_ways([(rank, ranks + rank // hosts) for rank in range(ranks)], port)
     pairs = [(a, b) for a in range(routers) for b in range(a + 1, routers)]
-    links += both_ways([(router(g, a), router(g, b)) for g in range(groups) for a, b in pairs], local)
+    links += both_ways([(router(g, a), router(g, b)) for g in range(groups) for a, b in pairs], local_link)
     # the k-th outward link of group g leads k + 1 groups on; the same link is number groups - 2 - k there
     ends = groups - 1
     links += both_ways(
@@ -60,7 +60,7 @@ def dragonfly(
             for k in range(ends)
             if g < (g + k + 1) % groups
         ],
-        across,
+        global_link,
     )
     places = [f"group{r // (hosts * routers)}/router{r // hosts % routers}/rank{r}" for r in range(ranks)]
     places += [f"group{g}/router{a}" for g in range(groups) for a in range(routers)]

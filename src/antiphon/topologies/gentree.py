@@ -56,18 +56,25 @@ def cdc384() -> Topology:
     roots."""
     sides = [grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
     ranks = sum(side.ranks for side in sides)
-    links, first = [], [(0, ranks), (sides[0].ranks, ranks + sides[0].switches)]
+    links, first_nodes = [], [(0, ranks), (sides[0].ranks, ranks + sides[0].switches)]
     places = [""] * (ranks + sum(side.switches for side in sides))
-    for number, (side, (rank, switch)) in enumerate(zip(sides, first, strict=True)):
-        where = [*range(rank, rank + side.ranks), *range(switch, switch + side.switches)]
-        links += [(where[a], where[b], kind) for a, b, kind in side.links]
-        for node, place in zip(where, side.places, strict=True):
+    for number, (side, (rank, switch)) in enumerate(zip(sides, first_nodes, strict=True)):
+        node_numbers = [*range(rank, rank + side.ranks), *range(switch, switch + side.switches)]
+        links += [(node_numbers[a], node_numbers[b], kind) for a, b, kind in side.links]
+        for node, place in zip(node_numbers, side.places, strict=True):
             places[node] = f"dc{number}/{place}"
-    links += both_ways([(first[0][1], first[1][1])], _WAN)
+    links += both_ways([(first_nodes[0][1], first_nodes[1][1])], _WAN)
     switches = sum(side.switches for side in sides)
     return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
 
 
 def _build_tree(name: str, fanouts: str) -> Topology:
-    grown = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
-    return build(name, grown.ranks, grown.links, switches=grown.switches, places=grown.places, unit=_SERVER.bandwidth)
+    tree_nodes = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+    return build(
+        name,
+        tree_nodes.ranks,
+        tree_nodes.links,
+        switches=tree_nodes.switches,
+        places=tree_nodes.places,
+        unit=_SERVER.bandwidth,
+    )

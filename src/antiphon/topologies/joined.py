@@ -87,16 +87,16 @@ def connect_boxes(
     ]
     cables += [(low, high, LinkType("trunk", speed, SWITCH_HOP)) for low, high, speed in fabric.trunks]
     # several ports on one card share its bandwidth
-    shared = [
+    card_limits = [
         Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
         for b in range(boxes)
         for rail, group in enumerate(cards.served()[: cards.rails])
         if len(group) > 1
     ]
-    inner = without_host(box)
+    placed_box = without_host(box)
     names = [f"host{b}" for b in range(boxes)]
     return join(
-        [inner] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=shared,
+        [placed_box] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=card_limits,
         unit=min(box.unit, cards.bandwidth), ability=ability,
     )  # fmt: skip
 
@@ -113,10 +113,12 @@ def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
 
 
 def trunks_above(
-    lows: Sequence[tuple[str, Fraction]], highs: Sequence[str], thinner: Fraction
+    lower_switches: Sequence[tuple[str, Fraction]], upper_switches: Sequence[str], taper: Fraction
 ) -> tuple[tuple[str, str, Fraction], ...]:
     """Return trunks from every low switch to every high one.
 
-    The trunks of a low switch have together the bandwidth of its links below, divided by `thinner`.
+    The trunks of a low switch have together the bandwidth of its links below, divided by `taper`.
     """
-    return tuple((low, high, below / thinner / len(highs)) for low, below in lows for high in highs)
+    return tuple(
+        (low, high, below / taper / len(upper_switches)) for low, below in lower_switches for high in upper_switches
+    )

@@ -15,9 +15,10 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MAX_LINKS = 2**25  # links built as arrays
-MAX_LISTED = 2**19  # links built one by one
-MAX_PLACED = 2**20  # nodes whose places are written one by one
+# Limits of a machine of the catalogue, so that a short name cannot fill the memory
+MAX_LINKS = 2**25  # links, where they are built as arrays
+MAX_LISTED = 2**19  # links, where they are built one by one
+MAX_PLACED = 2**20  # nodes, since their places are built one by one
 MAX_DIMENSIONS = 20
 
 Bandwidth = str | int | float | Fraction
@@ -92,7 +93,7 @@ def _is_default(key: str, value: object, default: object) -> bool:
 def parse_dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
     """Return the sizes along each axis, from dims=4x8, from ranks= (two axes, as equal as they can be), or both.
 
-    A size of 1 adds nothing and is refused, unless it is the smaller of two found for a prime number of ranks.
+    A size of 1 is refused, as it adds nothing; a prime number of ranks without `dims` gives a single axis.
     """
     if dims is None:
         if ranks is None:
@@ -113,14 +114,14 @@ def parse_dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
 
 
 def check_node_count(nodes: int, subject: str) -> int:
-    """Refuse a machine too large to write down, before any memory is used."""
+    """Raise Invalid for a machine with too many nodes, before any memory is used; return the number."""
     if nodes > MAX_PLACED:
         raise Invalid(f"{subject}: makes {nodes} ranks and switches; at most {MAX_PLACED}")
     return nodes
 
 
 def check_link_count(links: int, subject: str, limit: int = MAX_LINKS) -> int:
-    """Refuse a machine with too many links, before any memory is used."""
+    """Raise Invalid for a machine with too many links, before any memory is used."""
     if links > limit:
         raise Invalid(f"{subject}: makes {links} links; at most {limit}")
     return links

@@ -38,8 +38,8 @@ def ring(
 ) -> Topology:
     """Rank i is linked with i-1 and i+1, both ways (two ranks: one link each way)."""
     nodes = np.arange(ranks_of(ranks))
-    nearby = [(nodes + 1) % ranks] if ranks == 2 else [(nodes + 1) % ranks, (nodes - 1) % ranks]
-    src, dst = np.tile(nodes, len(nearby)), np.concatenate(nearby)
+    neighbours = [(nodes + 1) % ranks] if ranks == 2 else [(nodes + 1) % ranks, (nodes - 1) % ranks]
+    src, dst = np.tile(nodes, len(neighbours)), np.concatenate(neighbours)
     return _build_network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
 
 
@@ -60,8 +60,8 @@ def full(
     ranks_of(ranks)
     check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of that size")
     src, dst = np.divmod(np.arange(ranks * ranks), ranks)
-    apart = src != dst
-    return _build_network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
+    is_pair = src != dst
+    return _build_network(f"full:ranks={ranks}", ranks, src[is_pair], dst[is_pair], bandwidth, latency, routers)
 
 
 def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY) -> Topology:
@@ -138,20 +138,20 @@ def _build_grid(
     ranks = math.prod(sizes)
     check_link_count(2 * len(sizes) * ranks, f"{family} of {ranks} ranks")
     number = np.arange(ranks)
-    at = np.unravel_index(number, sizes)
+    position = np.unravel_index(number, sizes)
     src, dst = [], []
     for axis, size in enumerate(sizes):
         stride = math.prod(sizes[axis + 1 :])
         for direction in (1, -1):
-            wraps = (at[axis] == size - 1) if direction == 1 else (at[axis] == 0)
-            goes = ~wraps | (closed and size > 2)
+            wraps = (position[axis] == size - 1) if direction == 1 else (position[axis] == 0)
+            has_neighbour = ~wraps | (closed and size > 2)
             hop = np.where(wraps, -direction * (size - 1) * stride, direction * stride)
-            src.append(number[goes])
-            dst.append((number + hop)[goes])
+            src.append(number[has_neighbour])
+            dst.append((number + hop)[has_neighbour])
     axes = [f"{_AXES[a]}" if len(sizes) <= len(_AXES) else f"a{a}." for a in range(len(sizes))]
     places = tuple(
         "/".join(f"{axis}{value}" for axis, value in zip(axes, where, strict=True))
-        for where in zip(*(column.tolist() for column in at), strict=True)
+        for where in zip(*(column.tolist() for column in position), strict=True)
     )
     name = name or f"{family}:dims={'x'.join(map(str, sizes))}"
     return _build_network(name, ranks, np.concatenate(src), np.concatenate(dst), bandwidth, latency, routers, places)
@@ -167,7 +167,7 @@ def _build_network(
     routers: Switch,
     places: tuple[str, ...] = (),
 ) -> Topology:
-    """Return ranks linked from `src` to `dst`, or, with routers, a switch per rank linked like this.
+    """Return a machine with a link from every `src` to its `dst`; with routers, between the switches of these ranks.
 
     >>> made = _build_network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
     >>> made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist()
@@ -180,13 +180,13 @@ def _build_network(
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")
     check_node_count(2 * ranks, f"{name} with routers")
     widest = int(np.bincount(src, minlength=ranks).max())
-    own = LinkType("port", widest * kind.bandwidth, 0.0)
+    port_type = LinkType("port", widest * kind.bandwidth, 0.0)
     rank_nodes, router_nodes = np.arange(ranks), ranks + np.arange(ranks)
     base_places = places or tuple(f"p{i}" for i in range(ranks))
     return Topology(
         f"{name},routers=true", ranks, ranks,
         as_int32(np.concatenate([src + ranks, rank_nodes, router_nodes])),
         as_int32(np.concatenate([dst + ranks, router_nodes, rank_nodes])),
-        np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, own), (),
+        np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, port_type), (),
         tuple(f"{place}/{end}" for end in ("rank", "router") for place in base_places), kind.bandwidth,
     )  # fmt: skip

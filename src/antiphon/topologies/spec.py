@@ -11,12 +11,15 @@ from antiphon.options import parse_options, plain_value
 from antiphon.registry import call, find, table
 
 Options = dict[str, int | str]
-UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have a unit: a number alone says nothing
+# Options whose values have a unit. They stay texts, so that their parsers can refuse a number without a unit.
+UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")
 
 
 def machine_of(spec: str, separator: str = ",") -> Topology:
-    """Return the machine of the catalogue that a text names, or that of a file. `separator`: between options; inside
-    another machine's name it is "+"."""
+    """Return the machine that a text names: one of the catalogue with its options, or a file.
+
+    `separator`: between options. It is "+" where the name is itself an option's value: cluster:box=torus:dims=2x4+...
+    """
     if is_file(spec):
         from antiphon.core.serialize import load_topology
 

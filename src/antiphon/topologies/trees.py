@@ -61,7 +61,7 @@ def read_shape(fanouts: object) -> TreeShape:
     reader = _Reader(text, tokens)
     shape = reader.node(0)
     if reader.at != len(tokens):
-        raise reader.trouble()
+        raise reader.syntax_error()
     if shape.ranks < 2:
         raise Invalid(f"fanouts={quote(text)}: makes {shape.ranks} rank; a network needs at least 2")
     check_node_count(shape.nodes, f"fanouts={text}")
@@ -74,7 +74,7 @@ class _Reader:
     def __init__(self, text: str, tokens: list[str]) -> None:
         self.text, self.tokens, self.at = text, tokens, 0
 
-    def trouble(self) -> Invalid:
+    def syntax_error(self) -> Invalid:
         token = repr(self.tokens[self.at]) if self.at < len(self.tokens) else "its end"
         return Invalid(f"fanouts={quote(self.text)}: cannot read it at {token}; write for example {EXAMPLE}")
 
@@ -85,28 +85,28 @@ class _Reader:
 
     def number(self) -> int:
         if self.at >= len(self.tokens) or not self.tokens[self.at].isdigit():
-            raise self.trouble()
+            raise self.syntax_error()
         self.at += 1
         return int(self.tokens[self.at - 1])
 
     def node(self, depth: int) -> TreeShape:
         if depth > _MAX_LEVELS:
             raise Invalid(f"fanouts={quote(self.text)}: more than {_MAX_LEVELS} levels")
-        return self.rest(self.number(), depth)
+        return self.children(self.number(), depth)
 
-    def rest(self, count: int, depth: int) -> TreeShape:
-        """Read the remainder of a node whose fan-out `count` has been read already."""
+    def children(self, count: int, depth: int) -> TreeShape:
+        """Read what follows the fan-out `count` of a node: its children, or nothing if they are ranks."""
         if not self.take("x"):
             return TreeShape(((count, RANK),)) if count else RANK
         if not count:
             raise Invalid(f"fanouts={quote(self.text)}: a switch without children; leave out the 0")
         if not self.take("("):
             return TreeShape(((count, self.node(depth + 1)),))
-        children = [self.item(depth + 1)]
+        children = [self.list_item(depth + 1)]
         while self.take("+"):
-            children.append(self.item(depth + 1))
+            children.append(self.list_item(depth + 1))
         if not self.take(")"):
-            raise self.trouble()
+            raise self.syntax_error()
         listed = sum(number for number, _ in children)
         if listed != count:
             raise Invalid(
@@ -114,13 +114,13 @@ class _Reader:
             )
         return TreeShape(tuple(children))
 
-    def item(self, depth: int) -> tuple[int, TreeShape]:
+    def list_item(self, depth: int) -> tuple[int, TreeShape]:
         number = self.number()
         if self.take("*"):
             if not number:
                 raise Invalid(f"fanouts={quote(self.text)}: 0 times something; leave it out")
             return number, self.node(depth)
-        return 1, self.rest(number, depth)
+        return 1, self.children(number, depth)
 
 
 Uplink = Callable[[int, Fraction], LinkType]  # height of a switch (1: only ranks below), bytes/s below -> its uplink
@@ -185,24 +185,24 @@ def tree(
     """
     shape = read_shape(fanouts)
     leaf = link_type("link", bandwidth, latency)
-    thinner = parse_factor(oversubscription, "oversubscription")
-    if uplink is not None and thinner != 1:
+    taper = parse_factor(oversubscription, "oversubscription")
+    if uplink is not None and taper != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
     levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]
     uplinks = [link_type("uplink", level, latency, "uplink") for level in levels]
 
-    def above(height: int, below: Fraction) -> LinkType:
+    def uplink_of(height: int, below: Fraction) -> LinkType:
         # explicit uplinks by level, the last one for all levels above
         if uplinks:
             return uplinks[min(height, len(uplinks)) - 1]
-        return LinkType("uplink", below / thinner, leaf.latency)
+        return LinkType("uplink", below / taper, leaf.latency)
 
-    grown = grow_tree(shape, leaf, above)
+    tree_nodes = grow_tree(shape, leaf, uplink_of)
     name = name_with_options(
         f"tree:fanouts={fanouts}", bandwidth=(bandwidth, BANDWIDTH), uplink=(uplink, None),
-        oversubscription=(oversubscription, oversubscription if thinner == 1 else 1), latency=(latency, LATENCY),
+        oversubscription=(oversubscription, oversubscription if taper == 1 else 1), latency=(latency, LATENCY),
     )  # fmt: skip
     return build(
-        name, grown.ranks, grown.links,
-        switches=grown.switches, places=grown.places, unit=leaf.bandwidth,
+        name, tree_nodes.ranks, tree_nodes.links,
+        switches=tree_nodes.switches, places=tree_nodes.places, unit=leaf.bandwidth,
     )  # fmt: skip
