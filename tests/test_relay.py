@@ -18,6 +18,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
+from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED
 from antiphon.select import measure
@@ -51,9 +52,44 @@ def test_every_collective_on_every_connected_machine(machine: Topology, kind: st
     for schedule in (first, *others):
         verify(schedule, machine).or_raise()
         assert timeline(schedule, machine).total * (least.bytes_per_second or 0) >= 1
-        assert timeline(schedule, machine).total <= timeline(first, machine).total
+        is_for_latency = "detours" in schedule.provenance["options"]
+        assert is_for_latency or timeline(schedule, machine).total <= timeline(first, machine).total
         assert run_local(schedule, 4 * 60, repeat=1)[0]["correct"]
-    assert not (others and (options.get("trees") or kind not in SHARED))
+    shared = [schedule for schedule in others if "detours" not in schedule.provenance["options"]]
+    assert not (shared and (options.get("trees") or kind not in SHARED))
+
+
+def detour(ranks: int = 3) -> Topology:
+    """A line of quick links, and one slow link between its ends."""
+    slow, quick = (LinkType(name, Fraction(10**10), s) for name, s in (("slow", 1e-4), ("quick", 1e-7)))
+    line = [(a, a + 1, quick) for a in range(ranks - 1)]
+    links = [*line, (0, ranks - 1, slow)]
+    return build("detour", ranks, links + [(b, a, kind) for a, b, kind in links])
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"),  # of 1 KiB: 0.1 us and 1 / 10 GB/s for each of two hops; a block of a third is 341 bytes
+    [
+        ("broadcast", 2e-7 + 2048e-10), ("reduce", 2e-7 + 2048e-10), ("allgather", 2e-7 + 2048e-10 / 3),
+        ("alltoall", 2e-7 + 3072e-10 / 3),
+    ],
+)  # fmt: skip
+def test_slow_links_are_left_out_where_detours_are_quicker(kind: str, seconds: float) -> None:
+    machine, target = detour(), Collective(kind, 3)
+    plans = list(relay(Request(machine, target, nbytes=1024, also=(10**9,))))
+    quick = [one for one in plans if "detours" in one.provenance["options"]]
+    assert {one.provenance["options"]["detours"] for one in quick} == {1024 if kind in ("broadcast", "reduce") else 341}
+    for schedule in plans:
+        verify(schedule, machine).or_raise()
+    assert prepare("alpha-beta", quick[0], machine)(1024).seconds == pytest.approx(seconds)
+    again = next(relay(Request(machine, target), **quick[0].provenance["options"]))
+    assert np.array_equal(again.src, quick[0].src)
+
+
+def test_where_no_detour_is_quicker_asking_for_one_is_refused() -> None:
+    for machine, detours in ((topology("ring:ranks=4"), 0), (detour(), 10**9)):
+        with pytest.raises(Unsupported, match="leave the option detours out"):
+            next(relay(Request(machine, Collective("allgather", machine.ranks)), detours=detours))
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ combine data are planned as their dual, which spreads data, and run backwards. C
 relation alone, that is, from which rank has and wants what (blocks.py).
 
 With one tree of shortest paths per source the number of steps is minimal for everything that needs no combining, but a
-tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py).
+tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py). Where
+latencies differ, the fewest hops need not be quickest: a further plan uses no hop that a chain of hops beats at the
+size of a block.
 
 Example: allgather on a line 0 - 1 - 2: source 0's tree is 0 > 1 > 2, source 1's 1 > 0 and 1 > 2, source 2's 2 > 1 > 0.
 """
@@ -32,7 +34,7 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.options import Option
 from antiphon.planners.relations._many_trees import ROUNDS, pack_trees, reduce_and_spread, spread_on_trees
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.reach import Path, Reach, find_center, star_routes, suggest_planners
+from antiphon.planners.shared.reach import Path, Reach, drop_slow_hops, find_center, star_routes, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
@@ -57,23 +59,47 @@ Trees = Annotated[
 ]
 
 
+Detours = Annotated[
+    int | None,
+    Option(
+        "use no hop that takes a block of so many bytes longer than a chain of hops does, on single trees (default: "
+        "the size of a block, beside plans that may use all hops)",
+        minimum=0,
+    ),
+]
+MOST_DETOURS = 256  # ranks up to which detours are looked for: 0.2 s for each size
+
+
 def relay(
-    request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None
+    request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None, detours: Detours = None
 ) -> Iterator[Schedule]:
-    """Yield a schedule on one tree of shortest paths per source; then, if that is faster for large sizes, schedules on
-    several trees per source that share the data, one for each number of pieces.
+    """Yield a schedule on one tree of shortest paths per source; then, where latencies differ, one without hops that
+    take longer than detours; then, if that is faster for large sizes, schedules on several trees per source that share
+    the data, one for each number of pieces.
 
     O(ranks * (ranks + links)) to find the trees, 16 times that for several trees; a row per hop and block, or share of
     a block.
     """
     topology, collective = request.topology, request.collective
     time_to_beat = None
-    if trees in (None, 1):
+    by_option = {"by": by} if collective.kind == "allreduce" else {}
+    single_options = {**by_option, "trees": 1, "pieces": pieces or 1}
+    if trees in (None, 1) and detours is None:
         single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
-        by_option = {"by": by} if collective.kind == "allreduce" else {}
-        yield _with_provenance(single, {**by_option, "trees": 1, "pieces": pieces or 1})
+        yield _with_provenance(single, single_options)
         time_to_beat = timeline(single, topology).total
-    if trees == 1:
+    if trees in (None, 1) and collective.kind != "custom":
+        sizes = _block_sizes(request, by) if detours is None else [detours]
+        for block_bytes in sizes:
+            quick = _plan_with_detours(topology, collective, by, block_bytes)
+            if quick is not None:
+                yield _with_provenance(replace(quick, pieces=pieces or 1), {**single_options, "detours": block_bytes})
+            elif detours is not None:
+                raise Unsupported(
+                    f"planner relay: no chain of hops is faster than a single hop for blocks of {detours} bytes on "
+                    f"{topology.name}; leave the option detours out"
+                )
+    if trees == 1 or detours is not None:
         return
     several = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
     if several is None:
@@ -100,17 +126,44 @@ def _no_trees(topology: Topology, collective: Collective) -> str:
 
 # ---- one tree per source ----
 
+ReachOf = Callable[[Topology], Reach]
 
-def _plan_single(topology: Topology, collective: Collective, by: str) -> Schedule:
-    """Return the schedule on one tree of shortest paths per source."""
+
+def _block_sizes(request: Request, by: str) -> list[int]:
+    """Return the bytes of a block at every size planned for; none where all links are alike or the machine is large."""
+    topology, collective = request.topology, request.collective
+    if len({t.latency for t in topology.types}) == 1 or topology.ranks > MOST_DETOURS:
+        return []
+    is_whole = collective.kind in ("broadcast", "reduce") or (collective.kind == "allreduce" and by == "tree")
+    blocks = 1 if is_whole else len(collective.members)
+    return list(dict.fromkeys((nbytes or 0) // blocks for nbytes in request.sizes))
+
+
+def _plan_with_detours(topology: Topology, collective: Collective, by: str, block_bytes: int) -> Schedule | None:
+    """Return the schedule on single trees without hops that a chain of hops beats; None if there is no such hop."""
+    if topology.ranks > MOST_DETOURS:
+        raise Unsupported(f"planner relay: detours are looked for on up to {MOST_DETOURS} ranks; leave the option out")
+    dropped = []
+
+    def quick_hops(machine: Topology) -> Reach:
+        reach = Reach(machine)
+        dropped.append(drop_slow_hops(reach, block_bytes))
+        return reach
+
+    quick = _plan_single(topology, collective, by, quick_hops)
+    return quick if any(dropped) else None
+
+
+def _plan_single(topology: Topology, collective: Collective, by: str, reach_of: ReachOf = Reach) -> Schedule:
+    """Return the schedule on one tree of shortest paths per source, along the hops of `reach_of(machine)`."""
     if collective.kind == "custom":
         return by_relation(topology, collective)
     if collective.kind == "allreduce":
-        return _plan_allreduce(topology, collective, by)
+        return _plan_allreduce(topology, collective, by, reach_of)
     if collective.kind in SPREADING:
-        return _plan_spread(Reach(topology), collective)
+        return _plan_spread(reach_of(topology), collective)
     return _plan_reversed(
-        topology, collective, lambda machine, dual_collective: _plan_spread(Reach(machine), dual_collective)
+        topology, collective, lambda machine, dual_collective: _plan_spread(reach_of(machine), dual_collective)
     )
 
 
@@ -183,7 +236,7 @@ class _SourceTrees:
         self.tree = np.zeros(ranks, np.int64)
         self.tree[roots] = np.arange(len(roots))
         self.parent, self.depth, self.path = (np.full((len(roots), ranks), low, np.int32) for low in (-1, 0, -1))
-        all_near = star_routes(trees.topology, roots)
+        all_near = None if trees.has_dropped else star_routes(trees.topology, roots)
         if all_near is not None:
             non_roots = np.arange(ranks) != roots[:, None]
             self.parent[:] = roots[:, None]
@@ -231,7 +284,7 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
     )  # fmt: skip
 
 
-def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
+def _plan_allreduce(topology: Topology, collective: Collective, by: str, reach_of: ReachOf) -> Schedule:
     """Return an allreduce of two halves: a reducescatter and an allgather, or a reduction and a broadcast."""
 
     def half(kind: str, *roots: int) -> Collective:
@@ -240,12 +293,12 @@ def _plan_allreduce(topology: Topology, collective: Collective, by: str) -> Sche
     if by == "blocks":
         first, second = half("reducescatter"), half("allgather")
     else:
-        reach, members = Reach(topology), collective.members
+        reach, members = reach_of(topology), collective.members
         if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
             _refuse_too_long(topology, collective, len(members))
         middle = find_center(reach, members)
         first, second = half("reduce", middle), half("broadcast", middle)
-    return compose(_plan_single(topology, first, by), _plan_single(topology, second, by))
+    return compose(_plan_single(topology, first, by, reach_of), _plan_single(topology, second, by, reach_of))
 
 
 # ---- several trees per source ----

@@ -3,8 +3,9 @@
 A hop leads from one rank to another by a direct link or by links through switches, never through a third rank.
 `Reach.neighbours` returns the ranks one hop away, with paths. `Reach.tree_from` returns a tree of the fewest hops from
 a source to all ranks; it prefers links that earlier trees used little, so that trees from many sources spread over
-parallel paths. `star_routes` computes the same for machines where all ranks are one hop apart, in NumPy without a loop
-over sources. `suggest_planners` makes the hint for error messages of planners.
+parallel paths. `drop_slow_hops` leaves out hops that a chain of quicker hops beats. `star_routes` computes the same
+trees for machines where all ranks are one hop apart, in NumPy without a loop over sources. `suggest_planners` makes the
+hint for error messages of planners.
 
 Example: ranks 0, 1, 2 on a switch (node 3): the neighbours of 0 are {1: ((0>3, 3>1),), 2: ((0>3, 3>2),)}.
 """
@@ -30,6 +31,7 @@ from antiphon.core.topology import Topology
 from antiphon.registry import Entry, PlannerCapabilities, find
 
 Path = tuple[int, ...]  # links, in order
+_SAME_TIME = 1e-9  # relative difference below which two times are the same: sums of floats depend on their order
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Reach:
         self.used = [0.0] * topology.links
         self.trees: dict[int, dict[int, Hop]] = {}
         self.near: dict[int, dict[int, tuple[Path, ...]]] = {}
+        self.has_dropped = False  # whether `drop_slow_hops` left a hop out
 
     def neighbours(self, rank: int) -> dict[int, tuple[Path, ...]]:
         """Return the ranks one hop away with their paths: all parallel direct links, or one path through switches."""
@@ -127,6 +130,40 @@ class Reach:
     def _fullest_use(self, path: Path) -> float:
         """Return the use of the path's most used link if another tree took it."""
         return max(self.used[link] + 1 / self.width[link] for link in path)
+
+
+def drop_slow_hops(reach: Reach, block_bytes: float) -> bool:
+    """Leave out of `reach` every hop that is slower, for a block of so many bytes, than a chain of hops; return whether
+    there was one.
+
+    A hop takes the latencies of its links and the bytes over its narrowest link; each rank of a chain has received the
+    whole block before it sends. O(ranks^3).
+
+    Example: a link 0 > 2 of 100 us beside links 0 > 1 and 1 > 2 of 0.1 us each is left out for blocks of up to about
+    100 us times the bandwidth.
+    """
+    topology, ranks = reach.topology, range(reach.topology.ranks)
+
+    def seconds(path: Path) -> float:
+        types = [topology.types[int(topology.link_type[link])] for link in path]
+        return sum(t.latency for t in types) + block_bytes / min(float(t.bandwidth) for t in types)
+
+    direct = [{head: min(map(seconds, paths)) for head, paths in reach.neighbours(rank).items()} for rank in ranks]
+    least = np.full((topology.ranks, topology.ranks), np.inf)
+    for rank in ranks:
+        least[rank, list(direct[rank])] = list(direct[rank].values())
+    for middle in ranks:  # Floyd and Warshall: chains through ranks up to this one
+        np.minimum(least, least[:, middle, None] + least[None, middle, :], out=least)
+    slow = {
+        (rank, head)
+        for rank in ranks
+        for head, time in direct[rank].items()
+        if least[rank, head] < time * (1 - _SAME_TIME)
+    }
+    for rank in ranks:
+        reach.near[rank] = {head: paths for head, paths in reach.near[rank].items() if (rank, head) not in slow}
+    reach.has_dropped = bool(slow)
+    return reach.has_dropped
 
 
 def find_center(reach: Reach, members: Sequence[int]) -> int:
