@@ -31,7 +31,7 @@ import antiphon
 from antiphon.cost.fit import (
     GenmodelFit,
     LogGPFit,
-    Measured,
+    PlanTime,
     RoundTrip,
     fit_genmodel,
     fit_loggp,
@@ -103,7 +103,7 @@ def _figures(rng: np.random.Generator) -> Figures:
     return Figures(latency, o_s, o_r, g, float(rng.choice([1e-10, rng.uniform(5e-11, 1e-9)])))
 
 
-def genmodel_rows(rng: np.random.Generator) -> tuple[list[Measured], dict[str, float]]:
+def genmodel_rows(rng: np.random.Generator) -> tuple[list[PlanTime], dict[str, float]]:
     noise, scale = float(rng.choice(NOISE)), {"alpha": 2e-2, "beta": 8e-10, "gamma": 1.5e-10, "delta": 4.7e-11}
     truth = {name: value * float(rng.choice([0.0, 1.0, rng.uniform(0.2, 5)])) for name, value in scale.items()}
     truth["beta"] = truth["beta"] or scale["beta"]
@@ -116,7 +116,7 @@ def genmodel_rows(rng: np.random.Generator) -> tuple[list[Measured], dict[str, f
         for size in sizes:
             for n in ranks:
                 seconds = _genmodel_seconds(name, n, size, truth, epsilon, w_t)
-                rows.append(Measured(plan_of(name, n), n, size, seconds * (1 + noise * float(rng.standard_normal()))))
+                rows.append(PlanTime(plan_of(name, n), n, size, seconds * (1 + noise * float(rng.standard_normal()))))
     known = {name: truth[name] for name in ("gamma", "delta") if rng.random() < 0.2}
     return rows, known
 

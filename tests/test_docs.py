@@ -26,7 +26,7 @@ from antiphon.cli.old_spellings import respell
 from antiphon.core.program import codec
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, save_profile
-from antiphon.cost.fit import write_measured, write_round_trips
+from antiphon.cost.fit import write_plan_times, write_round_trips
 from antiphon.registry import call
 from antiphon.runtimes.serve import book
 from antiphon.select import plan
@@ -215,7 +215,7 @@ def write_files(page: str) -> None:
     for name, text, code, script in re.findall(named, (ROOT / page).read_text(), re.DOTALL | re.MULTILINE):
         Path(name or script).write_text(text or code)
     if page == "docs/fitting.md":
-        write_measured(made(seed=1), "times.csv")
+        write_plan_times(made(seed=1), "times.csv")
         save_profile(Profile("memory", gamma=TRUE["gamma"], delta=TRUE["delta"]), "memory.json")
         for name in ("host.csv", "rest.csv"):
             write_round_trips(trips(), name)
