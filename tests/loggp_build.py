@@ -59,7 +59,7 @@ def simulation(messages: Sequence[Message], given: LogGP, fidelity: str, nodes: 
 
 def held_to_account(found: Outcome, messages: Sequence[Message], fidelity: str) -> None:
     """All is done, all bytes came, no port is held, and every message keeps the order of its own moments."""
-    assert found.held == 0
+    assert found.ports_in_use == 0
     assert found.done == len(messages)
     if fidelity == "packet":
         assert found.received == sum(one.nbytes for one in messages if one.src != one.dst)

@@ -103,7 +103,7 @@ def test_every_factorisation_agrees(n: int) -> None:
         agree(schedule, machine, forms.hcps(fanins, NBYTES, TIER, SERVER))
 
 
-@pytest.mark.parametrize("kind", forms.HALVES)
+@pytest.mark.parametrize("kind", forms.HALF_COLLECTIVES)
 @pytest.mark.parametrize("n", [2, 5, 8, 12])
 def test_the_halves_agree(kind: str, n: int) -> None:
     machine = star(n)
@@ -115,7 +115,7 @@ def test_the_halves_agree(kind: str, n: int) -> None:
         agree(only("halving-doubling", machine, kind), machine, forms.rhd(n, NBYTES, TIER, SERVER, kind))
         two = only("hierarchical-ps", machine, kind, fanins="4x2")
         agree(two, machine, forms.hcps((4, 2), NBYTES, TIER, SERVER, kind))
-    halves = [forms.cps(n, NBYTES, TIER, SERVER, half) for half in forms.HALVES]
+    halves = [forms.cps(n, NBYTES, TIER, SERVER, half) for half in forms.HALF_COLLECTIVES]
     assert (halves[0] + halves[1]).total == pytest.approx(forms.cps(n, NBYTES, TIER, SERVER).total)
 
 
@@ -149,7 +149,7 @@ def test_asymmetric_servers() -> None:
     assert found.epsilon == 80 * 0.5
     assert (found.gamma, found.delta) == pytest.approx((8.0, 80 * 3 * 0.01))
     even = np.full((5, 5), NBYTES / 5)
-    for kind in ("allreduce", *forms.HALVES):
+    for kind in ("allreduce", *forms.HALF_COLLECTIVES):
         want = forms.cps(5, NBYTES, TIER, SERVER, kind)
         got = forms.acps(even, 5, TIER, SERVER, kind)
         assert [getattr(got, t) for t in TERMS] == pytest.approx([getattr(want, t) for t in TERMS])

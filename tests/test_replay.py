@@ -29,8 +29,9 @@ def two_ranks(more: float = 2 * MS) -> Job:
 
     def items(work: float) -> list[Item]:
         return [
-            Item(WORK, work), Item(CALL, call=0, at=work), Item(WORK, 4 * MS, at=work), Item(WAIT, call=0, at=18 * MS),
-            Item(WORK, 1 * MS, at=18 * MS), Item(STEP, at=19 * MS),
+            Item(WORK, work), Item(CALL, call=0, recorded_at=work), Item(WORK, 4 * MS, recorded_at=work),
+            Item(WAIT, call=0, recorded_at=18 * MS), Item(WORK, 1 * MS, recorded_at=18 * MS),
+            Item(STEP, recorded_at=19 * MS),
         ]  # fmt: skip
 
     call = Collective("allreduce", 10**6, 0, 6 * MS, 12 * MS)
@@ -59,7 +60,7 @@ def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
 
 def test_who_waits_for_what_is_never_called_is_named() -> None:
     job = two_ranks()
-    broken = Job(job.groups, job.calls, {0: [item for item in job.ranks[0] if item.what != CALL]}, {0: []}, job.steps)
+    broken = Job(job.groups, job.calls, {0: [item for item in job.ranks[0] if item.kind != CALL]}, {0: []}, job.steps)
     for way in (lambda: replay_job(broken, [0.0]), lambda: cores.replay_job(broken, [0.0], 2)):
         with pytest.raises(Invalid, match="rank 0: waits for a collective that another rank"):
             way()
@@ -77,13 +78,14 @@ def test_shared_cores_slow_down_what_runs_at_the_same_time() -> None:
 
 def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
     """Of a run on two cores what it would take alone; on two cores that is the run again."""
-    first = [Item(WORK, 8 * MS, at=0.0), Item(CALL, call=0, at=8 * MS), Item(WAIT, call=0, at=8 * MS),
-             Item(WORK, 2 * MS, at=10 * MS), Item(STEP, at=12 * MS)]  # fmt: skip
+    first = [Item(WORK, 8 * MS, recorded_at=0.0), Item(CALL, call=0, recorded_at=8 * MS),
+             Item(WAIT, call=0, recorded_at=8 * MS), Item(WORK, 2 * MS, recorded_at=10 * MS),
+             Item(STEP, recorded_at=12 * MS)]  # fmt: skip
     ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
     job = Job([ProcessGroup("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
               {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
     alone = cores.remove_slowdown(job, 2)
-    assert [item.seconds for item in alone.ranks[3] if item.what == WORK] == pytest.approx([4 * MS, 1 * MS])
+    assert [item.seconds for item in alone.ranks[3] if item.kind == WORK] == pytest.approx([4 * MS, 1 * MS])
     assert alone.calls[0].seconds == pytest.approx(1 * MS)
     assert cores.replay_job(alone, [alone.calls[0].seconds], 2).step == pytest.approx(12 * MS)
 
@@ -95,10 +97,10 @@ def test_ddp_by_gloo_on_processors(tmp_path: Path) -> None:
     job = read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1)]))
     assert [(call.kind, call.nbytes, call.bucket) for call in job.calls] == [("allreduce", 10**6, True)] * 4
     assert job.steps == [pytest.approx(20 * MS)] * 2
-    assert [item.what for item in job.ranks[0]] == 2 * [
+    assert [item.kind for item in job.ranks[0]] == 2 * [
         WORK, CALL, WORK, WORK, CALL, WORK, WORK, WAIT, WORK, WAIT, WORK, STEP
     ]  # fmt: skip
-    within = [item.seconds for item in job.ranks[0] if item.what == WORK and item.call >= 0]
+    within = [item.seconds for item in job.ranks[0] if item.kind == WORK and item.call >= 0]
     assert within == pytest.approx(4 * [0.05 * MS])
     # called after 10 and 14 ms, over after 15 and 19: the second begins when the first is done, by one thread
     assert [call.seconds for call in job.calls[:2]] == pytest.approx([5 * MS, 4 * MS])
@@ -127,7 +129,7 @@ def test_a_thread_that_says_late_that_it_is_done(tmp_path: Path) -> None:
             if event["name"] == "gloo:all_reduce" and event["ts"] % 20_000 < 12_000:
                 event["dur"] += 150.0
     job = read_job(made.write(tmp_path, traces))
-    assert [item.what for item in job.ranks[0]].count(WAIT) == 4
+    assert [item.kind for item in job.ranks[0]].count(WAIT) == 4
     assert job.calls[0].seconds == pytest.approx(5.1 * MS)
     assert replay_job(job, [0.0] * 4).step == pytest.approx((20 - 0.9 - 3.8) * MS, rel=0.02)
 

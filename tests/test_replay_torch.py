@@ -42,7 +42,7 @@ def recorded(kind: str, folder: Path) -> tuple[Job, Job]:
 def called(job: Job, rank: int, step: int) -> list[tuple[str, int]]:
     """What a rank calls in a step, in its order."""
     many = len(job.steps)
-    calls = [job.calls[item.call] for item in job.ranks[rank] if item.what == CALL]
+    calls = [job.calls[item.call] for item in job.ranks[rank] if item.kind == CALL]
     per_step = len(calls) // many
     assert per_step * many == len(calls)
     return [(call.kind, call.nbytes) for call in calls[step * per_step : (step + 1) * per_step]]
@@ -69,8 +69,8 @@ def test_gloo_and_ours_tell_the_same_job(kind: str, wanted: list[tuple[str, int]
                 assert told.count(("reducescatter", LAYER)) == LAYERS
             else:
                 assert told == wanted
-            waits = {item.call for item in job.ranks[rank] if item.what == WAIT}
-            assert waits == {item.call for item in job.ranks[rank] if item.what == CALL}
+            waits = {item.call for item in job.ranks[rank] if item.kind == WAIT}
+            assert waits == {item.call for item in job.ranks[rank] if item.kind == CALL}
         assert all(call.seconds > 0 for call in job.calls)
         as_it_was = replay_job(job, [call.seconds for call in job.calls])
         assert all(replay_job(job, [0.0] * len(job.calls)).step <= step for step in [as_it_was.step])

@@ -82,10 +82,10 @@ def read(files: Path | Sequence[Path]) -> Recording:
     Invalid
         A file is damaged; the message names the byte or node.
     """
-    from antiphon.formats.chakra.read import collectives_of, is_ours, plan_of, read_traces
+    from antiphon.formats.chakra.read import collectives_of, has_plan, plan_of, read_traces
 
     traces = read_traces(_check_files([files] if isinstance(files, str | os.PathLike) else files))
-    return Recording(plan_of(traces) if is_ours(traces) else None, tuple(collectives_of(traces)))
+    return Recording(plan_of(traces) if has_plan(traces) else None, tuple(collectives_of(traces)))
 
 
 def _check_files(files: Any) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.cost.replay.job import Job
-from antiphon.cost.replay.recorded import Recorded, join
+from antiphon.cost.replay.recorded import RankTrace, join
 from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import Call, is_inspected, is_profile, join_profiles, read_inspector, read_profile
 
@@ -25,10 +25,10 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
     paths = _list_paths(files)
     if all(path.name.endswith(_CHAKRA) for path in paths):
-        from antiphon.formats.chakra.read import read_traces, recorded_of
+        from antiphon.formats.chakra.read import rank_traces_of, read_traces
 
-        return join(recorded_of(read_traces(paths)))
-    recordings: list[Recorded] = []
+        return join(rank_traces_of(read_traces(paths)))
+    recordings: list[RankTrace] = []
     profiles: list[Profile] = []
     for path in paths:
         with reading(name_of(path)):
@@ -53,7 +53,7 @@ def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
-def _read_file(name: str, data: bytes) -> list[Recorded] | Profile:
+def _read_file(name: str, data: bytes) -> list[RankTrace] | Profile:
     """Return the recordings of ranks in a file; of a file of NCCL's example profiler its calls, which can
     only be joined to recordings once all files are read."""
     if is_inspected(data):

@@ -16,7 +16,7 @@ import msgspec
 
 from antiphon.core.jsontext import decode
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import RankCall, Recorded
+from antiphon.cost.replay.recorded import RankCall, RankTrace
 from antiphon.errors import Invalid, Unsupported, quote
 
 MAX_LINES, MAX_LINE = 2**20, 2**16
@@ -66,7 +66,7 @@ def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
     return calls
 
 
-def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
+def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTrace]:
     """Return the recordings of all ranks.
 
     The size of a communicator is not recorded: it is the number of ranks that use it in these files.
@@ -95,10 +95,10 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[RankCall]) -> Recorded:
+def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[RankCall]) -> RankTrace:
     span = (min(collective.start for collective in collectives), max(collective.end for collective in collectives))
     waits = [(collective.start, collective.end, number) for number, collective in enumerate(collectives)]
-    return Recorded(rank, "", groups, [span], collectives, waits, (), [NOTE])
+    return RankTrace(rank, "", groups, [span], collectives, waits, (), [NOTE])
 
 
 # ---- the Inspector ----
@@ -137,7 +137,7 @@ def is_inspected(data: bytes) -> bool:
     return b'"coll_perf"' in data[:MAX_LINE]
 
 
-def read_inspector(data: bytes) -> list[Recorded]:
+def read_inspector(data: bytes) -> list[RankTrace]:
     """Read a log with a line for each collective; without time stamps they follow each other by their numbers."""
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) > MAX_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
@@ -165,7 +165,7 @@ def read_inspector(data: bytes) -> list[Recorded]:
     return [_of_lines(rank, performance) for rank, performance in by_rank.items()]
 
 
-def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
+def _of_lines(rank: int, lines: Sequence[_Inspected]) -> RankTrace:
     groups: dict[str, ProcessGroup] = {}
     collectives: list[RankCall] = []
     now = 0.0

@@ -76,7 +76,7 @@ class Replay:
         steps = len(self.now.steps)
         total = sum(call.seconds for call in self.job.calls) / steps
         exposed = sum(self.now.waited) / steps
-        work = [sum(i.seconds for i in items if i.what == WORK) / steps for items in self.job.ranks.values()]
+        work = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
         recorded = median(self.job.steps)
         worth = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
         return {
@@ -233,7 +233,7 @@ def _compare_buckets(
     for size in sizes:
         variant = buckets.rebucket(step, gradients, size)
         count = sum(call.bucket for call in variant.calls)
-        if count > buckets.MOST_BUCKETS:
+        if count > buckets.MAX_BUCKETS:
             continue
         prices = [ours.price(c.kind, c.nbytes, c.group, job.groups[c.group]) for c in variant.calls]
         if any(price is None for price, call in zip(prices, variant.calls, strict=True) if call.bucket):

@@ -30,11 +30,11 @@ class Walk:
     tables: FlowTables
     moments: Moments
     terms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TERMS, 0.0))
-    passed: list[int] = field(default_factory=list)  # messages on the path, latest first
+    path_messages: list[int] = field(default_factory=list)  # messages on the path, latest first
     delay: dict[int, float] = field(default_factory=dict)  # link or limit -> seconds in which it set a message's rate
     combining: dict[int, float] = field(default_factory=dict)  # rank -> seconds in which it combined
-    slowest: float = 0.0  # the greatest latency on the path, in seconds
-    latencies: int = 0  # messages whose latency is on the path
+    greatest_latency: float = 0.0  # the greatest latency on the path, in seconds
+    latency_count: int = 0  # messages whose latency is on the path
 
     def trace_back(self) -> Walk:
         """Trace from the end to the beginning. O(number of messages and versions on the path, their readers and
@@ -51,7 +51,7 @@ class Walk:
     def hops(self) -> list[Hop]:
         """Return the messages as (step, src, dst), in order of time."""
         sent = self.tables.messages
-        at = self.passed[::-1]
+        at = self.path_messages[::-1]
         return list(zip(*(column[at].tolist() for column in (sent.step, sent.src, sent.dst)), strict=True))
 
     def _trace_version(self, version: int) -> tuple[int, int]:
@@ -86,19 +86,19 @@ class Walk:
     def _trace_message(self, message: int) -> tuple[int, int]:
         """Return what delayed this message: an earlier one on its connection, or a version that it reads."""
         moments, tables = self.moments, self.tables
-        self.passed.append(message)
+        self.path_messages.append(message)
         moving, lost = float(moments.sent[message] - moments.begin[message]), float(moments.lost[message])
         self.terms["beta"] += moving - lost
         self.terms["epsilon"] += lost
         bottleneck = int(moments.bottleneck[message])
         self.delay[bottleneck] = self.delay.get(bottleneck, 0.0) + moving
-        before = int(tables.preceding[message])
+        preceding = int(tables.preceding[message])
         alpha = float(tables.paths.alpha[message])
         # delayed by the previous message on the same connection, rather than by its own data
-        if before >= 0 and moments.sent[before] > moments.ready[message] + alpha:
-            return before, -1
+        if preceding >= 0 and moments.sent[preceding] > moments.ready[message] + alpha:
+            return preceding, -1
         self.terms["alpha"] += float(moments.begin[message] - moments.ready[message])
-        self.slowest, self.latencies = max(self.slowest, alpha), self.latencies + 1
+        self.greatest_latency, self.latency_count = max(self.greatest_latency, alpha), self.latency_count + 1
         rows = tables.rows_of(message)
         read = tables.versions.read[rows]
         version = int(read[moments.written_at[read].argmax()])

@@ -45,16 +45,17 @@ class Network:
         self.bottleneck = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
         self.in_transit: Longs = np.zeros(0, np.int64)
         self.count = np.zeros(none + 1, np.int64)  # flows per resource; 0 for "none"
-        self.numbers: Longs = np.arange(none + 1)
+        self.all_resources: Longs = np.arange(none + 1)
         self.cost = np.append(tables.cost[:-1], 1e-300)  # the padding resource "none" never limits a flow
         # Per resource where incast is possible: the greatest number of its flows that have the same receiver.
         self.senders = np.zeros(none + 1, np.int64)
-        # flows per (resource, receiver), and per (resource, receiver, sender): see `Crowds`
+        # For incast, which slows a resource when many ranks send over it to one receiver: flows per (resource,
+        # receiver), and per (resource, receiver, sender); see `Crowds`
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
         # Per message: seconds lost to incast so far, and the fraction of its time that it loses at its current rate.
         self.lost, self.losing = np.zeros(message_count), np.zeros(message_count)
-        self.mark: Bools = np.zeros(none + 1, np.bool_)
+        self.is_affected: Bools = np.zeros(none + 1, np.bool_)  # scratch space of `_find_touched`
 
     def next_end(self) -> float:
         """Return when the next flow ends; infinite if none is in transit."""
@@ -119,23 +120,23 @@ class Network:
         If the search goes on for more than REACH rounds, all flows are returned: exact, too, and cheaper than
         searching.
         """
-        flows, uses, mark = self.in_transit, self.tables.uses, self.mark
+        flows, uses, is_affected = self.in_transit, self.tables.uses, self.is_affected
         if len(flows) <= MIN_SEARCHED_FLOWS:
             return flows
-        mark[:] = False
-        mark[freed], mark[entered] = True, True
-        mark &= self.count > 0
+        is_affected[:] = False
+        is_affected[freed], is_affected[entered] = True, True
+        is_affected &= self.count > 0
         previous_count = 0
         # Breadth-first search over flows and links, one layer per round.
         for _ in range(REACH):
             used_links = uses[flows]
-            is_reached = mark[used_links].any(axis=1)
+            is_reached = is_affected[used_links].any(axis=1)
             reached_count = int(is_reached.sum())
             if reached_count == previous_count or reached_count == len(flows):
                 return flows[is_reached]
             previous_count = reached_count
-            mark[used_links[is_reached].ravel()] = True
-            mark[-1] = False
+            is_affected[used_links[is_reached].ravel()] = True
+            is_affected[-1] = False
         return flows
 
     def _update_rates(self, now: float, flows: Longs) -> None:
@@ -175,15 +176,18 @@ class Network:
         ):  # a large machine, few flows: renumber the links in use
             resources, used_links = np.unique(used_links, return_inverse=True)
             used_links = used_links.reshape(len(flows), -1)
-        number, width = self.numbers[resources], used_links.shape[1]
-        resource_count, idle = len(number), number == none
-        room, users = 1 / self.seconds_per_byte(number), np.bincount(used_links.ravel(), minlength=resource_count)
+        resource_numbers, width = self.all_resources[resources], used_links.shape[1]
+        resource_count, idle = len(resource_numbers), resource_numbers == none
+        capacity_left, users = (
+            1 / self.seconds_per_byte(resource_numbers),
+            np.bincount(used_links.ravel(), minlength=resource_count),
+        )
         users[idle] = 0
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
         while len(open_flows):
             # Equal share of every link on every flow's path; the smallest of them limits the flow.
-            offered = (room / np.maximum(users, 1))[used_links]
+            offered = (capacity_left / np.maximum(users, 1))[used_links]
             smallest = offered.min(axis=1)
             # A link is a bottleneck when it is the smallest offer for every one of its flows.
             agreeing_flows = np.bincount(used_links[smallest[:, None] >= offered * EQUAL], minlength=resource_count)
@@ -191,15 +195,15 @@ class Network:
             done = is_bottleneck.any(axis=1)
             settled, rates = open_flows[done], smallest[done]
             rate[settled] = rates
-            bottleneck[settled] = number[used_links[done, is_bottleneck[done].argmax(axis=1)]]
+            bottleneck[settled] = resource_numbers[used_links[done, is_bottleneck[done].argmax(axis=1)]]
             if len(settled) == len(open_flows):
                 break
             # Take the settled flows out: their rates leave the room of all links that they cross.
             flat = used_links[done].ravel()
-            room -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
+            capacity_left -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
             users -= np.bincount(flat, minlength=resource_count)
             users[idle] = 0
-            room[idle] = np.inf
+            capacity_left[idle] = np.inf
             open_flows, used_links = open_flows[~done], used_links[~done]
         return rate, bottleneck
 

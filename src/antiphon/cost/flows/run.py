@@ -63,12 +63,12 @@ class Run:
         self.before = np.full(versions, -1, np.int64)
         ranks = int(tables.rank.max(initial=-1)) + 1
         # per rank: when its processor becomes idle, and the last version that it combined
-        self.free, self.last = np.zeros(ranks), np.full(ranks, -1, np.int64)
+        self.idle_from, self.last_combined = np.zeros(ranks), np.full(ranks, -1, np.int64)
         # A heap of (time, number, kind, messages or versions); the number breaks ties.
         self.calendar: list[tuple[float, int, int, Longs]] = []
-        self.number = count()
+        self.sequence = count()
         # Scratch space of `_drop_repeats`; never cleared, as only elements just written are read.
-        self.marks: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
+        self.scratch: Longs = np.zeros(max(message_count, versions) + 1, np.int64)
         self.moments = 0
 
     def run_events(self) -> Moments:
@@ -112,17 +112,19 @@ class Run:
         """
         self.moments += 1
         first_ended, moving = ended, []
-        # Zero-length work (no bytes, no latency, nothing to combine) finishes at the same moment: iterate to a fixed
-        # point.
+        # Each iteration processes what the previous one made possible at this moment. Zero-length work (no bytes, no
+        # latency, nothing to combine) finishes at the same moment: iterate to a fixed point.
         while len(ended) or len(expired) or len(written) or len(ready):
             # Order within a moment: last bytes arrive, values become writable, readers become ready, latencies end.
-            free, full = self._mark_sent(now, ended), self._open_gates(ended, written)
+            startable, writable = self._mark_sent(now, ended), self._open_gates(ended, written)
             ready = _concatenate([ready, self._mark_written(now, written)])
-            begun = _concatenate([free, self._mark_expired(self._start_ready(now, ready)), self._mark_expired(expired)])
+            begun = _concatenate(
+                [startable, self._count_down(self._start_ready(now, ready)), self._count_down(expired)]
+            )
             self.begin[begun] = now
-            moves = self.network.remaining[begun] > 0
-            moving.append(begun[moves])
-            ended, written = begun[~moves], self._start_combining(now, full)
+            has_bytes = self.network.remaining[begun] > 0
+            moving.append(begun[has_bytes])
+            ended, written = begun[~has_bytes], self._start_combining(now, writable)
             expired = ready = NOTHING
         begun = _concatenate(moving)
         if len(first_ended) or len(begun):
@@ -134,32 +136,28 @@ class Run:
         self.sent[ended] = now
         return self._count_down(self.tables.after[ended])
 
-    def _mark_expired(self, chosen: Longs) -> Longs:
-        """Mark messages whose latency is over; return those that begin to move."""
-        return self._count_down(chosen)
-
-    def _count_down(self, chosen: Longs) -> Longs:
+    def _count_down(self, messages: Longs) -> Longs:
         """Decrement the wait counters of these distinct messages; return those that no longer wait. O(chosen)."""
-        if not len(chosen):
+        if not len(messages):
             return NOTHING
         # Fancy indexing suffices, as messages are distinct; `_open_gates` needs subtract.at for repeats.
-        remaining = self.waits[chosen] - 1
-        self.waits[chosen] = remaining
-        return chosen[remaining == 0]
+        remaining = self.waits[messages] - 1
+        self.waits[messages] = remaining
+        return messages[remaining == 0]
 
     def _open_gates(self, ended: Longs, written: Longs) -> Longs:
         """Return versions that can now be written. A message that ended unblocks the versions it writes and the
         successors of those it read; a written version unblocks its successor. O(rows)."""
         tables = self.tables
         if not len(ended):
-            at = tables.follows[written]
+            versions = tables.follows[written]
         else:
             rows = tables.rows_of_messages(ended)
-            at = np.concatenate([tables.writes[rows], tables.frees[rows], tables.follows[written]])
-        if not len(at):
+            versions = np.concatenate([tables.writes[rows], tables.frees[rows], tables.follows[written]])
+        if not len(versions):
             return NOTHING
-        np.subtract.at(self.gates, at, 1)
-        return self._drop_repeats(at[self.gates[at] == 0])
+        np.subtract.at(self.gates, versions, 1)
+        return self._drop_repeats(versions[self.gates[versions] == 0])
 
     def _mark_written(self, now: float, written: Longs) -> Longs:
         """Mark versions as written; return the messages that now have all they read."""
@@ -170,48 +168,48 @@ class Run:
         np.subtract.at(self.reads, readers, 1)
         return self._drop_repeats(readers[self.reads[readers] == 0])
 
-    def _start_ready(self, now: float, chosen: Longs) -> Longs:
+    def _start_ready(self, now: float, messages: Longs) -> Longs:
         """Start messages: their latency runs; return those without latency."""
-        if not len(chosen):
-            return chosen
-        self.ready[chosen] = now
+        if not len(messages):
+            return messages
+        self.ready[messages] = now
         # One calendar entry per distinct latency, however large the batch.
-        alpha = self.tables.paths.alpha[chosen]
+        alpha = self.tables.paths.alpha[messages]
         for value in _distinct_values(alpha):
             if value > 0:
-                self._schedule_event(now + value, _EXPIRES, chosen[alpha == value])
-        return chosen[alpha == 0]
+                self._schedule_event(now + value, _EXPIRES, messages[alpha == value])
+        return messages[alpha == 0]
 
-    def _start_combining(self, now: float, chosen: Longs) -> Longs:
+    def _start_combining(self, now: float, versions: Longs) -> Longs:
         """Return versions that can be written at once, those without work. The others queue for their rank's processor.
 
         Everything that a rank can combine at one moment is one job of its processor: it begins when the previous job is
         done, and all its versions are written at its end.
         """
-        if not len(chosen):
+        if not len(versions):
             return NOTHING
-        self.possible[chosen] = now
-        self.combine[chosen] = now
+        self.possible[versions] = now
+        self.combine[versions] = now
         if self.tables.work is None:
-            return chosen
-        seconds = self.tables.work.seconds[chosen] * self.nbytes
-        at_once = chosen[seconds == 0]
-        busy, seconds = chosen[seconds > 0], seconds[seconds > 0]
+            return versions
+        seconds = self.tables.work.seconds[versions] * self.nbytes
+        at_once = versions[seconds == 0]
+        busy, seconds = versions[seconds > 0], seconds[seconds > 0]
         if not len(busy):
             return at_once
         # one job per rank
-        order = order_of(self.tables.rank[busy], len(self.free))
+        order = order_of(self.tables.rank[busy], len(self.idle_from))
         ranks = self.tables.rank[busy][order]
         first = np.flatnonzero(run_starts(ranks))
         rank = ranks[first]
         # FIFO server: work begins when it arrives or when the processor is free, whichever is later.
-        begin = np.maximum(self.free[rank], now)
+        begin = np.maximum(self.idle_from[rank], now)
         done = begin + np.add.reduceat(seconds[order], first)
         size = np.diff(np.append(first, len(busy)))
         batch = busy[order]
         self.combine[batch] = np.repeat(begin, size)
-        self.before[batch] = np.repeat(self.last[rank], size)
-        self.free[rank], self.last[rank] = done, batch[first]
+        self.before[batch] = np.repeat(self.last_combined[rank], size)
+        self.idle_from[rank], self.last_combined[rank] = done, batch[first]
         ends = np.repeat(done, size)
         for value in _distinct_values(ends):
             self._schedule_event(value, _COMBINED, batch[ends == value])
@@ -222,12 +220,12 @@ class Run:
         if len(values) < 2:
             return values
         place = np.arange(len(values))
-        self.marks[values] = place
-        return values[self.marks[values] == place]
+        self.scratch[values] = place
+        return values[self.scratch[values] == place]
 
     def _schedule_event(self, when: float, kind: int, chosen: Longs) -> None:
         """Put an event into the calendar."""
-        heapq.heappush(self.calendar, (when, next(self.number), kind, chosen))
+        heapq.heappush(self.calendar, (when, next(self.sequence), kind, chosen))
 
 
 def _distinct_values(column: Floats) -> list[float]:

@@ -41,19 +41,19 @@ from antiphon.core.topology import Topology
 from antiphon.cost.genmodel.work import Incasts
 from antiphon.cost.profile import Profile
 
-NEVER = np.int32(2**30)  # counter of the sentinel "no message", "no version": more than can be subtracted from it
+NEVER_ZERO = np.int32(2**30)  # counter of the sentinel "no message", "no version": more than can be subtracted from it
 
 
 @dataclass(frozen=True, eq=False)
 class Crowds:
     """Possible incast: the pairs (link or limit, receiver) over which more than w_t ranks may send at once.
 
-    w_t is the number of senders that cost nothing; `pair` and `sender` have the shape of `FlowTables.uses`.
+    `pair` and `sender` have the shape of `FlowTables.uses`.
     """
 
     epsilon: Floats  # per resource, and one for "none": seconds per byte and sender beyond w_t
-    w_t: Longs
-    pairs: int
+    w_t: Longs  # the same: number of senders that cost nothing
+    pairs: int  # number of pairs
     pair: Ints  # per message and column of `uses`: the number of the pair; `pairs` if incast is impossible there
     first: Longs  # pairs are sorted by resource: the first pair of each resource in `resource`
     resource: Longs  # the resources that have pairs
@@ -167,15 +167,15 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     later = follows[~version_table.initial & ~version_table.final] if count else follows
     gates[later] += 1
     # The sentinel behind the last entry absorbs decrements for "no successor" and never reaches 0.
-    gates[count], reads[message_count] = NEVER, NEVER
-    after, first, several = _find_connections(routing)
+    gates[count], reads[message_count] = NEVER_ZERO, NEVER_ZERO
+    after, first, has_parallel_routes = _find_connections(routing)
     uses = _list_uses(routing)
     if steps is not None:
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return FlowTables(
         routing, version_table, uses, np.append(seconds_per_byte(topology), 0.0),
-        find_crowds(table, uses, topology, profile, several),
-        after, np.append(np.where(first, 1, 2), NEVER).astype(np.int32), reads, gates.astype(np.int32),
+        find_crowds(table, uses, topology, profile, has_parallel_routes),
+        after, np.append(np.where(first, 1, 2), NEVER_ZERO).astype(np.int32), reads, gates.astype(np.int32),
         row_ptr, by_message, write, follows[read],
         pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
         version_table.rank, combining_costs(schedule, version_table, profile),
@@ -230,10 +230,12 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     return after, first, bool((one_pair & ~same).any())
 
 
-def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile, several: bool) -> Crowds | None:
+def find_crowds(
+    sent: Messages, uses: Ints, topology: Topology, profile: Profile, has_parallel_routes: bool
+) -> Crowds | None:
     """Return the pairs over which more than w_t ranks send in the whole schedule, or None if there are none. O(uses).
 
-    `several`: some rank sends to another by more than one route.
+    `has_parallel_routes`: some rank sends to another by more than one route.
 
     Ranks 1 and 2 send to 0 over link 1, from a switch (node 3) to 0, which has the threshold w_t = 1:
 
@@ -253,10 +255,10 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     senders = np.bincount(distinct(sent.dst * ranks + sent.src) // ranks, minlength=topology.ranks)
     # Incast is possible only where a receiver has more senders than the threshold of some link.
     is_possible = (epsilon[uses] > 0) & (senders[sent.dst][:, None] > w_t[uses])
-    message, place = np.nonzero(is_possible)
+    message, column = np.nonzero(is_possible)
     if not len(message):
         return None
-    resource = uses[message, place].astype(np.int64)
+    resource = uses[message, column].astype(np.int64)
     # A crowd is a pair (resource, receiver); count its distinct senders over the whole schedule as a bound.
     pairs, pair = unique_inverse(resource * ranks + sent.dst[message], int(none * ranks))
     sender_count = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
@@ -266,16 +268,16 @@ def find_crowds(sent: Messages, uses: Ints, topology: Topology, profile: Profile
     count = int(crowded.sum())
     number = np.where(crowded, np.cumsum(crowded) - 1, count)[pair]
     table = np.full(uses.shape, count, np.int32)
-    table[message, place] = number
+    table[message, column] = number
     table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # a message that crosses a limit twice is one sender
     link = pairs[crowded] // ranks
     first = np.flatnonzero(run_starts(link))
     # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
     triples, triple = unique_inverse(number * ranks + sent.src[message], int((count + 1) * ranks))
     sender = None
-    if several:
+    if has_parallel_routes:
         sender = np.full(uses.shape, len(triples), np.int32)
-        sender[message, place] = triple
+        sender[message, column] = triple
     return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(triples // ranks, count))
 
 
@@ -288,22 +290,22 @@ def combining_costs(schedule: Schedule, version_table: Versions, profile: Profil
     The sum of three (version 1) adds 2 B and reads or writes 4 B:
 
     >>> from antiphon.core.example import star
-    >>> price = combining_costs(star(), versions(star()), Profile(gamma=1.0, delta=1.0))
-    >>> price.adding.tolist(), price.access.tolist()
+    >>> costs = combining_costs(star(), versions(star()), Profile(gamma=1.0, delta=1.0))
+    >>> costs.adding.tolist(), costs.access.tolist()
     ([0.0, 2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
     """
     gamma, delta, count = float(profile.gamma), float(profile.delta), len(version_table)
     if not (gamma or delta) or not count:
         return None
-    reduced = list_reductions(schedule)
+    reductions = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[reduced.chunk]
-    price, target = Combining(np.zeros(count), np.zeros(count)), version_table.write[reduced.row]
-    price.adding[target], price.access[target] = (
-        share * gamma * (reduced.fanin - 1),
-        share * delta * (reduced.fanin + 1),
+    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[reductions.chunk]
+    costs, target = Combining(np.zeros(count), np.zeros(count)), version_table.write[reductions.row]
+    costs.adding[target], costs.access[target] = (
+        share * gamma * (reductions.fanin - 1),
+        share * delta * (reductions.fanin + 1),
     )
-    return price if price.seconds.any() else None
+    return costs if costs.seconds.any() else None
 
 
 Watch = Callable[[float, Longs, Floats], None]  # called when loads of links change: (seconds, resources, bytes/s)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from antiphon.errors import Invalid, Unsupported, quote
 
-HALVES = ("reducescatter", "allgather")  # the two halves of an allreduce
+HALF_COLLECTIVES = ("reducescatter", "allgather")  # the two halves of an allreduce
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Tier:
     epsilon: float = 0.0
     w_t: int = 0
 
-    def slower(self, senders: int) -> float:
+    def incast_cost(self, senders: int) -> float:
         """Return the additional seconds per byte with this many senders to one receiver."""
         return self.epsilon * max(senders - self.w_t, 0)
 
@@ -88,16 +88,16 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
     if not fanins or min(fanins) < 1:
         raise Invalid(f"fan-ins {quote(fanins)}: expected whole numbers from 1 on, such as 8, 4")
     half, size = Terms(), float(nbytes)
-    reducing = Terms()
+    combining = Terms()
     for f in fanins:
         if f == 1:
             continue
         # size: bytes of the share that a server holds after this step of the reducescatter.
         size /= f
         received = (f - 1) * size
-        half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.slower(f - 1))
-        reducing += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
-    return _both_halves(half, reducing, collective)
+        half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.incast_cost(f - 1))
+        combining += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
+    return _both_halves(half, combining, collective)
 
 
 def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
@@ -142,7 +142,7 @@ def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collecti
         beta=2 * sent * tier.beta,
         gamma=sent * server.gamma,
         delta=(n + 1) * float(nbytes) * server.delta,
-        epsilon=sent * tier.slower(n - 1) + sent * tier.slower(1),
+        epsilon=sent * tier.incast_cost(n - 1) + sent * tier.incast_cost(1),
     )
 
 
@@ -160,9 +160,9 @@ def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: s
         raise Invalid(f"acps: fan-in {quote(fanin)}: combining takes at least 2 values")
     np.fill_diagonal(sent, 0.0)
     busiest = float(sent.sum(axis=0).max(initial=0.0))
-    reducing = Terms(gamma=busiest * server.gamma, delta=busiest * (fanin + 1) / (fanin - 1) * server.delta)
+    combining = Terms(gamma=busiest * server.gamma, delta=busiest * (fanin + 1) / (fanin - 1) * server.delta)
     scatter, gather = _one_step(sent, tier), _one_step(sent.T, tier)
-    return {"reducescatter": scatter + reducing, "allgather": gather, "allreduce": scatter + reducing + gather}[
+    return {"reducescatter": scatter + combining, "allgather": gather, "allreduce": scatter + combining + gather}[
         _check_collective(collective)
     ]
 
@@ -173,10 +173,10 @@ def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
         return Terms()
     moved = np.concatenate([sent.sum(axis=0), sent.sum(axis=1)])  # in, then out: there every receiver sees one sender
     senders = np.concatenate([(sent > 0).sum(axis=0), np.ones(len(sent), np.int64)])
-    slower = tier.epsilon * np.maximum(senders - tier.w_t, 0)
-    busiest = int((moved * (tier.beta + slower)).argmax())
+    incast_cost = tier.epsilon * np.maximum(senders - tier.w_t, 0)
+    busiest = int((moved * (tier.beta + incast_cost)).argmax())
     return Terms(
-        alpha=tier.alpha, beta=float(moved[busiest]) * tier.beta, epsilon=float(moved[busiest] * slower[busiest])
+        alpha=tier.alpha, beta=float(moved[busiest]) * tier.beta, epsilon=float(moved[busiest] * incast_cost[busiest])
     )
 
 
@@ -184,20 +184,22 @@ def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server:
     """Price steps in which every server has one sender and combines two values; `share` of nbytes in total, each
     way."""
     moved = share * float(nbytes)
-    half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.slower(1))
+    half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.incast_cost(1))
     return _both_halves(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
 
 
-def _both_halves(half: Terms, reducing: Terms, collective: str) -> Terms:
+def _both_halves(half: Terms, combining: Terms, collective: str) -> Terms:
     """Price an allreduce as a reducescatter and an allgather that moves as much and combines nothing."""
-    return {"reducescatter": half + reducing, "allgather": half, "allreduce": half * 2 + reducing}[
+    return {"reducescatter": half + combining, "allgather": half, "allreduce": half * 2 + combining}[
         _check_collective(collective)
     ]
 
 
 def _check_collective(collective: str) -> str:
-    if collective not in ("allreduce", *HALVES):
-        raise Unsupported(f"closed forms: of {quote(collective)} there is none; use allreduce, {' or '.join(HALVES)}")
+    if collective not in ("allreduce", *HALF_COLLECTIVES):
+        raise Unsupported(
+            f"closed forms: of {quote(collective)} there is none; use allreduce, {' or '.join(HALF_COLLECTIVES)}"
+        )
     return collective
 
 

@@ -38,7 +38,7 @@ from antiphon.cost.steps import latency_name
 
 # Terms of a prediction: latency, bytes, incast, additions, memory access
 TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
-PLAIN = "no incast, gamma or delta: the profile states none, so only latency and bandwidth are counted"
+NO_EXTRA_TERMS = "no incast, gamma or delta: the profile states none, so only latency and bandwidth are counted"
 
 
 def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
@@ -59,20 +59,20 @@ def genmodel(schedule: Schedule, topology: Topology, *, profile: Profile | str |
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
-    note = "" if loaded_profile.incast or loaded_profile.gamma or loaded_profile.delta else PLAIN
-    return _Busy(Work(schedule, profiled_topology, loaded_profile)).predictor(note)
+    note = "" if loaded_profile.incast or loaded_profile.gamma or loaded_profile.delta else NO_EXTRA_TERMS
+    return _Bottlenecks(Work(schedule, profiled_topology, loaded_profile)).predictor(note)
 
 
 def alpha_beta_gamma(
     schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None
 ) -> Predictor:
-    """GenModel without its two terms: the profile's incast and delta are left out (section 2.2, Table 1)."""
+    """Price by latency, bandwidth and additions only: GenModel without incast and delta (section 2.2, Table 1)."""
     plain_profile = replace(as_profile(profile), incast={}, delta=0.0)
-    return _Busy(Work(schedule, plain_profile.on(topology), plain_profile)).predictor("")
+    return _Bottlenecks(Work(schedule, plain_profile.on(topology), plain_profile)).predictor("")
 
 
 @dataclass(frozen=True, eq=False)
-class _Busy:
+class _Bottlenecks:
     """The bottlenecks of every segment: a stretch of steps in which the same messages are in progress (runs.py).
 
     A run of `work.loads` or `work.combined` is one value of these functions: (link, limit or rank; segments low to
@@ -90,7 +90,7 @@ class _Busy:
     @cached_property
     def load_seconds(self) -> tuple[Floats, Floats]:
         """For each run of `loads` its seconds per byte of the call's size (nbytes): by bandwidth, and by incast."""
-        return self.work.carried_loads()
+        return self.work.price_loads()
 
     @cached_property
     def busiest_load(self) -> Longs:
@@ -112,7 +112,7 @@ class _Busy:
         combined, (gamma, delta) = self.work.combined, self.combine_seconds
         return greatest_per_segment(combined.low, combined.high, gamma + delta, len(self.work.segments))
 
-    def over_steps(self, value: Floats, bottleneck: Longs) -> Floats:
+    def sum_over_steps(self, value: Floats, bottleneck: Longs) -> Floats:
         """Return the value of each segment's bottleneck, times the segment's number of steps; 0 if it has none."""
         spent: Floats = np.zeros(len(bottleneck))
         used = np.flatnonzero(bottleneck >= 0)
@@ -131,10 +131,11 @@ class _Busy:
             gamma, delta = self.combine_seconds
             values |= {"gamma": (gamma, self.busiest_combine), "delta": (delta, self.busiest_combine)}
         return dict.fromkeys(TERMS, 0.0) | {
-            name: math.fsum(self.over_steps(value, bottleneck).tolist()) for name, (value, bottleneck) in values.items()
+            name: math.fsum(self.sum_over_steps(value, bottleneck).tolist())
+            for name, (value, bottleneck) in values.items()
         }
 
-    def names(self) -> Mapping[str, str]:
+    def name_bottlenecks(self) -> Mapping[str, str]:
         """Return the bottleneck of each term."""
         steps = self.work.segments.length[self.slowest_message >= 0]
         slowest = self.work.paths.alpha[self.slowest_message[self.slowest_message >= 0]].max(initial=0.0)
@@ -155,7 +156,7 @@ class _Busy:
         beta, epsilon = self.load_seconds
         # Sum over segments the time for which each resource is the bottleneck; name the greatest.
         busiest = self.busiest_load[used]
-        spent = np.bincount(loads.key[busiest], weights=self.over_steps(beta + epsilon, self.busiest_load)[used])
+        spent = np.bincount(loads.key[busiest], weights=self.sum_over_steps(beta + epsilon, self.busiest_load)[used])
         resource = int(spent.argmax())
         runs = busiest[loads.key[busiest] == resource]
         named = resource_name(self.work.topology, resource)
@@ -171,7 +172,7 @@ class _Busy:
             return "no rank"
         gamma, delta = self.combine_seconds
         ranks = combined.key[self.busiest_combine[used]]
-        spent = np.bincount(ranks, weights=self.over_steps(gamma + delta, self.busiest_combine)[used])
+        spent = np.bincount(ranks, weights=self.sum_over_steps(gamma + delta, self.busiest_combine)[used])
         return f"rank {int(spent.argmax())}: combining what arrives"
 
     def path(self) -> list[Hop]:
@@ -196,7 +197,7 @@ class _Busy:
         # All maxima are independent of the size, so a prediction is alpha + nbytes times a constant per term.
         per_byte = self.coefficients()
         alpha = per_byte.pop("alpha")
-        names, path = self.names(), LazyPath(self.path)
+        names, path = self.name_bottlenecks(), LazyPath(self.path)
 
         def predict(nbytes: int) -> Prediction:
             terms = {"alpha": alpha, **{name: seconds * nbytes for name, seconds in per_byte.items()}}

@@ -43,7 +43,7 @@ class Segments:
         return len(self.length)
 
     @cached_property
-    def single(self) -> bool:
+    def is_unpipelined(self) -> bool:
         """Whether every message is in progress in one segment only, i.e. nothing is pipelined."""
         return runs_are_disjoint(self.low, self.high)
 
@@ -100,7 +100,8 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         return Runs(key, low, high, tuple(columns))
     if runs_are_disjoint(low, high):
         place = key * count + low
-        if (int(key.max()) + 1) * count <= 4 * len(key):  # dense: add up in a table instead of sorting
+        # If a table of all (key, segment) has at most 4 elements per run, adding up in it is faster than sorting.
+        if (int(key.max()) + 1) * count <= 4 * len(key):
             used = np.flatnonzero(np.bincount(place))
             sums = tuple(np.bincount(place, weights=column)[used] for column in columns)
             return Runs(used // count, used % count, used % count + 1, sums)
@@ -116,9 +117,9 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
     last = np.flatnonzero(np.append(event[1:] != event[:-1], True))
     heights = [np.cumsum(np.concatenate([column, -column])[order])[last] for column in columns]
     event = event[last]
-    # Floating-point sums do not return to exactly 0; integers do.
-    busy = [np.abs(h) > (1e-12 * np.abs(h).max() if h.dtype.kind == "f" else 0) for h in heights]
-    nonzero = np.flatnonzero(np.any(busy, axis=0)[:-1])  # beyond the end of a key all is 0 again
+    # Floating-point sums do not return to exactly 0 behind the last run; integers do. So 1e-12 of the maximum is zero.
+    is_nonzero = [np.abs(h) > (1e-12 * np.abs(h).max() if h.dtype.kind == "f" else 0) for h in heights]
+    nonzero = np.flatnonzero(np.any(is_nonzero, axis=0)[:-1])  # beyond the end of a key all is 0 again
     key, low = np.divmod(event[nonzero], count + 1)
     return Runs(key, low, event[nonzero + 1] % (count + 1), tuple(height[nonzero] for height in heights))
 
@@ -131,12 +132,12 @@ def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, 
     """
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
     key, low, high = key[order], low[order], high[order]
-    lasting = np.maximum.accumulate(key * (count + 1) + high)
-    fresh = run_starts(key)
-    fresh[1:] |= (key * (count + 1) + low)[1:] > lasting[:-1]
-    first = np.flatnonzero(fresh)
+    covered_until = np.maximum.accumulate(key * (count + 1) + high)
+    begins_run = run_starts(key)
+    begins_run[1:] |= (key * (count + 1) + low)[1:] > covered_until[:-1]
+    first = np.flatnonzero(begins_run)
     last = np.append(first[1:], len(key)) - 1
-    return key[first], low[first], lasting[last] - key[first] * (count + 1)
+    return key[first], low[first], covered_until[last] - key[first] * (count + 1)
 
 
 def highest_per_key(runs: Runs, count: int) -> Runs:

@@ -4,7 +4,7 @@ reductions.
 Everything is a piecewise constant function over steps, held as runs (runs.py). `loads` has per link or shared limit
 its share of nbytes, and the number of ranks that send to one receiver over it at once (*incast*, which slows the
 receiver beyond a threshold w_t); `combined` has per rank the shares of nbytes that it adds, and that it reads or writes
-in memory. `carried_loads` turns loads into seconds per byte.
+in memory. `price_loads` turns loads into seconds per byte.
 
 Example (`core.example.star` on links of 1 GB/s): in step 0 the links from ranks 1 and 2 to rank 0 carry 1.0 of nbytes
 each, and rank 0 adds 2.0 of nbytes and accesses 4.0 (reads three values, writes one).
@@ -37,7 +37,7 @@ from antiphon.cost.genmodel.runs import (
 )
 from antiphon.cost.profile import Incast, Profile
 
-NONE = Incast()
+NO_INCAST = Incast()
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Incasts:
         >>> Incasts.of(Profile(incast={"wire": Incast(1e-9, 1)}), machine()).w_t
         array([1, 1, 1, 1])
         """
-        kinds = [profile.incast.get(t.kind, NONE) for t in topology.types]
+        kinds = [profile.incast.get(t.kind, NO_INCAST) for t in topology.types]
         of_limits = []
         for limit in topology.limits:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
@@ -113,24 +113,26 @@ class Work:
             return Runs(nothing, nothing, nothing, (nothing,))
         ranks, count, src, dst = routing.messages.ranks, len(span), routing.messages.src, routing.messages.dst
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
-        if not self._single:
+        if not self._is_simple:
             # Overlapping messages of one sender over a resource count as one sender: merge their runs.
             pairs, place = unique_inverse(pair, (int(resource.max()) + 1) * ranks)
             triples, low, high = merge_runs(place * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]
         if runs_are_disjoint(low, high):
             places, which = unique_inverse(pair * count + low, (int(pair.max()) + 1) * count)
-            together = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
+            senders_to_one = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
         else:
-            to_one = sum_runs(pair, low, high, (np.ones(len(pair), np.int64),), count)
-            together = Runs(to_one.key // ranks, to_one.low, to_one.high, to_one.values)
-        return highest_per_key(together, count)
+            senders_per_pair = sum_runs(pair, low, high, (np.ones(len(pair), np.int64),), count)
+            senders_to_one = Runs(
+                senders_per_pair.key // ranks, senders_per_pair.low, senders_per_pair.high, senders_per_pair.values
+            )
+        return highest_per_key(senders_to_one, count)
 
     @cached_property
-    def _single(self) -> bool:
+    def _is_simple(self) -> bool:
         """Whether no rank sends two messages to another at once, and no message crosses a resource twice."""
         table = self.paths.messages
-        if len(self.topology.limits) or not self.segments.single:
+        if len(self.topology.limits) or not self.segments.is_unpipelined:
             return False
         key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
         return len(distinct(key)) == len(key)
@@ -144,7 +146,7 @@ class Work:
         """
         table, ranks = self.paths.messages, self.paths.messages.ranks
         crossing, span = table.src != table.dst, self.segments
-        if span.single:
+        if span.is_unpipelined:
             place, which = unique_inverse(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
             return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
         pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[crossing])
@@ -177,12 +179,12 @@ class Work:
         exact = self.paths.messages.weight
         return exact.astype(np.float64) if exact.dtype == object else exact
 
-    def carried_loads(self) -> tuple[Floats, Floats]:
+    def price_loads(self) -> tuple[Floats, Floats]:
         """For each run of `loads` return its seconds per byte of nbytes: by bandwidth, and by incast in addition.
         O(runs).
 
         >>> from antiphon.core.example import machine, star
-        >>> Work(star(), machine(), Profile()).carried_loads()
+        >>> Work(star(), machine(), Profile()).price_loads()
         (array([1.e-09, 1.e-09, 1.e-09, 1.e-09]), array([0., 0., 0., 0.]))
         """
         incasts, resource = Incasts.of(self.profile, self.topology), self.loads.key
@@ -205,8 +207,10 @@ class Work:
         pieces = pieces_of(self.schedule)[sums.chunk]
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
         low, high = np.searchsorted(marks, sums.step), np.searchsorted(marks, sums.step + pieces)
-        each = self.paths.messages.per_chunk
-        weight = (each.astype(np.float64) if each.dtype == object else each)[sums.chunk]
+        weight_per_chunk = self.paths.messages.per_chunk
+        weight = (weight_per_chunk.astype(np.float64) if weight_per_chunk.dtype == object else weight_per_chunk)[
+            sums.chunk
+        ]
         columns = (weight * (sums.fanin - 1), weight * (sums.fanin + 1))
         runs = sum_runs(sums.rank, low, high, columns, len(self.segments))
         return Runs(runs.key, runs.low, runs.high, tuple(column / self._scale for column in runs.values))

@@ -17,8 +17,9 @@ has the same result. A message goes through these stages; stages that need no wa
     PASS      that port         its bytes enter by a NIC, for G (b - 1), and o_r is paid           receiving
     COMBINE   been received     is combined with the rank's data, one message after another        receiving
 
-A message that is done contributes to conditions (`Graph`). A message whose last condition holds asks for a port (ASK)
-o_s later.
+A *condition* is an event that messages wait for, such as "rank 0 has received all messages of step 3". It holds when
+all the messages that contribute to it are done, or have left their senders (`Graph`). A message becomes *ready* when
+the last condition that it needs holds, and asks for a port (ASK) o_s later.
 
 **Whole messages.** Once a message has its port and its NIC, everything up to the end of its transfer is known. So it
 has one event at a time, and a port in use needs no event: the loop stores when the port will be idle again. Only a port
@@ -57,7 +58,7 @@ takes a byte per second has them at 8 and 10. Here the messages end at the same 
 ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
 
 **One source, two functions.** Whole messages or packets: that is the type of the argument `packets`, None or `Packets`.
-Numba compiles a function for the types of its arguments and drops branches of `if cut is None` that cannot be taken, so
+Numba compiles a function for the types of its arguments and drops branches of `if packets is None` never taken, so
 neither is slowed down by the other (docs/decisions.md has the measurements). The loop is one long function, since the
 cost of a call of a compiled function grows with the number of arrays that are passed. docs/models/loggp.md specifies
 the model.
@@ -82,7 +83,7 @@ from antiphon.cost.loggp.state import (  # fmt: skip
     Graph,
     Log,
     Packets,
-    Room,
+    Workspace,
     contribute,
     find_earliest,
     find_free_port,
@@ -115,13 +116,17 @@ def simulate(
 
 @compiled
 def _simulate(
-    workspace: Room, graph: Graph, cost: Cost, packets: Packets | None,
+    workspace: Workspace, graph: Graph, cost: Cost, packets: Packets | None,
     node: Longs, ports: int, nics: int, log: Log,
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     """Run `simulate` in a workspace that cannot be used again.
 
-    Sides: 0 sends, 1 receives. Indices: port i of a rank is (side * ranks + rank) * ports + i, the queue for its ports
-    side * ranks + rank, the entry of a message on a side side * count + m; NIC i of a node is numbered like a port.
+    A side is 0 for sending and 1 for receiving. Indices into the arrays below:
+
+        (side * ranks + rank) * ports + i   port i of a rank
+        side * ranks + rank                 the queue for the ports of a rank
+        (side * nodes + node) * nics + i    NIC i of a node
+        side * count + m                    message m on this side
     """
     src, dst, cost_class = graph.src, graph.dst, graph.cost_class
     on_done_ptr, on_done, on_left_ptr, on_left = graph.on_done_ptr, graph.on_done, graph.on_left_ptr, graph.on_left
@@ -147,7 +152,7 @@ def _simulate(
     made_ready = np.empty(count, np.int32)  # the messages that one event makes ready
     last, last_message, finished, received = 0.0, -1, 0, 0.0
     if packets is not None:
-        limit, size, per_byte = packets
+        packet_bytes, size, per_byte = packets
         # m -> bytes left to send, bytes received; when all packets so far have arrived; when the first arrived (-1: not
         # yet); the delay of all its packets, as the first waited for a port
         to_send, received_bytes, arrived_at = size[cost_class], np.zeros(count), np.zeros(count)
@@ -156,7 +161,7 @@ def _simulate(
         # in the list. Only the first has an event. `free_packet`: first of a list of packet numbers to use again;
         # `unused_packet`: the least number never used.
         next_packet, last_packet = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-        arrival, following_packet = np.empty(1024), np.empty(1024, np.int64)
+        arrival, following_packet = np.empty(1024), np.empty(1024, np.int64)  # doubled whenever they are full
         free_packet, unused_packet = -1, 0
     for m in range(count):
         if needed[m] == 0:
@@ -297,12 +302,12 @@ def _simulate(
                 if not crosses:
                     event[m], event[count + m] = FREE, ARRIVE
                     put(heap, lists, now + flight[k], m)
-                    b = min(limit, size[k])
+                    b = min(packet_bytes, size[k])
                     put(heap, lists, now + np.rint(per_byte[k] * max(b - 1, 0.0)) + latency[k], count + m)
                     continue
             # ---- a packet at the NIC is sent once the NIC is idle, and the next packet queues after that ----
             if kind == PACKET:
-                b, start, a = min(limit, to_send[m]), now, node[s]
+                b, start, a = min(packet_bytes, to_send[m]), now, node[s]
                 if a >= 0:
                     nic, at = find_earliest(nic_idle_from, a * nics, nics)
                     start = max(now, at)
@@ -346,9 +351,9 @@ def _simulate(
             elif kind == PASS:
                 if not crosses:
                     b = size[k]
-                    contribution_time = now + (flight[k] - np.rint(per_byte[k] * max(min(limit, b) - 1, 0.0)))
+                    contribution_time = now + (flight[k] - np.rint(per_byte[k] * max(min(packet_bytes, b) - 1, 0.0)))
                 else:
-                    b, a = min(limit, size[k] - received_bytes[m]), node[d]
+                    b, a = min(packet_bytes, size[k] - received_bytes[m]), node[d]
                     if a >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # from its first byte to its last
                         at_first = now - behind_first + now * ROUNDING

@@ -5,7 +5,8 @@ As schedules are regular, many events have the same time. Events put in one afte
 the queue, so all lists are linked through one array, "message -> the next". Everything is in two arrays, `heap` and
 `lists`, as the cost of a call of a compiled function grows with the number of arrays that are passed.
 
-Example: events (1.0, message 4), (1.0, message 2), (0.5, message 3) are two entries; they come out as 3, 4, 2.
+Example: the events (time 1.0, message 4), (1.0, message 2), (0.5, message 3) form two entries, one for each time; they
+come out as 3, 4, 2.
 
 `heap` has the times of the entries that may still grow, the current time, then the times of the heap. `lists` has
 counters, the entries that may still grow, then the heap's keys (sequence << BITS | entry); per entry its first and its
@@ -13,10 +14,11 @@ last message; per message the next; and entries to use again. With room for R ev
 
 | heap                    | lists                                                                                    |
 |-------------------------|------------------------------------------------------------------------------------------|
-| 0..3: times, -1: none   | 0..7: ENTRIES in the heap, SPARE ones, FRESH: the least never used, SEQUENCE: the next,  |
-| MOMENT: the current one | OLDEST of the growing, NOW: the current entry (-1), ROOM: R                              |
-| TIMES + i: of the entry | GROWING..: the entries that may grow; WHATS + i: at place i of the heap                  |
-| at place i of the heap  | WHATS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;   |
+| 0..3: times, -1: none   | ENTRIES: number in the heap; FREED: number of entries to use again; UNUSED: the least    |
+| MOMENT: the current one | entry never used; SEQUENCE: the next sequence number; OLDEST_GROWING: its index below;   |
+| TIMES + i: of the entry | CURRENT: the entry being taken out (-1: none); CAPACITY: R;                              |
+| at index i of the heap  | GROWING..: the entries that may grow; KEYS + i: the key at index i of the heap;          |
+|                         | KEYS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;    |
 |                         | + 4 R..: entries to use again                                                            |
 
 An entry may grow while it is among the last RECENT entries that were made. A later event of the same time makes another
@@ -32,8 +34,9 @@ from antiphon.cost.loggp.compiled import compiled
 
 RECENT = 4  # entries that may still grow
 BITS = 26  # low bits of a key that hold the entry; its sequence number is above them
-# indices into `lists`, and below into `heap`
-ENTRIES, SPARE, FRESH, SEQUENCE, OLDEST, NOW, ROOM, GROWING, WHATS = 0, 1, 2, 3, 4, 5, 6, 8, 16
+# Indices into `lists`, and in the second line into `heap`; the table above explains each. 7 and 12 to 15 are unused, so
+# that blocks of the array begin at multiples of 8.
+ENTRIES, FREED, UNUSED, SEQUENCE, OLDEST_GROWING, CURRENT, CAPACITY, GROWING, KEYS = 0, 1, 2, 3, 4, 5, 6, 8, 16
 MOMENT, TIMES = 4, 8
 
 
@@ -54,10 +57,10 @@ def new_queue(messages: int) -> tuple[Floats, Longs]:
     1.0 2
     0.0 -1
     """
-    heap, lists = np.empty(TIMES + messages + 1), np.empty(WHATS + 5 * (messages + 1), np.int64)
+    heap, lists = np.empty(TIMES + messages + 1), np.empty(KEYS + 5 * (messages + 1), np.int64)
     heap[:TIMES] = -1.0
-    lists[:WHATS] = 0
-    lists[NOW], lists[ROOM] = -1, messages + 1
+    lists[:KEYS] = 0
+    lists[CURRENT], lists[CAPACITY] = -1, messages + 1
     lists[GROWING : GROWING + RECENT] = -1
     return heap, lists
 
@@ -65,31 +68,31 @@ def new_queue(messages: int) -> tuple[Floats, Longs]:
 @compiled
 def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     """Insert the event of a message at this time. O(1) if an entry of that time may still grow, else O(log entries)."""
-    room = lists[ROOM]
-    first, last, following = WHATS + room, WHATS + 2 * room, WHATS + 3 * room
-    lists[following + message] = -1
+    capacity = lists[CAPACITY]
+    first, last, next_message = KEYS + capacity, KEYS + 2 * capacity, KEYS + 3 * capacity
+    lists[next_message + message] = -1
     for i in range(RECENT):  # an entry of that time may still grow, even if all its messages were taken: append to it
         if heap[i] == time:
             entry = lists[GROWING + i]
             if lists[first + entry] < 0:
                 lists[first + entry] = message
             else:
-                lists[following + lists[last + entry]] = message
+                lists[next_message + lists[last + entry]] = message
             lists[last + entry] = message
             return
     # make a new entry; it replaces the oldest of those that may grow
-    if lists[SPARE]:
-        lists[SPARE] -= 1
-        entry = lists[WHATS + 4 * room + lists[SPARE]]
+    if lists[FREED]:
+        lists[FREED] -= 1
+        entry = lists[KEYS + 4 * capacity + lists[FREED]]
     else:
-        entry = lists[FRESH]
-        lists[FRESH] += 1
+        entry = lists[UNUSED]
+        lists[UNUSED] += 1
     lists[first + entry] = message
     lists[last + entry] = message
-    at = lists[OLDEST]
+    at = lists[OLDEST_GROWING]
     heap[at] = time
     lists[GROWING + at] = entry
-    lists[OLDEST] = (at + 1) % RECENT
+    lists[OLDEST_GROWING] = (at + 1) % RECENT
     key = (lists[SEQUENCE] << BITS) | entry
     lists[SEQUENCE] += 1
     at = lists[ENTRIES]
@@ -97,39 +100,39 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     # sift up from the last index: parents later than the new entry move down; equal times go by sequence number
     while at > 0:
         parent = (at - 1) >> 2
-        if heap[TIMES + parent] < time or (heap[TIMES + parent] == time and lists[WHATS + parent] < key):
+        if heap[TIMES + parent] < time or (heap[TIMES + parent] == time and lists[KEYS + parent] < key):
             break
         heap[TIMES + at] = heap[TIMES + parent]
-        lists[WHATS + at] = lists[WHATS + parent]
+        lists[KEYS + at] = lists[KEYS + parent]
         at = parent
     heap[TIMES + at] = time
-    lists[WHATS + at] = key
+    lists[KEYS + at] = key
 
 
 @compiled
 def take(heap: Floats, lists: Longs) -> tuple[float, int]:
     """Remove the next event and return its time and its message; -1 if the queue is empty."""
-    room = lists[ROOM]
-    first, following = WHATS + room, WHATS + 3 * room
-    entry = lists[NOW]
+    capacity = lists[CAPACITY]
+    first, next_message = KEYS + capacity, KEYS + 3 * capacity
+    entry = lists[CURRENT]
     if entry >= 0:  # the next of the current moment; an exhausted entry may not grow, and can be used again
         message = lists[first + entry]
         if message >= 0:
-            lists[first + entry] = lists[following + message]
+            lists[first + entry] = lists[next_message + message]
             return heap[MOMENT], message
         for i in range(RECENT):
             if lists[GROWING + i] == entry:
                 lists[GROWING + i], heap[i] = -1, -1.0
-        lists[WHATS + 4 * room + lists[SPARE]] = entry
-        lists[SPARE] += 1
-        lists[NOW] = -1
+        lists[KEYS + 4 * capacity + lists[FREED]] = entry
+        lists[FREED] += 1
+        lists[CURRENT] = -1
     if lists[ENTRIES] == 0:
         return 0.0, -1
-    now, entry = heap[TIMES], lists[WHATS] & ((1 << BITS) - 1)
+    now, entry = heap[TIMES], lists[KEYS] & ((1 << BITS) - 1)
     _remove_first(heap, lists)
-    heap[MOMENT], lists[NOW] = now, entry
+    heap[MOMENT], lists[CURRENT] = now, entry
     message = lists[first + entry]
-    lists[first + entry] = lists[following + message]
+    lists[first + entry] = lists[next_message + message]
     return now, message
 
 
@@ -138,23 +141,21 @@ def _remove_first(heap: Floats, lists: Longs) -> None:
     """Remove the heap's first entry: move the last one to the top and sift it down."""
     lists[ENTRIES] -= 1
     count = lists[ENTRIES]
-    time, key = heap[TIMES + count], lists[WHATS + count]
+    time, key = heap[TIMES + count], lists[KEYS + count]
     at = 0
     while True:
         best = 4 * at + 1
         if best >= count:
             break
-        best_time, best_key = heap[TIMES + best], lists[WHATS + best]
+        best_time, best_key = heap[TIMES + best], lists[KEYS + best]
         # four children per entry: fewer levels and cache misses than in a binary heap
         for child in range(best + 1, min(best + 4, count)):
-            if heap[TIMES + child] < best_time or (
-                heap[TIMES + child] == best_time and lists[WHATS + child] < best_key
-            ):
-                best, best_time, best_key = child, heap[TIMES + child], lists[WHATS + child]
+            if heap[TIMES + child] < best_time or (heap[TIMES + child] == best_time and lists[KEYS + child] < best_key):
+                best, best_time, best_key = child, heap[TIMES + child], lists[KEYS + child]
         if time < best_time or (time == best_time and key < best_key):
             break
         heap[TIMES + at] = best_time
-        lists[WHATS + at] = best_key
+        lists[KEYS + at] = best_key
         at = best
     heap[TIMES + at] = time
-    lists[WHATS + at] = key
+    lists[KEYS + at] = key

@@ -57,7 +57,7 @@ def number_classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, 
 
 
 @compiled
-def count_contributions(done: Ints, after_sent: Ints, before: Ints) -> tuple[Ints, Ints]:
+def count_contributions(done: Ints, after_sent: Ints, predecessor: Ints) -> tuple[Ints, Ints]:
     """Return the number of events that each condition waits for (contributing messages and its predecessor), and
     its successor or -1.
 
@@ -68,20 +68,20 @@ def count_contributions(done: Ints, after_sent: Ints, before: Ints) -> tuple[Int
     >>> [column.tolist() for column in count_contributions(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
     [[2, 1, 1, 3, 2, 2], [3, 4, 5, -1, -1, -1]]
     """
-    out, after = np.zeros(len(before), np.int32), np.full(len(before), -1, np.int32)
+    counts, successor = np.zeros(len(predecessor), np.int32), np.full(len(predecessor), -1, np.int32)
     for i in range(len(done)):
-        out[done[i]] += 1
+        counts[done[i]] += 1
     for i in range(len(after_sent)):
-        out[after_sent[i]] += 1
-    for c in range(len(before)):
-        if before[c] >= 0:
-            out[c] += 1
-            after[before[c]] = c
-    return out, after
+        counts[after_sent[i]] += 1
+    for c in range(len(predecessor)):
+        if predecessor[c] >= 0:
+            counts[c] += 1
+            successor[predecessor[c]] = c
+    return counts, successor
 
 
 @compiled
-def group_by_condition(needs: Ints, count: int) -> tuple[Ints, Ints]:
+def group_by_condition(needed_condition: Ints, count: int) -> tuple[Ints, Ints]:
     """Return in CSR form the messages that wait for each condition; each message waits for at most one (-1: none).
 
     Messages 0 and 1 wait for none, 2 and 4 for condition 0, 3 for condition 2:
@@ -90,15 +90,15 @@ def group_by_condition(needs: Ints, count: int) -> tuple[Ints, Ints]:
     [[0, 2, 2, 3], [2, 4, 3]]
     """
     pointer = np.zeros(count + 1, np.int32)
-    for m in range(len(needs)):
-        if needs[m] >= 0:
-            pointer[needs[m] + 1] += 1
+    for m in range(len(needed_condition)):
+        if needed_condition[m] >= 0:
+            pointer[needed_condition[m] + 1] += 1
     for n in range(count):
         pointer[n + 1] += pointer[n]
     at = pointer[:count].copy()
     out = np.empty(pointer[count], np.int32)
-    for m in range(len(needs)):
-        n = needs[m]
+    for m in range(len(needed_condition)):
+        n = needed_condition[m]
         if n >= 0:
             out[at[n]] = m
             at[n] += 1
@@ -123,37 +123,37 @@ def max_simultaneous(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) 
     """
     ranks, nodes, unknown = len(node), int(node.max()) + 1, limit + 1
     sources, source_count = np.empty((ranks, limit), np.int32), np.zeros(ranks, np.int32)
-    # rank -> the step in which it last sent, its messages in that step, those of them to other nodes, the maximum of
-    # these
-    when, sends, leaves = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
-    rank_most, leaves_most = 0, np.zeros(ranks, np.int32)
+    # rank -> the step in which it last sent; its messages in that step; those of them to other nodes; the maximum of
+    # these over the steps so far
+    last_step, sends, leaving = np.full(ranks, -1, np.int32), np.zeros(ranks, np.int32), np.zeros(ranks, np.int32)
+    max_per_rank, max_leaving = 0, np.zeros(ranks, np.int32)
     # node -> the senders in other nodes to all its ranks: as many messages can arrive at once
-    comes = np.zeros(nodes + 1, np.int32)
+    arriving = np.zeros(nodes + 1, np.int32)
     for m in range(len(src)):
         a, b = src[m], dst[m]
         crosses = node[a] != node[b]
-        if when[a] != step[m]:
-            when[a], sends[a], leaves[a] = step[m], 0, 0
+        if last_step[a] != step[m]:
+            last_step[a], sends[a], leaving[a] = step[m], 0, 0
         sends[a] += 1
-        leaves[a] += crosses
-        leaves_most[a] = max(leaves_most[a], leaves[a])
+        leaving[a] += crosses
+        max_leaving[a] = max(max_leaving[a], leaving[a])
         i = 0  # position of a among the senders to b
         while i < source_count[b] and sources[b, i] != a:
             i += 1
-        again = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
-        if i == limit or sends[a] > limit or again:
+        is_repeated = m > 0 and src[m - 1] == a and dst[m - 1] == b and step[m - 1] == step[m]
+        if i == limit or sends[a] > limit or is_repeated:
             return unknown, unknown
         if i == source_count[b]:
             sources[b, i] = a
             source_count[b] += 1
-            comes[node[b]] += crosses  # for ranks in no node (-1) the last entry, which is not used
-        rank_most = max(rank_most, sends[a], source_count[b])
-    node_most, goes = 0, np.zeros(nodes + 1, np.int32)  # goes: node -> the sum of its ranks' maxima
+            arriving[node[b]] += crosses  # for ranks in no node (-1) the last entry, which is not used
+        max_per_rank = max(max_per_rank, sends[a], source_count[b])
+    max_per_node, departing = 0, np.zeros(nodes + 1, np.int32)  # goes: node -> the sum of its ranks' maxima
     for a in range(ranks):
-        goes[node[a]] += leaves_most[a]
+        departing[node[a]] += max_leaving[a]
     for n in range(nodes):
-        node_most = max(node_most, goes[n], comes[n])
-    return rank_most, node_most
+        max_per_node = max(max_per_node, departing[n], arriving[n])
+    return max_per_rank, max_per_node
 
 
 @compiled
@@ -179,7 +179,7 @@ def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
 
 @compiled
 def simulate_free(
-    cost_class: Ints, cost: Cost, needs: Ints, gives: Ints, before: Ints, latest: Floats
+    cost_class: Ints, cost: Cost, needed_condition: Ints, contributes_to: Ints, predecessor: Ints, latest: Floats
 ) -> tuple[float, int]:  # fmt: skip
     """Return the time at which all is done, and the message done last, if no message queues.
 
@@ -187,31 +187,32 @@ def simulate_free(
     are equal to the last bit. Every message waits for one condition and contributes to two, as with order "rounds"
     (`antiphon.core.messages`). O(messages).
 
-    Messages m are sorted by step. `cost_class`: m -> its class. `needs`: m -> the condition that it waits for, -1 if
-    none. gives[2 * m : 2 * m + 2]: the conditions that m contributes to. `before`: condition -> the one before it, -1
-    if none. `latest`: condition -> the latest contribution to it, zeros at first. A message needs only contributions of
-    earlier steps, so `latest` is final when it is read.
+    Messages m are sorted by step. `cost_class`: m -> its class. `needed_condition`: m -> the condition that it waits
+    for, -1 if none. contributes_to[2 * m : 2 * m + 2]: the conditions that m contributes to. `predecessor`: condition
+    -> the one before it, -1 if none. `latest`: condition -> the latest contribution to it, zeros at first. A message
+    needs only contributions of earlier steps, so `latest` is final when it is read.
 
     Messages of `core.example.star`, with o_s = o_r = 1 s, L = 2 s, G (b - 1) = 3 s, and 1 s to combine: messages 0
     and 1 are done at 8, and those that wait for them 7 s later:
 
-    >>> gives, before = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.array([-1, -1, -1, 0, 1, 2], np.int32)
+    >>> contributes_to = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32)
+    >>> predecessor = np.array([-1, -1, -1, 0, 1, 2], np.int32)
     >>> cost = Cost(*np.array([[2, 2], [1, 1], [1, 1], [1, 1], [3, 3], [4, 4], [1, 0]], np.float64))
-    >>> cost_class, needs = np.array([0, 0, 1, 1], np.int32), np.array([-1, -1, 0, 0], np.int32)
-    >>> print(*simulate_free(cost_class, cost, needs, gives, before, np.zeros(6)))
+    >>> cost_class, needed_condition = np.array([0, 0, 1, 1], np.int32), np.array([-1, -1, 0, 0], np.int32)
+    >>> print(*simulate_free(cost_class, cost, needed_condition, contributes_to, predecessor, np.zeros(6)))
     15.0 2
     """
     latency, send, receive, _, flight, _, work = cost
     last, last_message = 0.0, -1
     for m in range(len(cost_class)):
-        need, k = needs[m], cost_class[m]
+        need, k = needed_condition[m], cost_class[m]
         ready = latest[need] if need >= 0 else 0.0
         done = ready + send[k] + latency[k] + flight[k] + receive[k] + work[k]
         if done > last:
             last, last_message = done, m
         for i in range(2 * m, 2 * m + 2):
-            c = gives[i]
-            earlier = before[c]
+            c = contributes_to[i]
+            earlier = predecessor[c]
             moment = max(done, latest[earlier]) if earlier >= 0 else done
             latest[c] = max(latest[c], moment)
     return last, last_message

@@ -8,10 +8,12 @@ every rank has one processor, which does one operation at a time:
     TAKING      G (b - 1) + o_r                  the processor and a port to receive, L after the sending
     COMBINING   gamma times the bytes            the processor
 
-Operations of each kind queue in a *line* per rank. Of the first operations of the lines that could begin at a time, the
-one that was enqueued first begins. This needs a loop of its own: events are ordered by *turns*, numbers that an
-operation keeps when it is put back for a later time. `event_loop` orders events of the same time by when they were put
-in (`heap`), which is faster, but forgets how long an event has been waiting. Both loops share the bookkeeping of
+Operations of each kind queue in a *line* per rank. When the processor of a rank becomes idle, of the operations that
+are first in their lines and could begin, the one that was enqueued first begins.
+
+This needs a loop of its own: events are ordered by *turns*, numbers that an operation keeps when it is put back for a
+later time. `event_loop` orders events of the same time by when they were put in (`heap`), which is faster, but does not
+know for how long an event has been waiting. Both loops share the bookkeeping of
 dependencies (`contribute`), the classes of cost and the log. docs/models/loggp.md specifies the model; the example is
 that of `event_loop`.
 
@@ -34,7 +36,7 @@ from antiphon.cost.loggp.state import (
     Cost,
     Graph,
     Log,
-    Room,
+    Workspace,
     contribute,
     find_earliest,
     new_workspace,
@@ -81,7 +83,7 @@ def simulate_processors(
 
 @compiled
 def _simulate_queue(  # noqa: PLR0913, PLR0917
-    times: Floats, turns: Longs, first_messages: Longs, workspace: Room, graph: Graph, cost: Cost, eager: Bools,
+    times: Floats, turns: Longs, first_messages: Longs, workspace: Workspace, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
     """Run `simulate_processors` in a workspace that cannot be used again; the log is filled if there is one.
@@ -100,7 +102,8 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
     count, record, reports_left = len(src), len(log.ready) > 0, len(on_left_ptr) > 0
     turn = np.zeros(2 * count, np.int64)  # operation -> turn << BITS | operation, once it is enqueued
     taken_in = np.zeros(count, np.bool_)  # m -> it was taken in; combining remains
-    ready, made_ready = workspace.ready, np.empty(count, np.int32)  # freed: the messages that one event makes ready
+    # made_ready: the messages that one event makes ready
+    ready, made_ready = workspace.ready, np.empty(count, np.int32)
     # c -> the message that contributed last
     last_contributor = np.full(len(workspace.waits) if record else 0, -1, np.int32)
     # 3 * rank + kind: the first and the last in each line, -1: it is empty; operation -> the next in line

@@ -33,8 +33,8 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
-MOST_SOURCES = 64  # senders per rank that `max_simultaneous` distinguishes
-MOST_LOGGED = 2**20  # up to this many messages a prediction has terms and a critical path
+MAX_SENDERS = 64  # senders per rank that `max_simultaneous` distinguishes
+MAX_LOGGED_MESSAGES = 2**20  # up to this many messages a prediction has terms and a critical path
 # what a message waited for, by its number in state.py
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
@@ -48,7 +48,7 @@ class Outcome:
     last: int  # the message done last, -1 if there is none
     done: int  # number of messages done
     log: state.Log  # empty if nothing was recorded
-    held: int = 0  # ports still in use at the end, for checks
+    ports_in_use: int = 0  # ports still in use at the end, for checks
     received: float = 0.0  # bytes received, counted only for packets, for checks
 
 
@@ -107,7 +107,7 @@ class Simulation:
         That is known only if a rank ends each step before the next. Otherwise a number greater than all limits stands
         for "unknown".
         """
-        sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
+        sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MAX_SENDERS)
         if not self.work.in_rounds:
             return limit + 1, limit + 1
         step, src, dst, node = fixed(sent.step, sent.src, sent.dst, self.work.node)
@@ -123,9 +123,11 @@ class Simulation:
         """
         if not self.ports and not self.nics:
             return 0, 0
-        # clear: time for which a port remains in use; later: least time until its rank sends again
-        real = self.work.level >= 0
-        latency, send, receive, gap, flight, busy, _ = (values[real] for values in cost)
+        # until_next_send: least time until a rank sends again; in_use: greatest time for which a port is in use after
+        # its last byte. Only if the first is greater by more than the rounding errors of all additions (each at most
+        # 2^-52 of the time so far; 2^-48 leaves a margin) is every port idle in time.
+        between_ranks = self.work.level >= 0
+        latency, send, receive, gap, flight, busy, _ = (values[between_ranks] for values in cost)
         until_next_send = sum(float(values.min(initial=np.inf)) for values in (latency, send, receive))
         in_use = max(float(gap.max(initial=0)), float((busy - flight).max(initial=0)))
         longest = sum(float(values.max(initial=0)) for values in (latency, send, receive, gap, flight, busy, cost.work))
@@ -149,9 +151,9 @@ class Simulation:
         size = self.sizes(nbytes)
         out = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
-            real = self.work.level >= 0
-            out["L"][real] = self.work.latency[self.work.level[real]]
-            out["G"][real] = self.work.per_byte[self.work.level[real]]
+            between_ranks = self.work.level >= 0
+            out["L"][between_ranks] = self.work.latency[self.work.level[between_ranks]]
+            out["G"][between_ranks] = self.work.per_byte[self.work.level[between_ranks]]
             out["gamma"][:] = self.profile.gamma
             return out
         for number, level in enumerate(self.profile.loggp.levels):
@@ -186,15 +188,15 @@ class Simulation:
         """Simulate with the loop that fits. Times are in grains (state.py)."""
         work = self.work
         # Sums of whole numbers below 2^53 are exact in a double, so equal times do not depend on the order of addition.
-        exact, size, per_byte = self.cost(nbytes)
-        cost = state.Cost(*(np.rint(values * state.GRAINS) for values in exact))
+        exact_cost, size, per_byte = self.cost(nbytes)
+        cost = state.Cost(*(np.rint(values * state.GRAINS) for values in exact_cost))
         ports, nics = self.ports, self.nics
         if self.options.processors:
             eager = size <= self.options.eager
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log)
-        cut = None
+        packets = None
         if self.options.packets:
-            cut = state.Packets(float(self.options.limits.packet), size, per_byte * state.GRAINS)
+            packets = state.Packets(float(self.options.limits.packet), size, per_byte * state.GRAINS)
         else:
             ports, nics = self.active_limits(cost)
             # no rank combines two messages at a time
@@ -203,14 +205,14 @@ class Simulation:
                 wait, moments = work.waits, np.zeros(len(work.waits))
                 seconds, last = simulate_free(work.cost_class, cost, wait.need, wait.done, wait.before, moments)
                 return Outcome(seconds, last, len(work), log)
-        seconds, last, done, held_ports, received = simulate(work.graph, cost, cut, work.node, ports, nics, log)
+        seconds, last, done, held_ports, received = simulate(work.graph, cost, packets, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held_ports, received)
 
     # ---- predictions ----
 
     def _predict_size(self, nbytes: int) -> Prediction:
         """Predict one size: simulate, and split the time into terms."""
-        logged = len(self.work) <= MOST_LOGGED
+        logged = len(self.work) <= MAX_LOGGED_MESSAGES
         outcome = self.run(nbytes, logged)
         if logged:
             terms, path = self._split_terms(outcome, nbytes)
@@ -232,7 +234,7 @@ class Simulation:
         return Prediction(float(seconds), terms, self._name_bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
-    def _waiting(self) -> str:
+    def _queue_term(self) -> str:
         """Return the name of the term for what messages queue for at a rank."""
         return "processors" if self.options.processors else "ports"
 
@@ -260,7 +262,7 @@ class Simulation:
             "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
             "latency": np.where(until_sent, 0.0, cost.latency[kind]),
             "bandwidth": np.where(until_sent & self.options.processors, 0.0, cost.flight[kind]),
-            self._waiting: np.where(until_sent, 0.0, np.maximum(log.port[path], 0.0)),
+            self._queue_term: np.where(until_sent, 0.0, np.maximum(log.port[path], 0.0)),
             "NICs": np.where(until_sent, 0.0, log.nic[path]),
             "combining": np.where(until_sent, 0.0, log.combining[path]),
         }
@@ -268,7 +270,7 @@ class Simulation:
         resolution = 1e-12 * outcome.seconds  # smaller differences of times are rounding
         terms = {name: seconds if seconds > resolution else 0.0 for name, seconds in terms.items()}
         # If a message waited only until another had left, the rest of the time is queueing: terms must sum to the time.
-        terms[self._waiting] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0
+        terms[self._queue_term] += max(outcome.seconds - sum(terms.values()), 0.0) if until_sent.any() else 0.0
         return terms, path
 
     def _name_bottleneck(self, terms: dict[str, float], outcome: Outcome, path: Longs, nbytes: int) -> str:
@@ -292,31 +294,31 @@ class Simulation:
     def _longest_wait(self, term: str, outcome: Outcome, path: Longs) -> str:
         """Describe the longest wait on the path."""
         log = outcome.log
-        waits = {self._waiting: log.port, "NICs": log.nic, "combining": log.combining}[term][path]
-        worst = int(path[int(waits.argmax())])
-        src, dst = int(self.work.sent.src[worst]), int(self.work.sent.dst[worst])
+        waits = {self._queue_term: log.port, "NICs": log.nic, "combining": log.combining}[term][path]
+        longest_wait = int(path[int(waits.argmax())])
+        src, dst = int(self.work.sent.src[longest_wait]), int(self.work.sent.dst[longest_wait])
         if term == "combining":
             return f"rank {dst}: combining what arrives"
         if term == "processors":
             return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
             return f"NICs of {self._name_node(src)} and {self._name_node(dst)}"
-        sends = log.cause[worst] == state.SEND_PORT
+        sends = log.cause[longest_wait] == state.SEND_PORT
         return f"rank {src}: sends to more at once than it has ports" if sends else (
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
 
     def _busiest_level(self, flight: Floats, path: Longs) -> str:
         """Describe the level whose messages on the path take the most time for their bytes."""
         level = self.work.level[self.work.cost_class[path]]
-        best = max(set(level.tolist()), key=lambda candidate: float(flight[level == candidate].sum()))
-        count = int((level == best).sum())
+        busiest_level = max(set(level.tolist()), key=lambda candidate: float(flight[level == candidate].sum()))
+        count = int((level == busiest_level).sum())
         if self.profile.loggp is None:
-            worst = int(path[int(np.where(level == best, flight, -1.0).argmax())])
+            worst = int(path[int(np.where(level == busiest_level, flight, -1.0).argmax())])
             return f"{count} messages as from rank {self.work.sent.src[worst]} to rank {self.work.sent.dst[worst]}"
-        within = self.profile.loggp.levels[best].within
+        within = self.profile.loggp.levels[busiest_level].within
         if within:
             return f"bytes of {count} messages within a {within}"
-        outer = self.profile.loggp.levels[best - 1].within if best else ""
+        outer = self.profile.loggp.levels[busiest_level - 1].within if busiest_level else ""
         return f"bytes of {count} messages" + (f" between one {outer} and another" if outer else "")
 
     def _name_node(self, rank: int) -> str:
@@ -332,18 +334,18 @@ class Simulation:
     def events(self, nbytes: int) -> LoggpEvents:
         """Return when every message is in transit (from its first byte until it is done), and what it waited for."""
         log = self.run(nbytes).log
-        none: NDArray[np.float64] = np.zeros(0)
-        about: list[dict[str, object]] = []
+        no_uses: NDArray[np.float64] = np.zeros(0)
+        details_per_message: list[dict[str, object]] = []
         columns = (log.ready, log.longest, log.cause, log.holder)
         for ready, longest, cause, holder in zip(*(c.tolist() for c in columns), strict=True):
-            details: dict[str, object] = {"ready_us": ready * 1e6}
+            message_details: dict[str, object] = {"ready_us": ready * 1e6}
             if cause:
-                details |= {"waited_us": longest * 1e6, "waited_for": CAUSES[cause]}
+                message_details |= {"waited_us": longest * 1e6, "waited_for": CAUSES[cause]}
             if cause and holder >= 0:
                 src, dst, step = (int(c[holder]) for c in (self.work.sent.src, self.work.sent.dst, self.work.sent.step))
-                details["behind"] = f"{src} to {dst}, step {step}"
-            about.append(details)
-        return LoggpEvents(self._paths_without_links(), log.begin, log.done, none, none, about)
+                message_details["behind"] = f"{src} to {dst}, step {step}"
+            details_per_message.append(message_details)
+        return LoggpEvents(self._paths_without_links(), log.begin, log.done, no_uses, no_uses, details_per_message)
 
     def _paths_without_links(self) -> Paths:
         """Return the messages without links: this model knows only ranks and NICs."""

@@ -87,7 +87,7 @@ class Log(NamedTuple):
     longest: Floats  # its longest wait
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Arrays that a simulation changes. Allocated outside the compiled loop, as NumPy uses large pages and Numba does
     not.
     """
@@ -101,16 +101,16 @@ class Room(NamedTuple):
     holds_from: Floats  # c -> the latest time, so far, of a contribution to it
 
 
-def new_workspace(graph: Graph, events: int, ports: int) -> Room:
+def new_workspace(graph: Graph, events: int, ports: int) -> Workspace:
     """Allocate the workspace for this many simultaneous events of messages, and of ports."""
     heap, lists = new_queue(events + ports)
     ready, latest = np.zeros(len(graph.src)), np.zeros(len(graph.waits))
-    return Room(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, latest)
+    return Workspace(heap, lists, np.empty(events, np.uint8), graph.needed.copy(), graph.waits.copy(), ready, latest)
 
 
 @inlined
 def contribute(  # noqa: PLR0913, PLR0917
-    workspace: Room,
+    workspace: Workspace,
     graph: Graph,
     log: Log,
     last_contributor: Ints,
@@ -121,8 +121,7 @@ def contribute(  # noqa: PLR0913, PLR0917
     contribution_time: float,
     m: int,
 ) -> int:
-    """Let message m contribute to the conditions gives[first:end] at `contribution_time`; return how many messages
-    become ready.
+    """Let message m contribute to conditions[first:end] at `contribution_time`; return how many messages become ready.
 
     Their numbers are written to the beginning of `made_ready`, in ascending order. A condition holds from the latest
     time of its contributions; then it contributes to the condition after it. `last_contributor`: c -> the message that
@@ -157,7 +156,7 @@ def contribute(  # noqa: PLR0913, PLR0917
                     count += 1
             c = graph.after[c]
     if count > 1:
-        in_order(made_ready, count)
+        sort_ascending(made_ready, count)
     return count
 
 
@@ -181,13 +180,13 @@ def find_free_port(times: Floats, reserved: Bools, first: int, count: int, now: 
 
 
 @compiled
-def in_order(values: Ints, count: int) -> None:
+def sort_ascending(values: Ints, count: int) -> None:
     """Sort the first `count` values in ascending order. Mostly they are sorted already, as one condition released them.
 
     This is Shell sort, which compiles in a tenth of the time that NumPy's sort takes.
 
     >>> values = np.array([3, 5, 4, 0], np.int32)
-    >>> in_order(values, 3)
+    >>> sort_ascending(values, 3)
     >>> values.tolist()
     [3, 4, 5, 0]
     """

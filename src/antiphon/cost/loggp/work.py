@@ -49,7 +49,7 @@ class SentWork:
     sent: Messages | MessageGraph  # in the order of `antiphon.core.messages`
     cost_class: Ints  # per message its class
     # per class
-    level: Longs  # -1: within a rank, where only combining takes time
+    level: Longs  # index into the profile's levels; -1: within a rank, where only combining takes time
     share: Floats  # bytes of a message as a share of nbytes
     combined: Floats  # bytes that are combined on arrival as a share of nbytes
     seconds: Floats  # further seconds of work
@@ -96,7 +96,7 @@ def work_of(
     """
     message_table = messages(schedule)
     if figures is None:
-        level, latency, per_byte, capacity, busiest = _from_links(paths(message_table, topology))
+        level, latency, per_byte, capacity, busiest = _derive_levels(paths(message_table, topology))
         node = np.full(message_table.ranks, -1, np.int64)
     else:
         level = _find_levels(message_table, figures, topology)
@@ -127,11 +127,11 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
         graph = replace(graph, left=graph.left | own)
     level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
-    times, seconds = np.unique(graph.seconds, return_inverse=True)
+    distinct_seconds, seconds = np.unique(graph.seconds, return_inverse=True)
     cost_class, kinds = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
     return SentWork(
-        graph, cost_class, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
+        graph, cost_class, kinds[2].astype(np.int64), share, combined, distinct_seconds[kinds[3].astype(np.int64)],
         figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topolo
     return level
 
 
-def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
+def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     """Derive levels from routes: routes with equal latency and equal bandwidth of their slowest link form a level.
 
     Return per message its level; per level the latency in seconds and the seconds per byte; for how many seconds per
@@ -186,7 +186,7 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     The links of `core.example.machine` are equal, and in `core.example.star` each carries one message:
 
     >>> from antiphon.core.example import machine, star
-    >>> level, latency, per_byte, capacity, busiest = _from_links(paths(messages(star()), machine()))
+    >>> level, latency, per_byte, capacity, busiest = _derive_levels(paths(messages(star()), machine()))
     >>> level.tolist(), latency.tolist(), per_byte.tolist(), capacity, busiest
     ([0, 0, 0, 0], [1e-06], [1e-09], 1e-09, 0)
     """
@@ -195,8 +195,8 @@ def _from_links(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
     np.maximum.at(beta, routes.use_message, slowness[routes.use_resource])
     kinds, kind = np.unique(np.stack([routes.alpha, beta], axis=1), axis=0, return_inverse=True)
-    carried = sums_by_group(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
-    load = (carried / routes.messages.scale).astype(np.float64) * slowness
+    weight_carried = sums_by_group(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
+    load = (weight_carried / routes.messages.scale).astype(np.float64) * slowness
     busiest = int(load.argmax()) if len(load) else -1
     return as_int32(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
 

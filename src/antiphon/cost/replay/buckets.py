@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job
 
-MOST_BUCKETS = 4096  # per step
+MAX_BUCKETS = 4096  # per step
 
 
 def has_buckets(job: Job) -> bool:
@@ -25,17 +25,17 @@ def last_step(job: Job) -> Job:
     """Return a job of the last step only; each rank begins where its previous step ended. O(items)."""
     ranks = {}
     for rank, items in job.ranks.items():
-        step_ends = [position for position, item in enumerate(items) if item.what == STEP]
+        step_ends = [position for position, item in enumerate(items) if item.kind == STEP]
         first = step_ends[-2] + 1 if len(step_ends) > 1 else 0
         ranks[rank] = items[first : step_ends[-1] + 1]
-    complete_calls = set.intersection(*({i.call for i in items if i.what == CALL} for items in ranks.values()))
+    complete_calls = set.intersection(*({i.call for i in items if i.kind == CALL} for items in ranks.values()))
     number = {call: position for position, call in enumerate(sorted(complete_calls))}
     for rank, items in ranks.items():
         step_items = [
             i if i.call < 0 else replace(i, call=number.get(i.call, -1))
-            for i in items if i.what == WORK or i.call < 0 or i.call in complete_calls
+            for i in items if i.kind == WORK or i.call < 0 or i.call in complete_calls
         ]  # fmt: skip
-        ranks[rank] = [Item(WORK, 0.0, at=step_items[0].at if step_items else 0.0), *step_items]
+        ranks[rank] = [Item(WORK, 0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0), *step_items]
     lanes = {
         rank: [[number[call] for call in lane if call in complete_calls] for lane in lanes]
         for rank, lanes in job.lanes.items()
@@ -55,10 +55,10 @@ def ready_gradients(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradi
     items = next(iter(step.ranks.values()))
     gradients, work, before = [], 0.0, None
     for item in items:
-        if item.what == WORK:
+        if item.kind == WORK:
             work += item.seconds
-        elif item.what == CALL and step.calls[item.call].bucket:
-            nbytes, slices = step.calls[item.call].nbytes, 16  # enough parts to be nearly even
+        elif item.kind == CALL and step.calls[item.call].bucket:
+            nbytes, slices = step.calls[item.call].nbytes, 16  # enough gradients per bucket to be nearly even
             begin = work if before is None else before
             sizes = [nbytes * (k + 1) // slices - nbytes * k // slices for k in range(slices)]
             gradients += [Gradient(n, begin + (work - begin) * (k + 1) / slices) for k, n in enumerate(sizes)]
@@ -75,10 +75,10 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
         if total >= min_bytes or position == len(gradients):
             sizes.append((gradient.work, total))
             total = 0
-    old = [call for call in step.calls if call.bucket]
+    old_buckets = [call for call in step.calls if call.bucket]
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
     number = {call: position for position, call in enumerate(other_calls)}
-    buckets = [Collective(old[0].kind, nbytes, old[0].group, 0.0, bucket=True) for _, nbytes in sizes]
+    buckets = [Collective(old_buckets[0].kind, nbytes, old_buckets[0].group, 0.0, bucket=True) for _, nbytes in sizes]
     ranks = {
         rank: _rebucket_line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
         for rank, items in step.ranks.items()
@@ -87,32 +87,35 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
 
 
 def _rebucket_line(
-    step: Job, items: Sequence[Item], number: dict[int, int], new: Sequence[tuple[float, int]]
+    step: Job, items: Sequence[Item], new_number: dict[int, int], bucket_calls: Sequence[tuple[float, int]]
 ) -> list[Item]:
     """Return a rank's timeline with the new buckets. Each is called once its gradients are ready; the rank waits for
     all of them where it waited for the first old bucket.
 
-    `number`: the new number of each call that is no bucket. `new`: the work after which each new bucket is called, and
-    its number.
+    `new_number`: the new number of each call that is no bucket. `bucket_calls`: the work after which each new bucket is
+    called, and its number.
     """
     new_items: list[Item] = []
-    todo, work, waited = list(new), 0.0, False
+    pending, work_done, waited = list(bucket_calls), 0.0, False
     for item in items:
-        if item.what == WORK:
-            remaining, call_number = item.seconds, number.get(item.call, -1)
+        if item.kind == WORK:
+            remaining, call_number = item.seconds, new_number.get(item.call, -1)
             replaced = item.call >= 0 and call_number < 0  # this work was done within the call of an old bucket
-            while todo and todo[0][0] <= work + remaining:
-                at, call = todo.pop(0)
-                done = max(at - work, 0.0)
-                new_items += [Item(WORK, 0.0 if replaced else done, call_number, item.at), Item(CALL, call=call)]
-                work, remaining = work + done, remaining - done
-            new_items.append(Item(WORK, 0.0 if replaced else remaining, call_number, item.at))
-            work += remaining
+            while pending and pending[0][0] <= work_done + remaining:
+                at, call = pending.pop(0)
+                done = max(at - work_done, 0.0)
+                new_items += [
+                    Item(WORK, 0.0 if replaced else done, call_number, item.recorded_at),
+                    Item(CALL, call=call),
+                ]
+                work_done, remaining = work_done + done, remaining - done
+            new_items.append(Item(WORK, 0.0 if replaced else remaining, call_number, item.recorded_at))
+            work_done += remaining
         elif item.call >= 0 and step.calls[item.call].bucket:
-            if item.what == WAIT and not waited:
-                new_items += [Item(CALL, call=call) for _, call in todo]
-                new_items += [Item(WAIT, call=call) for _, call in new]
-                todo, waited = [], True
+            if item.kind == WAIT and not waited:
+                new_items += [Item(CALL, call=call) for _, call in pending]
+                new_items += [Item(WAIT, call=call) for _, call in bucket_calls]
+                pending, waited = [], True
         else:
-            new_items.append(item if item.call < 0 else replace(item, call=number[item.call]))
+            new_items.append(item if item.call < 0 else replace(item, call=new_number[item.call]))
     return new_items

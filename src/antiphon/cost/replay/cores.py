@@ -16,10 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
-from antiphon.cost.replay.steps import Calls, Outcome, RankLine, begin_times, keeps_time, make_outcome
+from antiphon.cost.replay.steps import Calls, Outcome, RankLine, begin_times, list_kept_times, make_outcome
 from antiphon.errors import Invalid, Unsupported
 
-MOST_MOVES = 2**21  # items times ranks
+MAX_WORK = 2**21  # items times ranks
 _ZERO_SECONDS = 1e-12  # at most this much counts as zero
 
 
@@ -30,7 +30,9 @@ def remove_slowdown(job: Job, cores: int) -> Job:
     demand is 2 from 0 on and 1 from 2 on; an activity that runs all the time has done 1 s of work at 2 s, 2 s at 3 s.
     """
     callers = job.callers
-    spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
+    spans = [
+        (i.recorded_at, i.recorded_at + i.seconds, 1) for items in job.ranks.values() for i in items if i.kind == WORK
+    ]
     spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, callers, strict=True)]
     # when any activity begins or ends, ascending, and the number of busy threads from then on
     times = np.array([time for begin, end, _ in spans for time in (begin, end)])
@@ -46,7 +48,9 @@ def remove_slowdown(job: Job, cores: int) -> Job:
         return float(last - first)
 
     ranks = {
-        rank: [replace(i, seconds=work(i.at, i.at + i.seconds)) if i.what == WORK else i for i in items]
+        rank: [
+            replace(i, seconds=work(i.recorded_at, i.recorded_at + i.seconds)) if i.kind == WORK else i for i in items
+        ]
         for rank, items in job.ranks.items()
     }
     calls = [replace(c, seconds=work(c.start, c.start + c.seconds)) for c in job.calls]
@@ -58,63 +62,63 @@ def replay_job(job: Job, seconds: Sequence[float], cores: int, *, serial: bool =
 
     `seconds` and the job's work are durations with a core for each thread. O(items times simultaneous activities).
     """
-    if sum(map(len, job.ranks.values())) * len(job.ranks) > MOST_MOVES:
+    if sum(map(len, job.ranks.values())) * len(job.ranks) > MAX_WORK:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
-    keeps_recorded = keeps_time(job, seconds)
-    work_left = dict(begin_times(job))  # rank -> seconds of work before its next item; at first, until it begins
-    idle = set(work_left)  # ranks that have not begun: they need no core
-    moving: dict[int, float] = {}  # collective that runs -> seconds of work that are left
+    keeps_recorded_time = list_kept_times(job, seconds)
+    work_of_rank = dict(begin_times(job))  # rank -> seconds of work before its next item; at first, until it begins
+    idle = set(work_of_rank)  # ranks that have not begun: they need no core
+    work_of_running: dict[int, float] = {}  # collective that runs -> seconds of work that are left
     blocked: dict[int, float] = {}  # rank that waits for a collective -> since when
-    while work_left or moving:
-        demand = len(work_left) - len(idle) + sum(len(calls.callers[call]) for call in moving)
+    while work_of_rank or work_of_running:
+        demand = len(work_of_rank) - len(idle) + sum(len(calls.callers[call]) for call in work_of_running)
         rate = min(1.0, cores / demand) if demand else 1.0
-        until = [work if rank in idle else work / rate for rank, work in work_left.items()]
-        step = min([*until, *(work / rate for work in moving.values())])
+        until = [work if rank in idle else work / rate for rank, work in work_of_rank.items()]
+        step = min([*until, *(work / rate for work in work_of_running.values())])
         now += step
-        work_left = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in work_left.items()}
-        moving = {call: work - step * rate for call, work in moving.items()}
-        ready = [rank for rank, work in work_left.items() if work <= _ZERO_SECONDS]
+        work_of_rank = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in work_of_rank.items()}
+        work_of_running = {call: work - step * rate for call, work in work_of_running.items()}
+        ready = [rank for rank, work in work_of_rank.items() if work <= _ZERO_SECONDS]
         startable: list[int] = []
-        for call in [call for call, work in moving.items() if work <= _ZERO_SECONDS]:
-            del moving[call]
+        for call in [call for call, work in work_of_running.items() if work <= _ZERO_SECONDS]:
+            del work_of_running[call]
             woken, started = calls.finish(call, now)
             startable += started
             for rank in woken:
                 waited[call] += now - blocked.pop(rank)
                 ready.append(rank)
         for rank in ready:
-            work_left.pop(rank, None)
+            work_of_rank.pop(rank, None)
             idle.discard(rank)
-            startable += _advance_rank(rank, lines[rank], now, work_left, blocked, calls, keeps_recorded)
-        moving |= {call: seconds[call] for call in startable}
-    stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
+            startable += _advance_rank(rank, lines[rank], now, work_of_rank, blocked, calls, keeps_recorded_time)
+        work_of_running |= {call: seconds[call] for call in startable}
+    stuck = next((rank for rank, line in lines.items() if line.position < len(line.items)), None)
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
     return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
 
 
 def _advance_rank(
-    rank: int, line: RankLine, now: float, work_left: dict[int, float], blocked: dict[int, float], calls: Calls,
-    keeps_recorded: Sequence[bool],
+    rank: int, line: RankLine, now: float, work_of_rank: dict[int, float], blocked: dict[int, float], calls: Calls,
+    keeps_recorded_time: Sequence[bool],
 ) -> list[int]:  # fmt: skip
     """Advance a rank until something takes time; return the collectives that begin because of it."""
     startable = []
-    if not line.at:
+    if not line.position:
         line.ends[0] = now
-    while line.at < len(line.items):
-        item: Item = line.items[line.at]
-        if item.what == WAIT and calls.ends[item.call] is None:
+    while line.position < len(line.items):
+        item: Item = line.items[line.position]
+        if item.kind == WAIT and calls.ends[item.call] is None:
             calls.waiting_ranks[item.call].append(rank)
             blocked[rank] = now
             break
-        line.at += 1
-        if item.what == WORK and item.seconds > _ZERO_SECONDS and (item.call < 0 or keeps_recorded[item.call]):
-            work_left[rank] = item.seconds
+        line.position += 1
+        if item.kind == WORK and item.seconds > _ZERO_SECONDS and (item.call < 0 or keeps_recorded_time[item.call]):
+            work_of_rank[rank] = item.seconds
             break
-        if item.what == CALL and calls.meet_dependency(item.call, now):
+        if item.kind == CALL and calls.meet_dependency(item.call, now):
             startable.append(item.call)
-        elif item.what == STEP:
+        elif item.kind == STEP:
             line.ends.append(now)
     return startable

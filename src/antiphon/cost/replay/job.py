@@ -26,19 +26,19 @@ from dataclasses import dataclass, field
 from antiphon.errors import Invalid, Unsupported, quote
 
 WORK, CALL, WAIT, STEP = range(4)  # kinds of items
-MOST_ITEMS = 2**21  # items of all ranks
-MOST_RANKS = 2**22  # ranks of a process group
-MOST_SIZES = 2**10  # different (kind, size, group) of collectives
+MAX_ITEMS = 2**21  # items of all ranks
+MAX_RANKS = 2**22  # ranks of a process group
+MAX_SIZES = 2**10  # different (kind, size, group) of collectives
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One item of a rank's timeline."""
 
-    what: int  # WORK, CALL, WAIT or STEP
+    kind: int  # WORK, CALL, WAIT or STEP
     seconds: float = 0.0
     call: int = -1  # number of the collective; of WORK, the collective during whose call it is done, -1 if none
-    at: float = 0.0  # seconds at which it began in the recording
+    recorded_at: float = 0.0  # seconds at which it began in the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +90,20 @@ class Job:
 
     def check(self) -> None:
         """Raise Invalid if the job is inconsistent. O(items)."""
-        if sum(map(len, self.ranks.values())) > MOST_ITEMS:
-            raise Unsupported(f"the traces have more than {MOST_ITEMS} moments; record fewer steps")
+        if sum(map(len, self.ranks.values())) > MAX_ITEMS:
+            raise Unsupported(f"the traces have more than {MAX_ITEMS} moments; record fewer steps")
         if not self.ranks or not self.calls:
             raise Invalid("the traces have no collective")
         if not self.steps:
             raise Invalid("the traces have no whole step")
         for group in self.groups:
-            if not 0 < group.size <= MOST_RANKS:
+            if not 0 < group.size <= MAX_RANKS:
                 raise Invalid(f"group {quote(group.name)}: has {group.size} ranks")
         worst = max(self.calls, key=lambda call: call.nbytes)
         if worst.nbytes >= 2**60:
             raise Invalid(f"a {worst.kind} of {worst.nbytes} bytes")
-        if len({(call.kind, call.nbytes, call.group) for call in self.calls}) > MOST_SIZES:
-            raise Unsupported(f"the traces have collectives of more than {MOST_SIZES} sizes")
+        if len({(call.kind, call.nbytes, call.group) for call in self.calls}) > MAX_SIZES:
+            raise Unsupported(f"the traces have collectives of more than {MAX_SIZES} sizes")
 
     @property
     def callers(self) -> Sequence[frozenset[int]]:
@@ -111,6 +111,6 @@ class Job:
         callers: list[set[int]] = [set() for _ in self.calls]
         for rank, items in self.ranks.items():
             for item in items:
-                if item.what == CALL:
+                if item.kind == CALL:
                     callers[item.call].add(rank)
         return [frozenset(ranks) for ranks in callers]

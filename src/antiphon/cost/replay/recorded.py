@@ -1,6 +1,6 @@
-"""Join the traces of all ranks into a recorded job (`Job`). Each trace, of any file format, is a `Recorded`.
+"""Join the traces of all ranks into a recorded job (`Job`). Each trace, of any file format, is a `RankTrace`.
 
-Readers of trace formats produce one `Recorded` per rank. `join` matches the collectives of the ranks (the k-th call of
+Readers of trace formats produce one `RankTrace` per rank. `join` matches the collectives of the ranks (the k-th call of
 a process group in a training step is the same collective at every rank). It aligns the clocks of hosts by the ends of
 collectives. It turns each trace into a timeline of items (job.py): work, calls, waits, ends of steps.
 
@@ -18,8 +18,8 @@ from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradien
 from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]  # begin and end, in seconds
-MOST_GRADIENTS = 2**20  # more are ignored
-_LEFT = -1  # a kind of mark beside the kinds of items: the rank returns from a call
+MAX_GRADIENTS = 2**20  # more are ignored
+_RETURN = -1  # a kind of mark beside the kinds of items: the rank returns from a call
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RankCall:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RankTrace:
     """The trace of one rank."""
 
     rank: int
@@ -54,7 +54,7 @@ class Recorded:
     processor: bool = False  # whether it computed on a CPU and not on a GPU
 
 
-def join(traces: Sequence[Recorded]) -> Job:
+def join(traces: Sequence[RankTrace]) -> Job:
     """Join the traces of ranks into a job; raise Invalid if they do not call the same collectives. O(n log n)."""
     by_rank = {trace.rank: trace for trace in sorted(traces, key=lambda trace: trace.rank)}
     if not by_rank:
@@ -66,12 +66,16 @@ def join(traces: Sequence[Recorded]) -> Job:
         raise Invalid(
             f"the traces have {min(step_counts)} to {max(step_counts)} steps; record the same ones at all ranks"
         )
-    names, groups = _collect_groups(by_rank)
-    collectives, numbers = _match_calls(by_rank)
+    group_numbers, groups = _collect_groups(by_rank)
+    collectives, collective_of_call = _match_calls(by_rank)
     clock_ahead = _clock_offsets(by_rank, collectives)
-    possible_begins = {rank: _possible_begins(trace) for rank, trace in by_rank.items()}
-    calls = [_build_collective(members, possible_begins, by_rank, names, clock_ahead) for members in collectives]
-    ranks = {rank: _build_line(trace, numbers[rank], clock_ahead[rank], calls) for rank, trace in by_rank.items()}
+    possible_begins = {rank: _list_possible_begins(trace) for rank, trace in by_rank.items()}
+    calls = [
+        _build_collective(members, possible_begins, by_rank, group_numbers, clock_ahead) for members in collectives
+    ]
+    ranks = {
+        rank: _build_line(trace, collective_of_call[rank], clock_ahead[rank], calls) for rank, trace in by_rank.items()
+    }
     steps = [
         max(trace.steps[k][1] - _step_begin(trace, k) for trace in by_rank.values()) for k in range(min(step_counts))
     ]
@@ -83,33 +87,38 @@ def join(traces: Sequence[Recorded]) -> Job:
         )
     first = next(iter(by_rank.values()))
     job = Job(
-        groups, calls, ranks, {rank: _list_lanes(trace, numbers[rank]) for rank, trace in by_rank.items()}, steps, notes
+        groups,
+        calls,
+        ranks,
+        {rank: _list_lanes(trace, collective_of_call[rank]) for rank, trace in by_rank.items()},
+        steps,
+        notes,
     )
     job.check()
     gradients = _last_gradients(first, ranks[first.rank], clock_ahead[first.rank])
     return replace(job, gradients=gradients, processor=any(trace.processor for trace in by_rank.values()))
 
 
-def _step_begin(trace: Recorded, step: int) -> float:
+def _step_begin(trace: RankTrace, step: int) -> float:
     """Return when the previous step ended: time between two steps belongs to the later one."""
     return trace.steps[step - 1][1] if step else trace.steps[0][0]
 
 
-def _collect_groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
+def _collect_groups(by_rank: Mapping[int, RankTrace]) -> tuple[dict[str, int], list[ProcessGroup]]:
     """Return the process groups of all traces, and the number of each by its key."""
-    names: dict[str, int] = {}
+    group_numbers: dict[str, int] = {}
     groups: list[ProcessGroup] = []
     for trace in by_rank.values():
         for key, group in trace.groups.items():
-            if key not in names:
-                names[key] = len(groups)
+            if key not in group_numbers:
+                group_numbers[key] = len(groups)
                 groups.append(group)
-            elif groups[names[key]] != group:
+            elif groups[group_numbers[key]] != group:
                 raise Invalid(f"group {quote(key)}: ranks list different members of it")
-    return names, groups
+    return group_numbers, groups
 
 
-def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]], dict[int, list[int]]]:
+def _match_calls(by_rank: Mapping[int, RankTrace]) -> tuple[list[dict[int, int]], dict[int, list[int]]]:
     """Return collectives as {rank: number of the call there}, and for every rank the collective of each of its calls.
 
     Calls of a group in a step are matched in order.
@@ -131,14 +140,14 @@ def _match_calls(by_rank: Mapping[int, Recorded]) -> tuple[list[dict[int, int]],
                     )
             members[rank] = number
     collectives = list(matches.values())
-    numbers = {rank: [0] * len(trace.calls) for rank, trace in by_rank.items()}
+    collective_of_call = {rank: [0] * len(trace.calls) for rank, trace in by_rank.items()}
     for collective, members in enumerate(collectives):
         for rank, number in members.items():
-            numbers[rank][number] = collective
-    return collectives, numbers
+            collective_of_call[rank][number] = collective
+    return collectives, collective_of_call
 
 
-def _clock_offsets(by_rank: Mapping[int, Recorded], collectives: Sequence[Mapping[int, int]]) -> dict[int, float]:
+def _clock_offsets(by_rank: Mapping[int, RankTrace], collectives: Sequence[Mapping[int, int]]) -> dict[int, float]:
     """Return by how much each rank's clock is ahead of the first rank's.
 
     0 on the same host, else estimated from the ends of collectives, which are nearly simultaneous everywhere.
@@ -153,8 +162,8 @@ def _clock_offsets(by_rank: Mapping[int, Recorded], collectives: Sequence[Mappin
 
 
 def _build_collective(
-    members: Mapping[int, int], possible_begins: Mapping[int, Sequence[float]], by_rank: Mapping[int, Recorded],
-    names: Mapping[str, int], clock_ahead: Mapping[int, float],
+    members: Mapping[int, int], possible_begins: Mapping[int, Sequence[float]], by_rank: Mapping[int, RankTrace],
+    group_numbers: Mapping[str, int], clock_ahead: Mapping[int, float],
 ) -> Collective:  # fmt: skip
     """Return a collective. It lasts from when all its ranks had called it and had a free lane, until its last end.
 
@@ -164,78 +173,83 @@ def _build_collective(
     end = max(by_rank[rank].calls[number].end - clock_ahead[rank] for rank, number in members.items())
     rank, number = next(iter(members.items()))
     call = by_rank[rank].calls[number]
-    return Collective(call.kind, call.nbytes, names[call.group], max(end - start, 0.0), min(start, end), call.bucket)
+    return Collective(
+        call.kind, call.nbytes, group_numbers[call.group], max(end - start, 0.0), min(start, end), call.bucket
+    )
 
 
-def _possible_begins(trace: Recorded) -> list[float]:
+def _list_possible_begins(trace: RankTrace) -> list[float]:
     """Return when each call could have begun at this rank: once it was called and its lane was free."""
     possible_begins = [call.called for call in trace.calls]
-    free: dict[str, float] = {}
+    lane_free_from: dict[str, float] = {}
     for number in sorted(range(len(possible_begins)), key=lambda n: trace.calls[n].start):
         call = trace.calls[number]
-        possible_begins[number] = min(max(call.called, free.get(call.lane, call.called)), call.end)
-        free[call.lane] = call.end
+        possible_begins[number] = min(max(call.called, lane_free_from.get(call.lane, call.called)), call.end)
+        lane_free_from[call.lane] = call.end
     return possible_begins
 
 
-def _list_lanes(trace: Recorded, numbers: Sequence[int]) -> list[list[int]]:
+def _list_lanes(trace: RankTrace, collective_of_call: Sequence[int]) -> list[list[int]]:
     """Return the collectives of each lane, in order of time."""
     lanes: dict[str, list[tuple[float, int]]] = {}
-    for call, number in zip(trace.calls, numbers, strict=True):
+    for call, number in zip(trace.calls, collective_of_call, strict=True):
         lanes.setdefault(call.lane, []).append((call.start, number))
     return [[number for _, number in sorted(lane)] for lane in lanes.values()]
 
 
-def _build_line(trace: Recorded, numbers: Sequence[int], clock_ahead: float, calls: Sequence[Collective]) -> list[Item]:
+def _build_line(
+    trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, calls: Sequence[Collective]
+) -> list[Item]:
     """Return the items of a rank, from the beginning of its first step to the end of its last."""
     waits = {call for _, _, call in trace.waits}
     marks: list[tuple[float, int, int, float]] = []  # begin, kind, call or step, end
     for number, call in enumerate(trace.calls):
         marks.append((call.called, CALL, number, call.called))
         if call.returned is not None:
-            marks.append((max(call.returned, call.called), _LEFT, number, call.called))
+            marks.append((max(call.returned, call.called), _RETURN, number, call.called))
         if number not in waits:
             due = max(trace.steps[call.step][1] if call.due is None else call.due, call.called, call.end)
             marks.append((due, WAIT, number, due))
     marks += [(begin, WAIT, number, end) for begin, end, number in trace.waits]
     marks += [(end, STEP, step, end) for step, (_, end) in enumerate(trace.steps)]
-    now, items, within = trace.steps[0][0], [], -1  # within: the collective in whose call the rank is
+    # enclosing_call: the collective from whose call the rank has not yet returned, -1 if none
+    now, items, enclosing_call = trace.steps[0][0], [], -1
     for begin, kind, collective, end in sorted(marks):
         if begin > now:
-            items.append(Item(WORK, begin - now, within, at=now - clock_ahead))
+            items.append(Item(WORK, begin - now, enclosing_call, recorded_at=now - clock_ahead))
             now = begin
-        within = (
+        enclosing_call = (
             -1
-            if kind == _LEFT
-            else numbers[collective]
+            if kind == _RETURN
+            else collective_of_call[collective]
             if kind == CALL and trace.calls[collective].returned is not None
-            else within
+            else enclosing_call
         )
-        if kind == _LEFT:
+        if kind == _RETURN:
             continue
-        position = -1 if kind == STEP else numbers[collective]
-        early = calls[position].end - (trace.calls[collective].end - clock_ahead) if kind == WAIT else 0.0
-        items.append(Item(kind, max(early, 0.0), position, now - clock_ahead))
+        position = -1 if kind == STEP else collective_of_call[collective]
+        earlier_by = calls[position].end - (trace.calls[collective].end - clock_ahead) if kind == WAIT else 0.0
+        items.append(Item(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
-    if items and items[0].what != WORK:
-        items.insert(0, Item(WORK, 0.0, at=trace.steps[0][0] - clock_ahead))
+    if items and items[0].kind != WORK:
+        items.insert(0, Item(WORK, 0.0, recorded_at=trace.steps[0][0] - clock_ahead))
     return items
 
 
-def _last_gradients(trace: Recorded, items: Sequence[Item], clock_ahead: float) -> list[Gradient]:
+def _last_gradients(trace: RankTrace, items: Sequence[Item], clock_ahead: float) -> list[Gradient]:
     """Return the gradients of the last step, each with the work that the rank had done in the step by then."""
-    if not trace.gradients or len(trace.gradients) > MOST_GRADIENTS:
+    if not trace.gradients or len(trace.gradients) > MAX_GRADIENTS:
         return []
     begin, end = _step_begin(trace, len(trace.steps) - 1) - clock_ahead, trace.steps[-1][1] - clock_ahead
-    work = [i for i in items if i.what == WORK and i.at + i.seconds > begin]
-    gradients, done, position = list[Gradient](), 0.0, 0
+    work = [i for i in items if i.kind == WORK and i.recorded_at + i.seconds > begin]
+    gradients, work_done, position = list[Gradient](), 0.0, 0
     for moment, nbytes in sorted(trace.gradients):
         at = moment - clock_ahead
         if not begin <= at <= end:
             continue
-        while position < len(work) and work[position].at + work[position].seconds <= at:
-            done += work[position].seconds - max(begin - work[position].at, 0.0)
+        while position < len(work) and work[position].recorded_at + work[position].seconds <= at:
+            work_done += work[position].seconds - max(begin - work[position].recorded_at, 0.0)
             position += 1
-        partial = max(at - max(work[position].at, begin), 0.0) if position < len(work) else 0.0
-        gradients.append(Gradient(nbytes, done + partial))
+        partial = max(at - max(work[position].recorded_at, begin), 0.0) if position < len(work) else 0.0
+        gradients.append(Gradient(nbytes, work_done + partial))
     return gradients

@@ -37,13 +37,13 @@ class RankLine:
     """How far a rank has advanced in its timeline."""
 
     def __init__(self, items: Sequence[Item], begin: float) -> None:
-        self.items, self.at, self.now = items, 0, begin  # at: position of the next item; now: in seconds
+        self.items, self.position, self.now = items, 0, begin  # position: of the next item; now: in seconds
         self.ends = [begin]  # when the rank began, and when each of its steps ended
 
 
 def begin_times(job: Job) -> dict[int, float]:
     """Return when each rank began, as recorded, relative to the first."""
-    first = {rank: items[0].at if items else 0.0 for rank, items in job.ranks.items()}
+    first = {rank: items[0].recorded_at if items else 0.0 for rank, items in job.ranks.items()}
     earliest = min(first.values())
     return {rank: at - earliest for rank, at in first.items()}
 
@@ -56,42 +56,42 @@ def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> O
     """
     begun = begin_times(job)
     lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
-    calls, keeps_recorded = Calls(job, serial), keeps_time(job, seconds)
+    calls, keeps_recorded_time = Calls(job, serial), list_kept_times(job, seconds)
     waited = [0.0] * len(job.calls)
     awake = list(lines)
     while awake:
         rank = awake.pop()
         line = lines[rank]
-        while line.at < len(line.items):
-            item = line.items[line.at]
-            if item.what == WORK:
-                line.now += item.seconds if item.call < 0 or keeps_recorded[item.call] else 0.0
-            elif item.what == CALL:
+        while line.position < len(line.items):
+            item = line.items[line.position]
+            if item.kind == WORK:
+                line.now += item.seconds if item.call < 0 or keeps_recorded_time[item.call] else 0.0
+            elif item.kind == CALL:
                 # collectives that begin now: this one, and those on lanes that become free
                 startable = [item.call] if calls.meet_dependency(item.call, line.now) else []
                 while startable:
                     finished = startable.pop()
                     woken, started = calls.finish(finished, calls.ready[finished] + seconds[finished])
                     awake, startable = awake + woken, startable + started
-            elif item.what == WAIT:
+            elif item.kind == WAIT:
                 end = calls.ends[item.call]
                 if end is None:
                     calls.waiting_ranks[item.call].append(rank)
                     break
-                if keeps_recorded[item.call]:
+                if keeps_recorded_time[item.call]:
                     end -= item.seconds
                 waited[item.call] += max(end - line.now, 0.0)
                 line.now = max(line.now, end)
-            elif item.what == STEP:
+            elif item.kind == STEP:
                 line.ends.append(line.now)
-            line.at += 1
-    stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
+            line.position += 1
+    stuck = next((rank for rank, line in lines.items() if line.position < len(line.items)), None)
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
     return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
 
 
-def keeps_time(job: Job, seconds: Sequence[float]) -> list[bool]:
+def list_kept_times(job: Job, seconds: Sequence[float]) -> list[bool]:
     """Return for every collective whether its time in the replay is the recorded one."""
     return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
@@ -140,6 +140,6 @@ def _list_lanes(job: Job, serial: bool) -> list[list[int]]:
     by_group: dict[tuple[int, int], list[int]] = {}
     for rank, items in job.ranks.items():
         for item in items:
-            if item.what == CALL:
+            if item.kind == CALL:
                 by_group.setdefault((rank, job.calls[item.call].group), []).append(item.call)
     return list(by_group.values())

@@ -44,8 +44,9 @@ COLLECTIVES = (
 )  # fmt: skip
 VERSION = "0.0.4"
 MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
-# parts (a node counts as two, an attribute as one) that any file may have, and bytes of it for each further part
-FEW_PARTS, LEAST_PART = 2**14, 12
+# Limits on the memory that a hostile file can occupy: objects (a node counts as two, an attribute as one) that any file
+# may have, and bytes that it must have for each further object
+MIN_ALLOWED_PARTS, BYTES_PER_PART = 2**14, 12
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
 # The types of fields 3 to 32 of an attribute, two of each: an odd field holds one value, an even one a list.
@@ -126,7 +127,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
-    waits, objects, max_objects = 0, len(head_attributes), FEW_PARTS + len(data) // LEAST_PART
+    waits, objects, max_objects = 0, len(head_attributes), MIN_ALLOWED_PARTS + len(data) // BYTES_PER_PART
     for begin, end in spans:
         if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
@@ -135,7 +136,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
         if waits > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
-            raise Invalid(f"byte {begin}: too many short nodes and attributes: {LEAST_PART} bytes are usual")
+            raise Invalid(f"byte {begin}: too many short nodes and attributes: {BYTES_PER_PART} bytes are usual")
         nodes.append(entry)
     _check_dependencies(nodes)
     return head_attributes, nodes
@@ -164,8 +165,14 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
             attributes = {} if attributes is None else attributes
             key, item = _read_attribute(data, value, stop)
             attributes.setdefault(key, item)
-    rest: tuple[Any, ...] = (waits or (), values.get(6, 0), values.get(7, 0), attributes or _NO_ATTRIBUTES, inputs)
-    return Node(values.get(1, 0), name, values.get(3, 0), *rest)
+    remaining_fields: tuple[Any, ...] = (
+        waits or (),
+        values.get(6, 0),
+        values.get(7, 0),
+        attributes or _NO_ATTRIBUTES,
+        inputs,
+    )
+    return Node(values.get(1, 0), name, values.get(3, 0), *remaining_fields)
 
 
 def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
@@ -210,8 +217,8 @@ def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ != 1:
             continue
-        if len(values) > FEW_PARTS + (end - begin) // LEAST_PART and type_name in ("string", "bytes"):
-            raise Invalid(f"byte {begin}: too many short texts: {LEAST_PART} bytes are usual")
+        if len(values) > MIN_ALLOWED_PARTS + (end - begin) // BYTES_PER_PART and type_name in ("string", "bytes"):
+            raise Invalid(f"byte {begin}: too many short texts: {BYTES_PER_PART} bytes are usual")
         if kind != BYTES or type_name in ("string", "bytes"):
             values.append(_read_value(type_name, data, kind, value, stop))
         elif type_name in _FIXED:
@@ -240,22 +247,22 @@ def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
     place = {entry.id: number_ for number_, entry in enumerate(nodes)}
     missing, last = array("q", (len(entry.waits) for entry in nodes)), array("q", [-1]) * len(nodes)
     # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
-    reader, before = array("q"), array("q")
+    waiting_node, previous_wait = array("q"), array("q")
     for number_, entry in enumerate(nodes):
         for other in entry.waits:
-            reader.append(number_)
-            before.append(last[place[other]])
-            last[place[other]] = len(reader) - 1
+            waiting_node.append(number_)
+            previous_wait.append(last[place[other]])
+            last[place[other]] = len(waiting_node) - 1
     del place
-    todo = array("q", (number_ for number_, count in enumerate(missing) if not count))
-    for done in todo:  # it grows meanwhile
-        yield nodes[done]
-        wait = last[done]
+    ready_nodes = array("q", (number_ for number_, count in enumerate(missing) if not count))
+    for finished in ready_nodes:  # it grows meanwhile
+        yield nodes[finished]
+        wait = last[finished]
         while wait >= 0:
-            missing[reader[wait]] -= 1
-            if not missing[reader[wait]]:
-                todo.append(reader[wait])
-            wait = before[wait]
-    if len(todo) < len(nodes):
+            missing[waiting_node[wait]] -= 1
+            if not missing[waiting_node[wait]]:
+                ready_nodes.append(waiting_node[wait])
+            wait = previous_wait[wait]
+    if len(ready_nodes) < len(nodes):
         stuck = next(nodes[number_].id for number_, unmet in enumerate(missing) if unmet)
         raise Invalid(f"node {stuck}: waits for itself, by way of others")

@@ -28,7 +28,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import loads
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import RankCall, Recorded
+from antiphon.cost.replay.recorded import RankCall, RankTrace
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.chakra.nodes import (
     COLLECTIVE,
@@ -81,7 +81,7 @@ def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Traces:
     return traces
 
 
-def is_ours(traces: Traces) -> bool:
+def has_plan(traces: Traces) -> bool:
     """Return whether Antiphon wrote the traces, so that they contain a plan."""
     return any("antiphon" in head for head, _ in traces.values())
 
@@ -116,15 +116,15 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
     copies = []
     for rank, (_, nodes) in traces.items():
         for node in nodes:
-            ends = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            endpoints = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
             if node.type in (SEND, RECEIVE):
                 messages_of = sent if node.type == SEND else received
-                if ends[node.type - SEND] != rank or None in ends or ends in messages_of:
+                if endpoints[node.type - SEND] != rank or None in endpoints or endpoints in messages_of:
                     raise Invalid(f"rank {rank}, node {node.id}: its ends, tag or size are not there, or given twice")
                 if node.type == SEND:
-                    sent[ends] = rank, node
+                    sent[endpoints] = rank, node
                 else:
-                    received.add(ends)
+                    received.add(endpoints)
             elif node.type == COMPUTE and "step" in node.attributes:
                 copies.append((rank, node))
     # report one unmatched message
@@ -234,50 +234,63 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
 # ---- as a recorded job ----
 
 
-def recorded_of(traces: Traces) -> list[Recorded]:
+def rank_traces_of(traces: Traces) -> list[RankTrace]:
     """Return a timeline per rank: computation one after another, in an order that dependencies allow; collectives
     beside it, those of one group one after another. Only durations of nodes count, not when they began."""
     return [_record_rank(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
 
 
-def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
-    """Return the timeline of a rank: simulate its nodes in order. `now`: end of computation so far."""
+def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
+    """Return the timeline of a rank: simulate its nodes in order. `computed_until`: end of computation so far."""
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
     calls: list[RankCall] = []
     waits: list[tuple[float, float, int]] = []
     done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
     waited: set[int] = set()
-    now, free = 0.0, dict[str, float]()
+    computed_until, group_free_from = 0.0, dict[str, float]()
     for node in sorted_as_recorded(nodes):
-        before = [done[other] for other in node.waits]
-        after = max((call for _, call in before), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1)
+        dependencies = [done[other] for other in node.waits]
+        last_collective = max(
+            (call for _, call in dependencies), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1
+        )
         if node.type == COMPUTE:
             # computation after a collective: the rank waits for it, once
-            if after >= 0 and after not in waited:
-                waits.append((now, max(now, calls[after].end), after))
-                now = max(now, calls[after].end)
-                waited.add(after)
-            now += node.duration_us * _US
-            done[node.id] = now, -1
+            if last_collective >= 0 and last_collective not in waited:
+                waits.append((computed_until, max(computed_until, calls[last_collective].end), last_collective))
+                computed_until = max(computed_until, calls[last_collective].end)
+                waited.add(last_collective)
+            computed_until += node.duration_us * _US
+            done[node.id] = computed_until, -1
         elif node.type == COLLECTIVE:
             row: dict[str, Any] = collective_of(node, process_groups)
             name, members = row["group"], tuple(row["members"] or ())
             groups.setdefault(name, ProcessGroup(name, len(members) or ranks, members))
-            called = max([0.0, *(at for at, _ in before)])
+            called = max([0.0, *(at for at, _ in dependencies)])
             # collectives of one group run one after another
-            begin = max(called, free.get(name, 0.0))
-            free[name] = begin + node.duration_us * _US
-            calls.append(RankCall(row["collective"], row["nbytes"], name, min(called, now), begin, free[name], name, 0))
-            done[node.id] = free[name], len(calls) - 1
+            begin = max(called, group_free_from.get(name, 0.0))
+            group_free_from[name] = begin + node.duration_us * _US
+            calls.append(
+                RankCall(
+                    row["collective"],
+                    row["nbytes"],
+                    name,
+                    min(called, computed_until),
+                    begin,
+                    group_free_from[name],
+                    name,
+                    0,
+                )
+            )
+            done[node.id] = group_free_from[name], len(calls) - 1
         else:
-            done[node.id] = max([0.0, *(at for at, _ in before)]), after
+            done[node.id] = max([0.0, *(at for at, _ in dependencies)]), last_collective
     if not calls:
         raise Invalid(f"rank {rank}: has no collectives")
-    end = max([now, *(call.end for call in calls)])
+    end = max([computed_until, *(call.end for call in calls)])
     if not end > 0:
         raise Invalid(f"rank {rank}: no node has a duration (duration_micros)")
-    return Recorded(rank, "", groups, [(0.0, end)], calls, waits)
+    return RankTrace(rank, "", groups, [(0.0, end)], calls, waits)
 
 
 def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:

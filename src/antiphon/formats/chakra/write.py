@@ -30,8 +30,8 @@ from antiphon.units import parse_size
 MAX_ROWS, MAX_WAITS = 2**20, 2**23
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
 
-_ON_A_GPU = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
-_IDS = 4  # numbers for each message: its send, its receive, what combines it
+_GPU_OPERATION = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
+_NUMBERS_PER_MESSAGE = 4  # numbers for each message: its send, its receive, what combines it
 
 
 def chakra(
@@ -66,19 +66,22 @@ def chakra(
         raise Unsupported(
             f"back end chakra writes every piece out, and at most {MAX_ROWS} rows; plan with fewer pieces"
         )
-    last = local_work(entry.schedule, size, local, "COMP node", per_second=10**6)
+    local_work_us = local_work(entry.schedule, size, local, "COMP node", per_second=10**6)
     schedule = expand(entry.schedule)
     empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
     head_attributes = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
-    files = _Files(messages_of(schedule), size, order, seconds, last)
+    files = _Files(messages_of(schedule), size, order, seconds, local_work_us)
     ranks = range(plan.collective.ranks)
     return {f"{name}.{rank}.et": files.text(rank, head_attributes if rank == 0 else {}) for rank in ranks}
 
 
 class _Files:
-    """The columns from which all files are written. Node numbers: message m is sent by node 4 m + 1, received by 4 m +
-    2, combined by 4 m + 3. `waits`: per message the nodes that its send waits for. `rows`: rows of the schedule, sorted
-    by message. `by_rank`: per rank the messages that it sends, and those that it receives plus the number of messages.
+    """The columns from which all files are written.
+
+    Node numbers: message m is sent by node 4 m + 1, received by 4 m + 2, combined by 4 m + 3.
+    `waits`: per message the nodes that its send waits for.
+    `rows`: rows of the schedule, sorted by message.
+    `by_rank`: per rank the messages that it sends, and those that it receives plus the number of messages.
 
     The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
 
@@ -88,17 +91,17 @@ class _Files:
     ({2: [3, 7], 3: [3, 7]}, [1, 0, 2, 3], [[2, 3, 4, 5], [1, 6], [0, 7]])
     """
 
-    def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, last: int) -> None:
+    def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, local_work_us: int) -> None:
         needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
         if needs.pairs > MAX_WAITS:
             raise Unsupported(
                 f"these {len(messages)} messages have {needs.pairs} dependencies in pairs, more than {MAX_WAITS}; "
                 "goal writes them shared"
             )
-        self.messages, self.last = messages, last
+        self.messages, self.local_work_us = messages, local_work_us
         size, combined = messages.nbytes(nbytes)
         self.size, self.combined = np.maximum(size, 1).tolist(), combined.tolist()
-        self.pause = np.rint(combined * float(gamma) * 1e6).astype(np.int64).tolist()
+        self.combine_us = np.rint(combined * float(gamma) * 1e6).astype(np.int64).tolist()
         self.src, self.dst, self.step = messages.src.tolist(), messages.dst.tolist(), messages.step.tolist()
         self.waits: dict[int, list[int]] = {}
         for message, item in zip(*(column.tolist() for column in needs.listed()), strict=True):
@@ -114,8 +117,8 @@ class _Files:
     def _node_number(self, message: int, sent: bool) -> int:
         """Return the node whose end others wait for: the send, or the receive, or the combination if there is one."""
         if sent or self.src[message] == self.dst[message]:
-            return _IDS * message + 1
-        return _IDS * message + (3 if self.combined[message] else 2)
+            return _NUMBERS_PER_MESSAGE * message + 1
+        return _NUMBERS_PER_MESSAGE * message + (3 if self.combined[message] else 2)
 
     def text(self, rank: int, head_attributes: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the file of a rank."""
@@ -126,33 +129,35 @@ class _Files:
             if src == rank:
                 inside = src == dst
                 yield self._write_send(message, COMPUTE if inside else SEND)
-                finished.append(_IDS * message + 1)
+                finished.append(_NUMBERS_PER_MESSAGE * message + 1)
             if dst == rank and src != rank:
                 yield self._write_receive(message)
                 finished.append(self._node_number(message, sent=False))
-        if self.last:
-            end = _IDS * len(self.messages)
-            yield node(end, "local work", COMPUTE, finished, self.last, _encode_attributes(_ON_A_GPU))
+        if self.local_work_us:
+            end = _NUMBERS_PER_MESSAGE * len(self.messages)
+            yield node(end, "local work", COMPUTE, finished, self.local_work_us, _encode_attributes(_GPU_OPERATION))
 
     def _write_send(self, message: int, kind: int) -> bytes:
         src, dst = self.src[message], self.dst[message]
         attributes = _encode_attributes(
             {"is_cpu_op": False, "step": self.step[message], **self._row_attributes(message)}
         )
-        name, pause = f"copy at {src}, step {self.step[message]}", self.pause[message]
+        name, combine_us = f"copy at {src}, step {self.step[message]}", self.combine_us[message]
         if kind == SEND:
             attributes += self._endpoint_attributes(message)
-            name, pause = f"send {src} to {dst}, step {self.step[message]}", 0
-        return node(_IDS * message + 1, name, kind, self.waits.get(message, ()), pause, attributes)
+            name, combine_us = f"send {src} to {dst}, step {self.step[message]}", 0
+        return node(_NUMBERS_PER_MESSAGE * message + 1, name, kind, self.waits.get(message, ()), combine_us, attributes)
 
     def _write_receive(self, message: int) -> bytes:
-        src, dst, number = self.src[message], self.dst[message], _IDS * message + 2
-        attributes = _encode_attributes(_ON_A_GPU) + self._endpoint_attributes(message)
+        src, dst, number = self.src[message], self.dst[message], _NUMBERS_PER_MESSAGE * message + 2
+        attributes = _encode_attributes(_GPU_OPERATION) + self._endpoint_attributes(message)
         receive = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, attributes)
         if not self.combined[message]:
             return receive
         name = f"combine {src} to {dst}, step {self.step[message]}"
-        return receive + node(number + 1, name, COMPUTE, (number,), self.pause[message], _encode_attributes(_ON_A_GPU))
+        return receive + node(
+            number + 1, name, COMPUTE, (number,), self.combine_us[message], _encode_attributes(_GPU_OPERATION)
+        )
 
     def _endpoint_attributes(self, message: int) -> bytes:
         ends = {"comm_src": self.src[message], "comm_dst": self.dst[message], "comm_tag": message}

@@ -3,8 +3,8 @@
 An event is a JSON object of the trace. NCCL kernels and calls of our own backend carry arguments in the form of
 PyTorch's record_param_comms ("Collective name", "In msg nelems", "dtype", "Process Group Name"); `call_of` reads those.
 Calls of c10d (PyTorch's interface to all backends) only have the shapes of tensors, which `count_elements` and
-`both_sides` read. Sizes are converted to those of nccl-tests: an allgather of 4 ranks that each send 10 floats has 160
-bytes.
+`count_sent_received` read. Sizes are converted to those of nccl-tests: an allgather of 4 ranks that each send 10 floats
+has 160 bytes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
     return max(sent, received) if kind in ("allreduce", "alltoall", "broadcast", "reduce") else sent
 
 
-def both_sides(kind: str, dims: Sequence[object]) -> tuple[int, int]:
+def count_sent_received(kind: str, dims: Sequence[object]) -> tuple[int, int]:
     """Return the elements that a call of c10d sends and receives, from its "Input Dims": outputs come first."""
     first = count_elements(dims[0]) if dims else 0
     if kind in ("allgather", "gather", "reducescatter", "scatter", "alltoall"):

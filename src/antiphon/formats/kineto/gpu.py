@@ -1,7 +1,8 @@
 """Read a rank that computes on a GPU from PyTorch's trace: its timeline is the union of all its CUDA streams.
 
-Output (`on_gpu`): a `Recorded` with the rank's collectives, and the times in which computation waited for each. A trace
-has kernels with begin and end, and the launches of the processor that started them, joined by a correlation number:
+Output (`read_gpu_rank`): a `RankTrace` with the rank's collectives, and the times in which computation waited for each.
+A trace has kernels with begin and end, and the launches of the processor that started them, joined by a correlation
+number:
 
     processor   launch A   launch allreduce   launch B
     GPU stream 1   [--- A ---]                    [--- B ---]
@@ -16,49 +17,54 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from antiphon.cost.replay.recorded import RankCall, Recorded, Span
+from antiphon.cost.replay.recorded import RankCall, RankTrace, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import Event, Groups, args_of, call_of
 
 _US = 1e-6
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events on the GPU
 _LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")  # categories of launches by the processor
-_LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")  # names of kernels of collectives begin like this
-_SOON = 20.0  # us in which a kernel begins that waited for nothing but a collective
+_LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")  # prefixes of the names of collectives' kernels
+_MAX_RESUME_DELAY = 20.0  # us in which a kernel begins that waited for nothing but a collective
 
 
-def on_gpu(
+def read_gpu_rank(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
-) -> Recorded:
-    """Return the recording of a rank. `slices`: events with a begin and an end; `steps`: of training, in seconds.
+) -> RankTrace:
+    """Return the trace of a rank.
 
-    A collective may begin when what was launched before it is done; computation waited for it where the GPU had
-    nothing to do until it was over, and went on at once then. `size`: ranks of the job, if known.
+    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `size`: ranks of
+    the job, if known.
+
+    A collective may begin when all kernels launched before it are done. Computation waited for a collective if the GPU
+    was idle until the collective ended, and resumed right then.
     """
-    work = sorted((e for e in slices if e.get("cat") in _WORK), key=lambda e: e["ts"])
-    comm = [e for e in work if str(e.get("name", "")).startswith(_LIBRARIES)]
-    computed = [e for e in work if not str(e.get("name", "")).startswith(_LIBRARIES)]
-    if not comm:
+    gpu_events = sorted((e for e in slices if e.get("cat") in _WORK), key=lambda e: e["ts"])
+    collective_kernels = [e for e in gpu_events if str(e.get("name", "")).startswith(_LIBRARIES)]
+    compute_kernels = [e for e in gpu_events if not str(e.get("name", "")).startswith(_LIBRARIES)]
+    if not collective_kernels:
         raise Invalid("has no collectives: no kernel of NCCL or RCCL ran in it")
     launched = {_correlation_of(e): float(e["ts"]) for e in slices if e.get("cat") in _LAUNCH}
     launched.pop(None, None)
-    busy = _join_spans([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in computed])
-    ready = _Ready(computed, launched)
-    spans = [(ready.at(begin, begin), ready.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)]
-    cuts = [end / _US for _, end in steps]
+    busy = _join_spans([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in compute_kernels])
+    completion = _CompletionTimes(compute_kernels, launched)
+    spans = [
+        (completion.at(begin, begin), completion.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)
+    ]
+    step_ends = [end / _US for _, end in steps]
     if not spans:
-        spans, cuts = [(work[0]["ts"], max(e["ts"] + e.get("dur", 0.0) for e in work))], [float("inf")]
-    first = steps[0][0] / _US if steps else float("-inf")
+        spans, step_ends = [(gpu_events[0]["ts"], max(e["ts"] + e.get("dur", 0.0) for e in gpu_events))], [float("inf")]
+    first_step_begin = steps[0][0] / _US if steps else float("-inf")
     known_groups, notes = dict(groups), list[str]()
     calls: list[RankCall] = []
-    for event in comm:
+    for event in collective_kernels:
         launch = launched.get(_correlation_of(event), float(event["ts"]))
-        step = bisect_left(cuts, launch)
+        step = bisect_left(step_ends, launch)
         collective = call_of(event, known_groups, size, notes)
-        if collective is None or launch < first or step >= len(cuts):
+        if collective is None or launch < first_step_begin or step >= len(step_ends):
             continue
         kind, nbytes, group = collective
-        called = min(max(ready.at(launch, launch), launch), event["ts"])
+        called = min(max(completion.at(launch, launch), launch), event["ts"])
         end = event["ts"] + event.get("dur", 0.0)
         calls.append(
             RankCall(kind, nbytes, group, called * _US, event["ts"] * _US, end * _US, str(event.get("tid")), step)
@@ -67,7 +73,7 @@ def on_gpu(
         raise Invalid(
             "has no collectives in its steps, or its NCCL kernels lack the arguments Collective name and dtype"
         )
-    return Recorded(
+    return RankTrace(
         rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _find_waits(calls, busy), (), notes
     )
 
@@ -78,12 +84,12 @@ def _correlation_of(event: Event) -> int | None:
     return number if isinstance(number, int) else None
 
 
-class _Ready:
-    """Answers when the GPU has finished everything that the processor launched before a moment."""
+class _CompletionTimes:
+    """When the GPU has finished all the kernels that the processor launched before a moment."""
 
-    def __init__(self, computed: Sequence[Event], launched: Mapping[int | None, float]) -> None:
+    def __init__(self, compute_kernels: Sequence[Event], launched: Mapping[int | None, float]) -> None:
         ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
-                      for e in computed)  # fmt: skip
+                      for e in compute_kernels)  # fmt: skip
         self.launches = [launch for launch, _ in ends]
         self.ends: list[float] = []
         for _, end in ends:
@@ -113,7 +119,7 @@ def _find_waits(calls: Sequence[RankCall], busy: Sequence[Span]) -> list[tuple[f
     for number, call in enumerate(calls):
         end = call.end / _US
         place = bisect_right(begins, end)
-        if place < len(busy) and begins[place] - end > _SOON:
+        if place < len(busy) and begins[place] - end > _MAX_RESUME_DELAY:
             continue  # it went on later, so it waited for something else
         idle = busy[place - 1][1] if place else call.called / _US
         if idle < end:

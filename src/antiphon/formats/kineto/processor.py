@@ -1,7 +1,7 @@
 """Read a rank that computes on a CPU from PyTorch's trace: its timeline is the thread that trains.
 
-Output (`on_processor`): a `Recorded` with the rank's collectives, and the times in which the thread waited for each.
-Stages:
+Output (`read_processor_rank`): a `RankTrace` with the rank's collectives, and the times in which the thread waited for
+each. Stages:
 
     1. read the thread's events: innermost ones ("leaves") are computation, others enclose them (`_read_thread`)
     2. find when each call was executed: gloo does that in other threads, in the order of calls, so the k-th execution
@@ -11,7 +11,7 @@ Stages:
        collective does, right after the call, or (DistributedDataParallel, DDP, which calls from hooks within the
        backward pass) after the backward pass
 
-Times in a trace are microseconds, in a `Recorded` seconds.
+Times in a trace are microseconds, in a `RankTrace` seconds.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import RankCall, Recorded, Span
+from antiphon.cost.replay.recorded import RankCall, RankTrace, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import (
     Called,
     Event,
     Groups,
     args_of,
-    both_sides,
     bytes_of,
     call_of,
     count_as_nccl_tests,
+    count_sent_received,
     is_call,
     kind_of,
 )
 
 _US = 1e-6
-_LOOKED_AT = 512  # intervals of computation inspected before the recorded end of a collective
-_LATE, _LATE_SHARE = 1000.0, 0.02  # us, or share of its time, by which the end of a collective may be recorded late
-_HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+_MAX_INSPECTED = 512  # intervals of computation inspected before the recorded end of a collective
+# By how much the end of a collective may be recorded late: microseconds, or a share of its time if that is more
+_MAX_DELAY_US, _MAX_DELAY_SHARE = 1000.0, 0.02
+_HOOK_EVENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _BACKWARD = "autograd::engine::evaluate_function"
 _GRADIENT = ("torch::distributed::reducer::mul_out", "torch::distributed::reducer::copy_")
-_CARRIED = ("gloo:", "ucc:", "mpi:")  # names of executions of calls, in threads of their own
-_OURS, _WAIT, _DONE = "antiphon:", "antiphon:wait", "antiphon:done"
+_EXECUTIONS = ("gloo:", "ucc:", "mpi:")  # names of executions of calls, in threads of their own
+_OUR_PREFIX, _WAIT_EVENT, _DONE_EVENT = "antiphon:", "antiphon:wait", "antiphon:done"
 NO_CALLS = (
     "has no collectives in its steps; PyTorch's profiler shows those of gloo, NCCL and antiphon where it records "
     "shapes (record_shapes=True)"
@@ -54,68 +55,69 @@ NO_CALLS = (
 
 @dataclass
 class _Call:
-    """A call and its execution, in microseconds. `end`: when the call returned; `hook`: it was made in a hook of DDP;
-    `start`, `over`: of the execution, in thread `lane`; `carried`: its event."""
+    """A call of a collective in the training thread, and its execution. Times are in microseconds."""
 
-    event: Event
-    end: float
-    hook: bool
-    start: float = 0.0
-    over: float = 0.0
-    lane: str = ""
-    carried: Event = field(default_factory=dict)
+    event: Event  # of the call
+    returned: float  # when the call returned
+    hook: bool  # whether a hook of DDP made it
+    execution_start: float = 0.0
+    execution_end: float = 0.0  # 0: no execution was found
+    thread: str = ""  # the thread that executed it
+    execution: Event = field(default_factory=dict)  # the event of the execution
 
     @property
-    def at(self) -> float:
+    def called(self) -> float:
+        """Return when the call was made."""
         begin: float = self.event["ts"]
         return begin
 
 
 @dataclass
 class _Thread:
-    """What a thread does: computation leaf by leaf, calls, waits and ends that our backend recorded, and the ends of
-    parts of the backward pass."""
+    """The activities of the training thread, in microseconds."""
 
-    busy: list[Span] = field(default_factory=list)
+    busy: list[Span] = field(default_factory=list)  # computation, one span for each innermost event
     calls: list[_Call] = field(default_factory=list)
-    waits: list[Event] = field(default_factory=list)
-    done: list[Event] = field(default_factory=list)
-    backward: list[float] = field(default_factory=list)
-    gradients: list[tuple[float, int]] = field(default_factory=list)
+    waits: list[Event] = field(default_factory=list)  # of our backend: the thread waits for a call
+    done: list[Event] = field(default_factory=list)  # of our backend: a call is done
+    backward: list[float] = field(default_factory=list)  # ends of the parts of the backward pass
+    gradients: list[tuple[float, int]] = field(default_factory=list)  # when each was computed, and its bytes
 
 
-def on_processor(
+def read_processor_rank(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
-) -> Recorded:
+) -> RankTrace:
     """Return the recording of a rank. `slices`: events with a begin and an end; `steps`: of training, in seconds;
     `size`: ranks of the job, if known."""
-    line = _read_thread(_thread_of(slices, steps), slices)
-    if not steps and line.busy:
-        steps = [(line.busy[0][0] * _US, max(end for _, end in line.busy) * _US)]
-    _find_executions(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
-    _find_own_executions(line)
-    steps = _complete_steps(steps, line.calls)
+    thread_log = _read_thread(_thread_of(slices, steps), slices)
+    if not steps and thread_log.busy:
+        steps = [(thread_log.busy[0][0] * _US, max(end for _, end in thread_log.busy) * _US)]
+    _find_executions(
+        thread_log.calls, [e for e in slices if str(e.get("name", "")).startswith(_EXECUTIONS)], thread_log.busy
+    )
+    _find_own_executions(thread_log)
+    steps = _complete_steps(steps, thread_log.calls)
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     collectives: list[RankCall] = []
     calls: list[_Call] = []
-    for call in line.calls:
-        step = _step_of(steps, call.at * _US)
-        if step is None or not call.over:
+    for call in thread_log.calls:
+        step = _step_of(steps, call.called * _US)
+        if step is None or not call.execution_end:
             continue
-        if _is_ours(call.event):
+        if _is_our_call(call.event):
             collective = call_of(call.event, known_groups, size, notes)
         else:
             collective = _c10d_call(call, known_groups, notes)
         if collective is not None:
-            due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
-            ran = (call.at * _US, call.start * _US, call.over * _US)
-            collectives.append(RankCall(*collective, *ran, call.lane, step, due, call.hook, call.end * _US))
+            due = _backward_end(thread_log.backward, call.called, steps[step][1] / _US) * _US if call.hook else None
+            ran = (call.called * _US, call.execution_start * _US, call.execution_end * _US)
+            collectives.append(RankCall(*collective, *ran, call.thread, step, due, call.hook, call.returned * _US))
             calls.append(call)
     if not collectives:
         raise Invalid(NO_CALLS)
-    waits = [*_recorded_waits(line.waits, calls), *_inferred_waits(line.busy, calls, collectives)]
-    gradients = [(at * _US, nbytes) for at, nbytes in line.gradients]
-    return Recorded(rank, host, known_groups, steps, collectives, waits, gradients, notes, processor=True)
+    waits = [*_recorded_waits(thread_log.waits, calls), *_inferred_waits(thread_log.busy, calls, collectives)]
+    gradients = [(at * _US, nbytes) for at, nbytes in thread_log.gradients]
+    return RankTrace(rank, host, known_groups, steps, collectives, waits, gradients, notes, processor=True)
 
 
 def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
@@ -127,26 +129,26 @@ def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
 
 def _complete_steps(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
     """Drop trailing steps with calls whose execution is not recorded."""
-    incomplete = {_step_of(steps, call.at * _US) for call in calls if not call.over}
+    incomplete = {_step_of(steps, call.called * _US) for call in calls if not call.execution_end}
     count = len(steps)
     while count and count - 1 in incomplete:
         count -= 1
     return list(steps[:count])
 
 
-def _step_of(steps: Sequence[Span], at: float) -> int | None:
+def _step_of(steps: Sequence[Span], moment: float) -> int | None:
     """Return the number of the step that contains a moment, or None."""
-    place = bisect_right(steps, (at, float("inf"))) - 1
-    return place if place >= 0 and at <= steps[place][1] else None
+    place = bisect_right(steps, (moment, float("inf"))) - 1
+    return place if place >= 0 and moment <= steps[place][1] else None
 
 
-def _is_ours(event: Event) -> bool:
-    return str(event.get("name", "")).startswith(_OURS)
+def _is_our_call(event: Event) -> bool:
+    return str(event.get("name", "")).startswith(_OUR_PREFIX)
 
 
 def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     """Read the events of a thread: innermost ones are computation."""
-    line = _Thread()
+    thread_log = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
     # enclosing events; an event without inner events is computation
     stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
@@ -156,28 +158,28 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
         while stack and stack[-1][0] <= now:
             end, name, begin, outer, _ = stack.pop()
             if not outer and not is_call(name):
-                line.busy.append((begin, end))
+                thread_log.busy.append((begin, end))
             if name.startswith(_BACKWARD):
-                line.backward.append(end)
+                thread_log.backward.append(end)
 
     for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
         # calls within a DDP hook are due at the end of the backward pass
         hook = bool(stack) and stack[-1][4]
-        if name in (_WAIT, _DONE):
-            (line.waits if name == _WAIT else line.done).append(event)
-        elif name.startswith((_OURS, "c10d::")) and kind_of(name) is not None:
-            line.calls.append(_Call(event, end, hook))
+        if name in (_WAIT_EVENT, _DONE_EVENT):
+            (thread_log.waits if name == _WAIT_EVENT else thread_log.done).append(event)
+        elif name.startswith((_OUR_PREFIX, "c10d::")) and kind_of(name) is not None:
+            thread_log.calls.append(_Call(event, end, hook))
         elif name in _GRADIENT:
-            line.gradients.append((event["ts"], _tensor_bytes(event)))
+            thread_log.gradients.append((event["ts"], _tensor_bytes(event)))
         if stack and not is_call(name):
             stack[-1][3] = True
-        stack.append([end, name, event["ts"], False, hook or name == _HOOK])
+        stack.append([end, name, event["ts"], False, hook or name == _HOOK_EVENT])
     leave(float("inf"))
-    line.busy.sort()
-    line.backward.sort()
-    return line
+    thread_log.busy.sort()
+    thread_log.backward.sort()
+    return thread_log
 
 
 def _list_argument(event: Event, key: str) -> Sequence[Any]:
@@ -188,7 +190,7 @@ def _list_argument(event: Event, key: str) -> Sequence[Any]:
 def _tensor_bytes(event: Event) -> int:
     """Return the bytes of the first tensor of an event; of unknown types with 4 bytes per element."""
     types = _list_argument(event, "Input type")
-    return both_sides("allreduce", _list_argument(event, "Input Dims"))[0] * (
+    return count_sent_received("allreduce", _list_argument(event, "Input Dims"))[0] * (
         (bytes_of(types[0]) if types else None) or 4
     )
 
@@ -196,19 +198,23 @@ def _tensor_bytes(event: Event) -> int:
 # ---- when calls ran ----
 
 
-def _find_executions(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[Span]) -> None:
+def _find_executions(calls: Sequence[_Call], executions: Sequence[Event], busy: Sequence[Span]) -> None:
     """Set begin and end of calls of other backends, whose threads take calls in the order in which they were made."""
     begins = [begin for begin, _ in busy]
-    carriers = sorted(carried, key=lambda e: e["ts"])
+    in_order = sorted(executions, key=lambda e: e["ts"])
     at = 0
-    for call in (call for call in calls if not _is_ours(call.event)):
+    for call in (call for call in calls if not _is_our_call(call.event)):
         # an execution cannot begin before its call: skip those of calls before the recording
-        while at < len(carriers) and carriers[at]["ts"] < call.at:
+        while at < len(in_order) and in_order[at]["ts"] < call.called:
             at += 1
-        if at < len(carriers):
-            carrier = call.carried = carriers[at]
-            end = _estimate_end(busy, begins, call.at, carrier["ts"] + carrier.get("dur", 0.0))
-            call.start, call.over, call.lane = min(carrier["ts"], end), end, str(carrier.get("tid"))
+        if at < len(in_order):
+            execution = call.execution = in_order[at]
+            end = _estimate_end(busy, begins, call.called, execution["ts"] + execution.get("dur", 0.0))
+            call.execution_start, call.execution_end, call.thread = (
+                min(execution["ts"], end),
+                end,
+                str(execution.get("tid")),
+            )
             at += 1
 
 
@@ -219,9 +225,12 @@ def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, 
     longest = (
         10 * (reported_end - busy[last - 1][1]) if last else 0.0
     )  # it must be far longer than the gap before the recorded end
-    end, earliest = reported_end, max(called, reported_end - max(_LATE, _LATE_SHARE * (reported_end - called)))
+    end, earliest = (
+        reported_end,
+        max(called, reported_end - max(_MAX_DELAY_US, _MAX_DELAY_SHARE * (reported_end - called))),
+    )
     # go back over gaps in the computation, and take the longest one that ends late enough
-    for place in range(last - 1, max(last - _LOOKED_AT, 0), -1):
+    for place in range(last - 1, max(last - _MAX_INSPECTED, 0), -1):
         if begins[place] < earliest:
             break
         idle = begins[place] - max(busy[place - 1][1], called)
@@ -236,18 +245,18 @@ def _name_of(event: Event) -> tuple[str, str]:
     return str(args.get("Process Group Name", "")), str(args.get("call", ""))
 
 
-def _find_own_executions(line: _Thread) -> None:
+def _find_own_executions(thread_log: _Thread) -> None:
     """Set begin and end of our backend's calls, which record afterwards how long ago both were."""
-    calls = {_name_of(call.event): call for call in line.calls if _is_ours(call.event)}
-    for event in line.done:
+    calls = {_name_of(call.event): call for call in thread_log.calls if _is_our_call(call.event)}
+    for event in thread_log.done:
         call, args = calls.get(_name_of(event)), args_of(event)
-        ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
+        nanoseconds_ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
         if call is None:
             continue  # made before the profiler recorded
-        if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in ago):
-            raise Invalid(f"{_DONE} at {event['ts']} us: does not show when its call was")
-        begun, end = (max(event["ts"] - ns / 1000, call.at) for ns in ago if ns is not None)
-        call.start, call.over, call.lane = begun, max(begun, end), _name_of(event)[0]
+        if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in nanoseconds_ago):
+            raise Invalid(f"{_DONE_EVENT} at {event['ts']} us: does not show when its call was")
+        begun, end = (max(event["ts"] - ns / 1000, call.called) for ns in nanoseconds_ago if ns is not None)
+        call.execution_start, call.execution_end, call.thread = begun, max(begun, end), _name_of(event)[0]
 
 
 # ---- which collective ----
@@ -262,21 +271,25 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
         notes.append("calls of c10d do not name their group: all are taken to be of the first one")
     dims = _list_argument(call.event, "Input Dims")
     if not dims and kind != "barrier":
-        raise Invalid(f"{call.event['name']} at {call.at} us: no shapes were recorded; record with record_shapes=True")
+        raise Invalid(
+            f"{call.event['name']} at {call.called} us: no shapes were recorded; record with record_shapes=True"
+        )
     types = [
-        bytes_of(type_name) for event in (call.event, call.carried) for type_name in _list_argument(event, "Input type")
+        bytes_of(type_name)
+        for event in (call.event, call.execution)
+        for type_name in _list_argument(event, "Input type")
     ]
     item = next((type_name for type_name in types if type_name), None)
     if item is None and kind != "barrier":
         notes.append("some calls have no recorded data type: 4 bytes per element are assumed")
-    nbytes = count_as_nccl_tests(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
+    nbytes = count_as_nccl_tests(kind, *count_sent_received(kind, dims), groups[group].size) * (item or 4)
     return kind, nbytes, group
 
 
 # ---- where the thread waited ----
 
 
-def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
+def _backward_end(ends: Sequence[float], call: float, limit: float) -> float:
     """Return when the backward pass is over that contains a call: the last end of a part before `limit`."""
     last = bisect_right(ends, limit)
     return max(ends[last - 1], call) if last else call
@@ -284,12 +297,12 @@ def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
 
 def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
     # our calls record their wait; it ends when the call does
-    number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_ours(call.event)}
+    number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_our_call(call.event)}
     spans = []
     for event in waits:
         index = number.pop(_name_of(event), None)
         if index is not None:
-            begin, end = event["ts"], calls[index].over
+            begin, end = event["ts"], calls[index].execution_end
             spans.append((begin * _US, max(begin, end) * _US, index))
     return spans
 
@@ -301,18 +314,18 @@ def _inferred_waits(
     begins = [begin for begin, _ in busy]
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
-        if _is_ours(call.event) and collective.due is None:
+        if _is_our_call(call.event) and collective.due is None:
             continue  # its wait was recorded
         # the idle time before the end of the collective is the wait for it
-        place = bisect_left(begins, call.over)  # the first leaf that begins once it was over
+        place = bisect_left(begins, call.execution_end)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0
-        after = call.at
-        if idle > call.end:  # something was computed since the call: only DDP is known to wait later
-            if collective.due is None or idle >= call.over or collective.due > call.over * _US:
+        after = call.called
+        if idle > call.returned:  # something was computed since the call: only DDP is known to wait later
+            if collective.due is None or idle >= call.execution_end or collective.due > call.execution_end * _US:
                 continue
             after = max(idle, collective.due / _US)
-        elif call.end < call.over:
-            after = call.end
-        if after < call.over:
-            spans.append((max(idle, after) * _US, call.over * _US, number))
+        elif call.returned < call.execution_end:
+            after = call.returned
+        if after < call.execution_end:
+            spans.append((max(idle, after) * _US, call.execution_end * _US, number))
     return spans

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.cost.replay.job import ProcessGroup
-from antiphon.cost.replay.recorded import Recorded
+from antiphon.cost.replay.recorded import RankTrace
 from antiphon.errors import Invalid
 from antiphon.formats.chrome import ChromeTrace
-from antiphon.formats.kineto.gpu import on_gpu
-from antiphon.formats.kineto.processor import on_processor
+from antiphon.formats.kineto.gpu import read_gpu_rank
+from antiphon.formats.kineto.processor import read_processor_rank
 
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,9}")
 _RANK = re.compile(r"(?:rank|[._-])[._-]?([0-9]{1,6})(?=[._-]|$)")
@@ -31,7 +31,7 @@ def is_kineto(trace: ChromeTrace) -> bool:
     )
 
 
-def record_rank(trace: ChromeTrace, rank_in_name: int | None) -> Recorded:
+def record_rank(trace: ChromeTrace, rank_in_name: int | None) -> RankTrace:
     """Return the recording of the rank of a trace.
 
     `rank_in_name`: the rank by the file's name, used if the trace states none.
@@ -46,7 +46,7 @@ def record_rank(trace: ChromeTrace, rank_in_name: int | None) -> Recorded:
         if event.get("cat") == "user_annotation" and _STEP.fullmatch(str(event.get("name", "")))
     )
     spans = [(begin * _US, end * _US) for begin, end in training_steps]
-    read_rank = on_gpu if any(event.get("cat") == "kernel" for event in complete_events) else on_processor
+    read_rank = read_gpu_rank if any(event.get("cat") == "kernel" for event in complete_events) else read_processor_rank
     number = rank if rank is not None else rank_in_name or 0
     return read_rank(complete_events, spans, number, str(trace.host or ""), groups, size)
 
