@@ -124,7 +124,7 @@ def test_what_must_be_copied_or_combined_is_refused() -> None:
 
 
 def test_more_blocks_than_it_takes_are_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[demands_of.__module__], "MOST_BLOCKS", 16)
+    monkeypatch.setattr(sys.modules[demands_of.__module__], "MAX_BLOCKS", 16)
     assert planned(topology("full:ranks=4"), Collective("alltoall", 4), pieces=1).steps == 1
     with pytest.raises(Unsupported, match=r"among 5 ranks has 25 blocks; it takes up to 16; use"):
         planned(topology("full:ranks=5"), Collective("alltoall", 5))
@@ -154,7 +154,7 @@ def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_was_not_solved_is_still_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[flows.__module__], "MOST_VARIABLES", 0)
+    monkeypatch.setattr(sys.modules[flows.__module__], "MAX_VARIABLES", 0)
     machine = topology("mesh:dims=3x3")
     for kind in ("gather", "scatter", "alltoall"):
         made = planned(machine, Collective(kind, 9))

@@ -21,19 +21,17 @@ from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Symmetries, free_group
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 ranks has
+MAX_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 ranks has
 
 
 @dataclass(frozen=True)
 class Demand:
-    """The data that one rank, the root, sends (`out`) or receives.
-
-    `ends`: the ranks at the other side, as pairs (set of ranks, weight between them and the root). A set is one
-    receiver, or all ranks that hold the same data; one of them sends.
-    """
+    """The data that one rank, the root, sends or receives."""
 
     root: int
-    out: bool
+    out: bool  # the root sends
+    # The other side, as pairs (set of ranks, weight between them and the root). A set is one receiver, or all ranks
+    # that hold the same data, of which one sends.
     ends: tuple[tuple[tuple[int, ...], int], ...]
 
 
@@ -52,10 +50,10 @@ class Demands:
 
 def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Demands:
     """Return the demands of a collective; raises Unsupported if it combines or copies data or has too many blocks."""
-    if collective.blocks > MOST_BLOCKS:
+    if collective.blocks > MAX_BLOCKS:
         raise Unsupported(
             f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
-            f"it takes up to {MOST_BLOCKS}; {suggest_planners(topology, collective, 'direct', 'pairwise')}"
+            f"it takes up to {MAX_BLOCKS}; {suggest_planners(topology, collective, 'direct', 'pairwise')}"
         )
     needs = needs_of(collective)
     if needs.joined or collective.combining or len(np.unique(needs.block)) < len(needs):

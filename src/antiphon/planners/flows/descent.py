@@ -52,7 +52,7 @@ def descend(problem: FlowProblem) -> Flow:
 
 
 def _choose_step(capacity: Floats, load: Floats, target_load: Floats) -> float:
-    """Return the step from `load` towards `toward`, 0 or 2^-k, that gives the smallest maximum of relative loads."""
+    """Return the step from `load` towards `target_load`, 0 or 2^-k, with the smallest maximum of relative loads."""
     sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
     loads = (1 - sizes)[:, None] * load + sizes[:, None] * target_load
     return float(sizes[int((loads / capacity).max(axis=1).argmin())])

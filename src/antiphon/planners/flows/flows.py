@@ -5,11 +5,13 @@ each message size, with the lower bound. These collectives neither copy nor comb
 multicommodity flows: the least time is the optimum of a linear program over the loads of links, and no cleverer
 schedule exists (core.bounds). Stages:
 
-    1. `demands_of`         list how much each sender sends to whom (or each receiver receives from whom) 2.
-    `_find_flow`       find the flow with the fewest hops among the fastest (linear_program.py; descent.py if too large)
-    3. `paths_of`         decompose it into paths 4. `shares_of`        round the paths' shares of their blocks to a
-    small common denominator 5. `schedule_paths`   make a schedule: a chunk per path, a transfer per hop 6.
-    `stage_plans`      pipeline it (shared/pipelining.py)
+    1. `demands_of`       list how much each sender sends to whom (or each receiver receives from whom)
+    2. `_find_flow`       find the flow with the fewest hops among the fastest (linear_program.py; descent.py if the
+                          program is too large)
+    3. `paths_of`         decompose the flow into paths
+    4. `shares_of`        round the paths' shares of their blocks to a small common denominator
+    5. `schedule_paths`   make a schedule: a chunk per path, a transfer per hop
+    6. `stage_plans`      pipeline the schedule (shared/pipelining.py)
 
 Example: alltoall on a ring of 4 with links both ways. Blocks go directly to neighbours, and to the opposite rank half
 each way. So a link carries 1 + 2 * 1/2 = 2 blocks, which is the bound.
@@ -35,7 +37,7 @@ from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
 
-MOST_VARIABLES = 100_000  # of a linear program
+MAX_VARIABLES = 100_000  # of a linear program
 
 
 def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps = None) -> Iterator[Schedule]:
@@ -76,7 +78,7 @@ def _find_flow(problem: FlowProblem, time: float, tight: bool) -> Flow:
     """
     if not problem.demands:
         return Flow(np.zeros((0, problem.links)), 0.0)
-    if problem.size > MOST_VARIABLES:
+    if problem.size > MAX_VARIABLES:
         return descend(problem)
     flow = problem.solve_shortest(time) if tight else None
     if flow is None:

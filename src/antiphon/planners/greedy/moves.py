@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, index_in_run
+from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Pace, Run
-from antiphon.planners.greedy.ways import ChunkRoutes
 
 
 class Moving:

@@ -27,16 +27,16 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.planners.greedy.bits import Words, add_chunks, any_of, contains_chunks, locate_bits, remove_chunks
+from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
-from antiphon.planners.greedy.ways import ChunkRoutes
 
-SHARE = 2  # a hop takes 1 / SHARE of its remaining room at once
-MOST_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has more hops
-# effort, see `work_of`:
-BATCH = 80  # units per batch
-WORDS = 400  # words of sets per unit
-PICK = 40  # as many words as choosing a chunk costs
+ROOM_DIVISOR = 2  # a hop takes this fraction (1/2) of its remaining room at once
+MAX_CHUNKS_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has more hops
+# Effort, counted by `work_of` in units of about a microsecond:
+BATCH_EFFORT = 80  # units per batch
+WORDS_PER_UNIT = 400  # words of sets that are processed in a unit
+WORDS_PER_PICK = 40  # choosing a chunk takes as long as so many words
 PASSES = 24  # passes over the batches of a kind per chunk that a hop may bring in a step
 NOTHING = np.zeros(0, np.int64)
 
@@ -58,18 +58,14 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Which rank has and which needs each chunk (as sets of bits); all chunks count as equal in size.
-
-    `allowed`: the chunks that each rank may be given (None: all). `routes`: fixed routes of the chunks, if they have
-    any.
-    """
+    """Which rank has and which needs each chunk; all chunks count as equal in size. Sets are rows of bits, per rank."""
 
     ranks: int
     chunks: int
     have: Words
     want: Words
-    allowed: Words | None = None
-    routes: ChunkRoutes | None = None
+    allowed: Words | None = None  # the chunks that each rank may be given; None: all
+    routes: ChunkRoutes | None = None  # fixed routes of the chunks, if they have any
 
     @property
     def missing(self) -> Longs:
@@ -80,23 +76,18 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The transfers of a simulation, as columns: step, hop, chunk.
-
-    `stuck`: ranks that lack something that no hop can bring them.
-
-    `work`: effort in units of about a microsecond: a constant per batch, plus the words of its sets.
-    """
+    """The transfers of a simulation, as columns."""
 
     step: Longs
     hop: Longs
     chunk: Longs
-    stuck: Longs = field(default_factory=lambda: NOTHING)
-    work: int = 0
+    stuck: Longs = field(default_factory=lambda: NOTHING)  # ranks that lack something that no hop can bring them
+    work: int = 0  # effort: a constant per batch, plus the words of its sets
 
 
 def work_of(hops: int, words: int, per_hop: int = 1) -> int:
     """Return the effort of letting this many hops of a batch bring `per_hop` chunks each; `words`: size of a set."""
-    return BATCH + hops * (words + per_hop * PICK) // WORDS
+    return BATCH_EFFORT + hops * (words + per_hop * WORDS_PER_PICK) // WORDS_PER_UNIT
 
 
 class Spreading:
@@ -113,7 +104,7 @@ class Spreading:
         )  # now, among the chunks that it may be given
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
         # per kind: the chunks that only a single island has; these are the most urgent
-        self.unique = [_in_one(sets) for sets in island_sets]
+        self.unique = [_held_once(sets) for sets in island_sets]
         self.has_unique = [bool(alone.any()) for alone in self.unique]
         self.absent = [
             ~sets for sets in island_sets
@@ -193,7 +184,7 @@ class Spreading:
             is_uniform = self.levels[kind].trivial and all(batch.plain for batch in batches)
             # the common simple case: every hop has links of its own and brings at most one chunk at a time; no room to
             # account for
-            one_at_a_time = is_uniform and max_room < 2 * SHARE
+            one_at_a_time = is_uniform and max_room < 2 * ROOM_DIVISOR
             if one_at_a_time and room[batches[0].loaded[0]] < 1:
                 continue
             open_ = [batch.every for batch in batches]  # hops that may bring more in this step
@@ -241,13 +232,13 @@ class Spreading:
         space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
         at = at[space[at] >= 1]
         if not len(at):
-            self.work += BATCH // 10
+            self.work += BATCH_EFFORT // 10
             return at
         src, dst, space = batch.src[at], batch.dst[at], space[at]
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing
-        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, MOST_AT_ONCE // len(at)))
+        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // ROOM_DIVISOR, MAX_CHUNKS_AT_ONCE // len(at)))
         offered, other = self._offered_chunks(src, dst)
-        self.work += BATCH // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
+        self.work += BATCH_EFFORT // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
         level = self.levels[kind]
         if level.trivial:
             fresh = offered
@@ -303,9 +294,9 @@ class Spreading:
         if batch.plain:
             room[batch.loaded[at]] -= used
         else:
-            every = np.zeros(len(batch.hop))
-            every[at] = used
-            np.subtract.at(room, batch.loaded, np.repeat(every, np.diff(batch.ptr)))
+            used_by_hop = np.zeros(len(batch.hop))
+            used_by_hop[at] = used
+            np.subtract.at(room, batch.loaded, np.repeat(used_by_hop, np.diff(batch.ptr)))
         hop = at[column]
         self._note_arrivals(batch.hop[hop], batch.dst[hop], chunk[row, column])
 
@@ -359,7 +350,7 @@ def _first_occurrences(values: Longs) -> Bools:
     return comes_first
 
 
-def _in_one(rows: Words) -> Words:
+def _held_once(rows: Words) -> Words:
     """Return the chunks that exactly one row has, as a single row."""
     in_any, twice = np.zeros_like(rows[:1]), np.zeros_like(rows[:1])
     for row in rows:

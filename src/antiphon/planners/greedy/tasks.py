@@ -27,9 +27,9 @@ from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.greedy.bits import Words
+from antiphon.planners.greedy.chunk_routes import chunk_routes
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
-from antiphon.planners.greedy.ways import chunk_routes
 from antiphon.planners.shared.reach import Reach, suggest_planners
 
 MOST_BITS = 2**30  # chunks times ranks

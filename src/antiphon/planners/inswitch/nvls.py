@@ -11,7 +11,7 @@ switch, too: (P + 1) / P per link instead of the 2 (P - 1) / P of a ring. Severa
 several equivalent trees share the data (tree.py).
 
 If a switch serves only r joints at once, the shares take turns (`schedule_turns`), or plain transfers use the links
-that joints leave idle (beside.py).
+that joints leave idle (ring_mixture.py).
 
 Example: P = 8: 9/8 of nbytes per link, where a ring needs 14/8.
 """
@@ -31,15 +31,15 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.options import Option
-from antiphon.planners.inswitch.beside import mixture_rows, plan_mixture
-from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.inswitch.ring_mixture import mixture_rows, plan_mixture
+from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
 from antiphon.planners.shared.rows import refuse_too_many_transfers
 
 DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
 LAPS = (1, 8, 32)  # default numbers of chunks per rank on the ring that works beside the joints
-MOST_ROWS = 2**21  # rows of a mixture by default, with the first of LAPS
-MOST_ROWS_AGAIN = 2**17  # the same with the others
+MAX_DEFAULT_ROWS = 2**21  # rows of a mixture by default, with the first of LAPS
+MAX_FURTHER_ROWS = 2**17  # the same with the others
 REDUCES = ("allreduce", "reducescatter", "reduce")  # collectives that reduce
 SPREADS = ("allreduce", "allgather", "broadcast")  # collectives that multicast
 
@@ -71,13 +71,17 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
 
 
 def _yield_mixtures(
-    topology: Topology, collective: Collective, among: tuple[list[SwitchTree], int], pieces: int | None, required: bool
+    topology: Topology,
+    collective: Collective,
+    trees_and_joints: tuple[list[SwitchTree], int],
+    pieces: int | None,
+    required: bool,
 ) -> Iterator[Schedule]:
     """Yield allreduces with plain transfers beside the joints, if joints leave links idle; else, if `required`, raise.
 
-    `among`: the trees, and the joints that they serve at once.
+    `trees_and_joints`: the trees, and the joints that they serve at once.
     """
-    trees, joints_at_once = among
+    trees, joints_at_once = trees_and_joints
     count = len(collective.members)
     # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= joints_at_once < 2 * count
@@ -95,7 +99,7 @@ def _yield_mixtures(
     # with more chunks on the ring, the idle links are filled more evenly
     for laps in LAPS if pieces is None else piece_counts(pieces, True):
         rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
-        if not required and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
+        if not required and rows > (MAX_DEFAULT_ROWS if laps == 1 else MAX_FURTHER_ROWS):
             return
         refuse_too_many_transfers("nvls", topology, collective, rows)
         schedule = plan_mixture(collective, trees, joints_at_once, laps)
@@ -135,21 +139,21 @@ def ends_of(collective: Collective) -> Longs:
 
 def plan_shares(collective: Collective, trees: list[SwitchTree], joints_at_once: int, pieces: int) -> Schedule:
     """Return the schedule in which every rank's share is one reduction, one multicast, or both; the trees share it."""
-    ends, sheet = ends_of(collective), Sheet()
+    ends, builder = ends_of(collective), ScheduleBuilder()
     begin, multicast_at = schedule_turns(len(ends), joints_at_once, pieces, allreduce=collective.kind == "allreduce")
     for number, tree in enumerate(trees):
         # Each share has P - 1 rows: all ranks but its end, which `other` skips.
-        which = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
-        end = ends[which]
+        share_of_row = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
+        end = ends[share_of_row]
         other = np.tile(np.arange(len(tree.node) - 1), len(ends))
         other += other >= end
-        chunk = number * len(ends) + which
+        chunk = number * len(ends) + share_of_row
         if collective.kind in REDUCES:
-            sheet.add_rows(tree, begin[which], chunk, other, end, REDUCE, which)
+            builder.add_rows(tree, begin[share_of_row], chunk, other, end, REDUCE, share_of_row)
         if collective.kind in SPREADS:
-            sheet.add_rows(tree, multicast_at[which], chunk, end, other, COPY, which)
+            builder.add_rows(tree, multicast_at[share_of_row], chunk, end, other, COPY, share_of_row)
     shares = len(trees) * len(ends) // collective.blocks
-    return replace(sheet.to_schedule(collective, cut(collective, shares)), pieces=pieces)
+    return replace(builder.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 
 
 def schedule_turns(count: int, joints_at_once: int, pieces: int, allreduce: bool) -> tuple[Longs, Longs]:
@@ -164,6 +168,6 @@ def schedule_turns(count: int, joints_at_once: int, pieces: int, allreduce: bool
         begin = np.arange(count) // (joints_at_once or count) * pieces
         return begin, begin + allreduce
     # Half of the joints reduce, half multicast; with only one joint the two alternate.
-    each, stride = (joints_at_once // 2, pieces) if joints_at_once > 1 else (1, 2)
-    begin = np.arange(count) // min(each, count) * stride
+    shares_at_once, stride = (joints_at_once // 2, pieces) if joints_at_once > 1 else (1, 2)
+    begin = np.arange(count) // min(shares_at_once, count) * stride
     return begin, begin + 1

@@ -37,8 +37,8 @@ from antiphon.errors import Unsupported
 from antiphon.options import Option
 from antiphon.planners.classic.double_binary_tree import double_binary_tree
 from antiphon.planners.inswitch.nvls import PiecesOrSeveral, nvls, piece_counts
+from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.sharp import sharp
-from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
 from antiphon.planners.shared.groups import ranks_by_host
 
@@ -152,16 +152,16 @@ def _stack_levels(
         max(joints_at_once // max(_joints_a_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
     )
     delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (last + pieces - 1), cuts)
-    sheet = Sheet()
+    builder = ScheduleBuilder()
     for schedule in inner:
-        sheet.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
+        builder.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         at = _places(lane, cuts) + number * cuts
-        sheet.add_schedule(lane, at, first + delay[at])
+        builder.add_schedule(lane, at, first + delay[at])
     for schedule in gather:
         at = _places(schedule, cuts)
-        sheet.add_schedule(schedule, at, first + last + delay[at])
-    return replace(sheet.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
+        builder.add_schedule(schedule, at, first + last + delay[at])
+    return replace(builder.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
 
 
 def _parts(schedule: Schedule) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.request import Request
 from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.planners.inswitch.nvls import ends_of, plan_shares, trees_for
-from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.tree import usable_trees
 from antiphon.planners.shared.rows import refuse_too_many_transfers
 
@@ -35,8 +35,8 @@ def sharp(request: Request) -> Iterator[Schedule]:
     else:
         src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]
-        sheet, nothing = Sheet(), np.zeros(len(src), np.int64)
+        builder, zeros = ScheduleBuilder(), np.zeros(len(src), np.int64)
         for number, tree in enumerate(trees):
-            sheet.add_rows(tree, nothing, nothing + number, src, dst, REDUCE, nothing)
-        schedule = sheet.to_schedule(collective, cut(collective, len(trees)))
+            builder.add_rows(tree, zeros, zeros + number, src, dst, REDUCE, zeros)
+        schedule = builder.to_schedule(collective, cut(collective, len(trees)))
     yield replace(schedule, provenance={"planner": "sharp", "options": {}})

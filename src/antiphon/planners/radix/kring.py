@@ -30,10 +30,10 @@ from antiphon.options import Option
 from antiphon.planners.radix.lanes import (
     Sizes,
     format_sizes,
-    given_sizes,
     groups_by_place,
     lane_chains,
     lane_rounds,
+    parse_sizes,
     seats_by_place,
 )
 from antiphon.planners.radix.mixed import given_k
@@ -95,11 +95,11 @@ def _choose_groups(
         raise Invalid("options k and groups: give one of them, k for groups of one size or groups for any")
     seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     if groups is not None:
-        return seating, given_sizes(groups, len(seating))
+        return seating, parse_sizes(groups, len(seating))
     # All groups have k ranks, the last one the remainder.
-    each = given_k(k, len(seating))
-    full, rest = divmod(len(seating), each)
-    return seating, [each] * full + [rest] * (rest > 0)
+    group_size = given_k(k, len(seating))
+    full_groups, remainder = divmod(len(seating), group_size)
+    return seating, [group_size] * full_groups + [remainder] * (remainder > 0)
 
 
 def _plan_collective(collective: Collective, seating: list[int], sizes: list[int], overlap: bool) -> Schedule:

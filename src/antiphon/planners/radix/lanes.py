@@ -28,7 +28,7 @@ from antiphon.planners.shared.rows import Order, Seats, parse_order, rows_to_sch
 Sizes = str | int | Sequence[int]
 
 
-def given_sizes(groups: Sizes, ranks: int) -> list[int]:
+def parse_sizes(groups: Sizes, ranks: int) -> list[int]:
     """Parse the option `groups`: "4+4+2" or "2*4+2" or a list, the sizes of groups of consecutive seats."""
     words = str(groups).split("+") if isinstance(groups, str | int) else list(groups)
     sizes: list[int] = []

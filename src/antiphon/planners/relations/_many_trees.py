@@ -26,7 +26,7 @@ from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import schedule_in_parts
 
 ROUNDS = 16  # trees grown per source
-MOST_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
+MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
 _STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
 _MIN_GAIN = 1.02  # more trees must improve the rate by this factor: each adds chunks
 
@@ -54,7 +54,7 @@ def pack_trees(
     `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
     topology = reach.topology
-    if not _few_hops(reach, sources):
+    if not _has_few_hops(reach, sources):
         return None
     price = _Prices(topology)
     rounds_of_trees: list[dict[int, Tree]] = []
@@ -79,13 +79,13 @@ def pack_trees(
     return Packing({source: list(trees.items()) for source, trees in counted.items()}, best_rounds)
 
 
-def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
+def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
     """Return whether at most MOST_HOPS hops are examined. Stops at the first hop beyond."""
     reached, todo, hops = set(sources), list(sources), 0
     while todo:
         near = reach.neighbours(todo.pop())
         hops += ROUNDS * len(sources) * len(near)
-        if hops > MOST_HOPS:
+        if hops > MAX_HOPS:
             return False
         new_ranks = [rank for rank in near if rank not in reached]
         reached.update(new_ranks)

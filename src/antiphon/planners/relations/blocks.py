@@ -9,8 +9,8 @@ A custom collective states which value each rank has and which value each needs.
     3. the other ranks that need the same sum receive it from that rank
 
 Slot 0 of a rank has its initial value, and at the end the value it needs. Values in transit are stored in other slots,
-so that they do not mix. If a needed value is no sum of initial
-values, the collective is impossible, and the error names the rank.
+so that they do not mix. If a needed value is no sum of initial values, the collective is impossible, and the error
+names the rank.
 
 Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
 of b; step 2: 1 sends a + b to 2, which adds it to c.
@@ -34,9 +34,9 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.relations.sums import Value, sum_of
 from antiphon.planners.shared.reach import Path, Reach
 
-MOST_ROWS = 2**24  # transfers of a schedule
-MOST_SLOTS = 2**15  # of a rank
-MOST_CENTRES = 16  # ranks that are tried as the one where a sum is formed
+MAX_ROWS = 2**24  # transfers of a schedule
+MAX_SLOTS = 2**15  # of a rank
+MAX_CENTRES = 16  # ranks that are tried as the one where a sum is formed
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
@@ -90,9 +90,9 @@ class _Rows:
         """Add a transfer. Raises Unsupported if there are too many."""
         route = self.paths.setdefault(path, len(self.paths)) if path else -1
         self.rows.append((step, chunk, *ends, op, route, *slots))
-        if len(self.rows) > MOST_ROWS or max(slots) >= MOST_SLOTS:
+        if len(self.rows) > MAX_ROWS or max(slots) >= MAX_SLOTS:
             raise Unsupported(
-                f"planner relay: more than {MOST_ROWS} transfers, or {MOST_SLOTS} values of one block at a rank; "
+                f"planner relay: more than {MAX_ROWS} transfers, or {MAX_SLOTS} values of one block at a rank; "
                 "cut the collective into several"
             )
 
@@ -107,16 +107,12 @@ class _Rows:
 
 @dataclass
 class _Gather:
-    """A sum formed at the rank `centre`, along a tree.
-
-    `uses`: by rank, how often its initial value is added. `depth`: by rank of the tree, its distance from the centre.
-    `below`: by rank of the tree, the ranks that send to it.
-    """
+    """A sum formed at the rank `centre`, along a tree."""
 
     centre: int
-    uses: dict[int, int]
-    depth: dict[int, int] = field(default_factory=dict)
-    below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    uses: dict[int, int]  # by rank, how often its initial value is added
+    depth: dict[int, int] = field(default_factory=dict)  # by rank of the tree, its distance from the centre
+    below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # by rank, the ranks that send to it
     replaces: bool = False  # whether the sum replaces an initial value of the centre that is no part of the sum
 
     def collects(self, rank: int) -> bool:
@@ -136,29 +132,26 @@ class _Gather:
         return max(total, self.uses.get(self.centre, 0))
 
 
-Spread = tuple[int, list[int]]  # source and destinations
+Delivery = tuple[int, list[int]]  # a value that is copied down a tree: its source and its destinations
 
 
 @dataclass
 class _Block:
-    """The plan of one block under construction.
-
-    `initial`: value per rank. `wanting`: the ranks that need a value. `next_slot`: per rank, its first unused slot.
-    """
+    """The plan of one block under construction."""
 
     reach: Reach
     back: Reach  # of the reversed machine
     out: _Rows
     chunk: int
     block: int
-    initial: dict[int, Value]
-    wanting: set[int]
-    next_slot: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
+    initial: dict[int, Value]  # by rank
+    wanting: set[int]  # the ranks that need a value
+    next_slot: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))  # by rank, its first unused slot
     passed_ranks: set[int] = field(default_factory=set)  # ranks whose slot 0 holds values in transit
 
     def plan_wants(self, wants: dict[Value, list[int]]) -> None:
         """Spread and gather initial values first; then spread the gathered sums."""
-        first, gathers, second = list[Spread](), list[_Gather](), list[Spread]()
+        first, gathers, second = list[Delivery](), list[_Gather](), list[Delivery]()
         for want, dests in wants.items():
             spreads, unreached = self._from_nearest([r for r, value in self.initial.items() if value == want], dests)
             first += spreads
@@ -169,15 +162,17 @@ class _Block:
                 second += spreads
         # initial values may be overwritten only after the last step in which something reads them; sums are spread
         # after that
-        begin = max([gather.steps for gather in gathers] + [self._count_steps(*spread) for spread in first], default=0)
-        for spread in first:
-            self._spread_down(*spread, 0, begin)
+        begin = max(
+            [gather.steps for gather in gathers] + [self._count_steps(*delivery) for delivery in first], default=0
+        )
+        for delivery in first:
+            self._spread_down(*delivery, 0, begin)
         for gather in gathers:
             self._add_gather_rows(gather, begin)
-        for spread in second:
-            self._spread_down(*spread, begin, None)
+        for delivery in second:
+            self._spread_down(*delivery, begin, None)
 
-    def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Spread], list[int]]:
+    def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Delivery], list[int]]:
         """Assign each destination to its nearest holder; also return the destinations that no holder reaches."""
         by_holder: dict[int, list[int]] = defaultdict(list)
         unreached = []
@@ -194,7 +189,7 @@ class _Block:
     def _plan_gather(self, want: Value, dests: list[int]) -> _Gather:
         """Plan a sum at one of the ranks that want it: the one with the shortest total distance to the addends."""
         candidates = []
-        for dest in dests[:MOST_CENTRES]:
+        for dest in dests[:MAX_CENTRES]:
             uses = self._find_addends(want, dest)
             tree = self.back.tree_from(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))

@@ -40,8 +40,8 @@ from antiphon.planners.shared.rows import PiecesOrBest
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 # collectives that can share data over several trees, since each tree carries the same amount on all hops
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-MOST_ROWS = 2**24  # transfers of a schedule
-MOST_GROWN = 2**22  # sources times ranks up to which trees are grown rank by rank: a minute and a gigabyte
+MAX_ROWS = 2**24  # transfers of a schedule
+MAX_GROWN = 2**22  # sources times ranks up to which trees are grown rank by rank: a minute and a gigabyte
 PIECES = (8, 32, 128, 512)  # default numbers of pieces for several trees
 
 
@@ -104,7 +104,7 @@ def relay(
     several = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
     if several is None:
         if trees is not None:
-            raise Unsupported(_no_trees(topology, collective))
+            raise Unsupported(_explain_no_trees(topology, collective))
         return
     unpiped, tree_count = several
     for depth in (pieces,) if pieces is not None else PIECES:
@@ -117,7 +117,7 @@ def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
     return replace(schedule, provenance={"planner": "relay", "options": options})
 
 
-def _no_trees(topology: Topology, collective: Collective) -> str:
+def _explain_no_trees(topology: Topology, collective: Collective) -> str:
     """Return why there is no schedule on several trees."""
     if collective.kind not in SHARED:
         return f"planner relay: {collective.kind} is planned on one tree per source only; use trees=1"
@@ -203,9 +203,9 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
         reached = distinct(np.concatenate([wanted_keys[begin[level] : begin[level + 1]], forwarders]))
         row_keys.append(reached)
         row_count += len(reached)
-        if row_count > MOST_ROWS:
+        if row_count > MAX_ROWS:
             raise Unsupported(
-                f"planner relay: more than {MOST_ROWS} transfers; "
+                f"planner relay: more than {MAX_ROWS} transfers; "
                 + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
             )
         # the parents must have the block, too: they are receivers of the next level up
@@ -215,7 +215,7 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
 
 def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
     """Raise Unsupported before trees are grown from too many sources."""
-    if sources * topology.ranks > MOST_GROWN:
+    if sources * topology.ranks > MAX_GROWN:
         raise Unsupported(
             f"planner relay: trees of {sources} ranks to {topology.ranks} take too long to be grown; "
             + suggest_planners(topology, collective, "ring", "direct", "compose")

@@ -27,13 +27,13 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
-from antiphon.planners.inswitch.sheet import Sheet
+from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.tree import SwitchTree
 
 
 def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once: int, laps: int) -> Schedule:
     """Return an allreduce in which every rank starts `laps` chunks on the ring; the trees share the data. O(rows)."""
-    sheet, count, chunks = Sheet(), len(collective.members), 0
+    builder, count, chunks = ScheduleBuilder(), len(collective.members), 0
     served = reduction_seats(count, joints_at_once // 2)
     step, seat, piece, hop = ring_hops(count, served, laps)
     # of every chunk that joints carry: the step in which it is reduced (it is multicast in the next), and the seat
@@ -43,17 +43,19 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
         # by seat, the rank's position in the tree; those below one switch together
         ring = np.lexsort(tree.node.T[::-1])
         chunk = np.arange(len(end)) + chunks
-        which = np.repeat(chunk, count - 1)
-        other = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count
+        joint_of_row = np.repeat(chunk, count - 1)
+        other_seat = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count
         for later, op in ((0, REDUCE), (1, COPY)):
-            src, dst = (other, np.repeat(end, count - 1))[:: 1 - 2 * later]
-            sheet.add_rows(tree, reduce_step.repeat(count - 1) + later, which, ring[src], ring[dst], op, which)
+            src, dst = (other_seat, np.repeat(end, count - 1))[:: 1 - 2 * later]
+            builder.add_rows(
+                tree, reduce_step.repeat(count - 1) + later, joint_of_row, ring[src], ring[dst], op, joint_of_row
+            )
         chunks += len(end)
         no_joint = np.full(len(step), -1, np.int64)
         to = ring[(seat + 1) % count]
-        sheet.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), no_joint)
+        builder.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), no_joint)
         chunks += count * laps
-    return replace(sheet.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
+    return replace(builder.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
 
 
 def mixture_rows(count: int, served: int, laps: int) -> int:

@@ -1,8 +1,8 @@
 """A schedule under construction: rows through trees of switches, or copied from other schedules.
 
-The planners of this folder add rows to a `Sheet` and then call `to_schedule`. A row is a transfer: step, chunk, sender,
-receiver, operation, route and joint. A joint is a number that all transfers have in common which a switch turns into
-one reduction or one multicast; -1 means none.
+The planners of this folder add rows to a `ScheduleBuilder` and then call `to_schedule`. A row is a transfer: step,
+chunk, sender, receiver, operation, route and joint. Rows with the same joint number are one reduction or one multicast
+by a switch; -1: the row belongs to no joint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]  # 
 
 
 @dataclass(eq=False)
-class Sheet:
+class ScheduleBuilder:
     """The columns so far, the table of their routes and the number of joints.
 
     Joints and routes are renumbered as rows are added, so each addition may count from 0.
@@ -69,10 +69,10 @@ class Sheet:
         """Return the schedule of all rows, in the order in which they were added.
 
         >>> from antiphon.core.example import star
-        >>> sheet, schedule, none = Sheet(), star(), np.array([0])
-        >>> sheet.add_schedule(schedule, none, none)
-        >>> sheet.add_schedule(schedule, none, none + 2)  # its rows again, two steps later
-        >>> twice = sheet.to_schedule(schedule.collective, schedule.chunks)
+        >>> builder, schedule, zero = ScheduleBuilder(), star(), np.array([0])
+        >>> builder.add_schedule(schedule, zero, zero)
+        >>> builder.add_schedule(schedule, zero, zero + 2)  # its rows again, two steps later
+        >>> twice = builder.to_schedule(schedule.collective, schedule.chunks)
         >>> twice.step.tolist(), twice.src.tolist(), twice.dst.tolist()
         ([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 0, 1, 2, 0, 0], [0, 0, 1, 2, 0, 0, 1, 2])
         """
