@@ -126,7 +126,7 @@ def least_by_search(topology: Topology, collective: Collective, parts: int, step
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
         hold[block].add(rank)
     blocks = [b for b, weight in enumerate(collective.weights.tolist()) for _ in range(weight * parts)]
-    ways = _ways(topology)
+    ways = ways_through_switches(topology)
     spent: dict[State, int] = {tuple((b, frozenset(hold[b])) for b in blocks): 0}
     for step in range(steps):
         after: dict[State, int] = {}
@@ -141,7 +141,7 @@ def least_by_search(topology: Topology, collective: Collective, parts: int, step
 
 def work(instance: Instance) -> int:
     """About how many ways of going on the search has in one step."""
-    ways = _ways(instance.topology)
+    ways = ways_through_switches(instance.topology)
     found = 1
     for kind in instance.kinds:
         lacking = [rank for rank in range(instance.ranks) if rank not in kind.holders]
@@ -150,7 +150,7 @@ def work(instance: Instance) -> int:
     return found
 
 
-def _ways(topology: Topology) -> dict[tuple[int, int], list[tuple[int, ...]]]:
+def ways_through_switches(topology: Topology) -> dict[tuple[int, int], list[tuple[int, ...]]]:
     """All simple paths of links from rank to rank through switches."""
     found: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
 

@@ -4,6 +4,7 @@ import random
 from fractions import Fraction
 from pathlib import Path
 
+import allreduce_plain
 import pytest
 from commands import Capture, answer
 from entries import sccl
@@ -15,6 +16,7 @@ from sccl_cases import topology as random_machine
 
 import antiphon
 from antiphon.cli import run
+from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.loads import rounds
@@ -178,7 +180,7 @@ def sums_of(instance: Instance, target: Collective, point: tuple[int, int, int])
     """What the engine finds without symmetry, one partial sum per rank and chunk."""
     chunks, steps, rounds = point
     shape = Shape(trivial_group(instance), (0,), chunks)
-    sends = solve_sums(instance, (steps, rounds), shape, Effort(5000), "cadical").sends
+    sends = solve_sums(instance, (steps, rounds), shape, Effort(5000)).sends
     return None if sends is None else schedule_of_sends(instance, target, chunks, list(sends))
 
 
@@ -190,3 +192,31 @@ def test_sums_are_found_in_the_least_steps_that_can_be() -> None:
         instance = instance_of(machine, Collective("allgather", 3))
         for steps in (1, 2, 3):
             assert (sums_of(instance, target, (1, steps, steps)) is not None) == (steps >= least)
+
+
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 600), marks=pytest.mark.slow)])
+def test_no_allreduce_of_any_form_is_missing_or_wrongly_impossible(seeds: range) -> None:
+    """On random machines of 3 and 4 ranks a search through all of few chunks, steps and rounds finds nothing better."""
+    compared = 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        machine = random_machine(rng, rng.choice([3, 3, 4]))
+        target = Collective("allreduce", machine.ranks)
+        try:
+            least = bound(machine, target).latency_steps
+        except Invalid:
+            continue  # some rank is out of reach
+        best: dict[int, Fraction] = {}
+        for made in sccl(Request(machine, target), k=1, steps=least + 1, cache=False):
+            verify(made, machine).or_raise()
+            ratio = Fraction(max(rounds(made, machine), made.steps), made.chunks_per_rank)
+            best[made.steps] = min(ratio, best.get(made.steps, ratio))
+        for steps in range(least, min(least + 1, 7 - machine.ranks) + 1):
+            point = allreduce_plain.least_ratio(machine, steps, most_chunks=7 - machine.ranks, spare=1)
+            if point is None:
+                continue
+            chunks, fewest = point
+            assert min(r for s, r in best.items() if s <= steps) <= Fraction(fewest, chunks), (seed, steps, point)
+            list(sccl(Request(machine, target), chunks=chunks, steps=steps, rounds=fewest, cache=False))
+            compared += 1
+    assert compared > len(seeds)

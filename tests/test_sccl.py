@@ -59,6 +59,9 @@ def test_every_row_of_table_4_is_made_and_judged() -> None:
         "scatter (root 1) (48, 3, 7)", "scatter (root 1) (16, 2, 3)", "alltoall (24, 2, 8)",
     ]  # fmt: skip
     notes = {row["name"]: row["note"] for row in rows}
+    forms = {row["name"]: row["note"].partition("best of any form: ")[2] for row in rows if "allreduce" in row["name"]}
+    assert forms.pop("allreduce (8, 4, 4)") == forms.pop("allreduce (16, 4, 6)") == "(12, 4, 4), optimal"
+    assert set(forms.values()) == {"(48, 6, 14), optimal"}
     assert notes["broadcast (root 1) (6, 3, 5)"] == "dominated by (6, 3, 3)"
     assert notes["broadcast (root 0) (12, 4, 4)"] == "dominated by (13, 4, 4)"
     assert notes["broadcast (root 0) (18, 5, 5)"] == "dominated by (19, 5, 5)"

@@ -82,7 +82,28 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
         if number in missing:
             yield _missing_row(group, row, missing[number])
         else:
-            yield _result_row(group, row, *next(standings))
+            result = _result_row(group, row, *next(standings))
+            if group.collective.kind == "allreduce":
+                synthesized += _find_better_forms(group, synthesized, row.steps)
+                result["note"] += f"; {_describe_best_form(group, synthesized, row.steps)}"
+            yield result
+
+
+def _find_better_forms(group: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
+    """Return allreduces of any form in at most these steps; none if these are among `algorithms` or one is optimal."""
+    if any(a.steps <= max_steps and (a.ratio == group.limits().inverse or not a.composed) for a in algorithms):
+        return []
+    return group.frontier(None, max_steps)
+
+
+def _describe_best_form(group: Family, algorithms: list[Synthesized], max_steps: int) -> str:
+    """Return the point of the least R/C in at most these steps, and how near it is to the lower bound."""
+    best = min((a for a in algorithms if a.steps <= max_steps), key=lambda a: (a.ratio, a.steps, a.chunks))
+    ratio_bound = group.limits().inverse
+    if not best.composed and best.ratio_bound is not None:
+        ratio_bound = max(ratio_bound, best.ratio_bound)
+    gap = "optimal" if best.ratio == ratio_bound else f"{float(best.ratio / ratio_bound):.4g} times the lower bound"
+    return f"best of any form: {best.point}, {gap}"
 
 
 def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:

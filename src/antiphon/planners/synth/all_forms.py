@@ -193,23 +193,22 @@ class AllForms:
             if tried == SUM_LIMITS.first_shapes * 2**turn:
                 break
             tried += 1
-            for solver in ("minisat", "cadical"):
-                if (chunks, steps, rounds, number) in self.refuted:
-                    break
-                self.budget.check()
-                work.tell(
-                    f"every form, C = {chunks}, S = {steps}, R = {rounds}: {solver}, {conflicts} conflicts, symmetry "
-                    f"{len(shape.group)}/{len(shape.fixing)}"
-                )
-                effort = Effort(conflicts, seed=work.seed + turn)
-                answer: Sums = search.run_solver(
-                    solve_sums, search.instance, (steps, rounds), shape, effort, solver, self.budget.left()
-                )
-                self.budget.pay(answer.price)
-                if answer.sends is not None:
-                    return self._make_point(chunks, answer, solver)
-                if answer.refuted:
-                    self.refuted.add((chunks, steps, rounds, number))
+            if (chunks, steps, rounds, number) in self.refuted:
+                continue
+            self.budget.check()
+            work.tell(
+                f"every form, C = {chunks}, S = {steps}, R = {rounds}: {conflicts} conflicts, symmetry "
+                f"{len(shape.group)}/{len(shape.fixing)}"
+            )
+            effort = Effort(conflicts, seed=work.seed + turn)
+            answer: Sums = search.run_solver(
+                solve_sums, search.instance, (steps, rounds), shape, effort, self.budget.left()
+            )
+            self.budget.pay(answer.price)
+            if answer.sends is not None:
+                return self._make_point(chunks, answer)
+            if answer.refuted:
+                self.refuted.add((chunks, steps, rounds, number))
         return None
 
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
@@ -217,13 +216,13 @@ class AllForms:
         plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
         return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
 
-    def _make_point(self, chunks: int, answer: Sums, solver: str) -> SumPoint:
+    def _make_point(self, chunks: int, answer: Sums) -> SumPoint:
         work, original = self.work, self.problem.original
         assert answer.sends is not None
         sends = rename_sends(answer.sends, self.problem.back)
         schedule = schedule_of_sends(original, work.collective, chunks, sends)
         rounds = max(rounds_in(schedule, work.topology), schedule.steps)
-        return SumPoint(schedule, chunks, schedule.steps, rounds, f"sums ({solver})")
+        return SumPoint(schedule, chunks, schedule.steps, rounds, f"sums ({answer.solver})")
 
     # ---- symmetry ----
 

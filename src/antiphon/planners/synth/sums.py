@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,27 +69,34 @@ class Shape:
 
 @dataclass(frozen=True)
 class Sums:
-    """The sends, or None; `refuted`: none exist with this symmetry and these slots. `price`: the effort spent."""
+    """The sends, or None; `refuted`: none exist with this symmetry and these slots. `price`: the effort spent.
+
+    `solver`: the one that decided, or the last.
+    """
 
     sends: tuple[Send, ...] | None
-    refuted: bool = False
-    price: int = field(default=0, compare=False)
+    refuted: bool
+    price: int
+    solver: str
 
 
 def solve_sums(
-    instance: Instance, point: tuple[int, int], shape: Shape, effort: Effort, solver: str,
-    effort_left: int | None = None,
+    instance: Instance, point: tuple[int, int], shape: Shape, effort: Effort, effort_left: int | None = None
 ) -> Sums:  # fmt: skip
-    """Search an allreduce in (steps, rounds), with as many chunks as the shape has.
+    """Search an allreduce in (steps, rounds), with as many chunks as the shape has, by one solver after the other.
 
     `instance`: the allgather of the same members, for its arcs and capacities. O(orbits * steps * arcs / |K| * members)
     variables with one slot.
     """
     encoding = SumEncoding(instance, point[0], point[1], shape)
-    satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
-    if not satisfiable:
-        return Sums(None, satisfiable is False, price)
-    return Sums(tuple(encoding.read_sends(true)), price=price)
+    spent = 0
+    for solver in ("minisat", "cadical"):
+        remaining = None if effort_left is None else effort_left - spent
+        satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, remaining)
+        spent += price
+        if satisfiable is not None:
+            break
+    return Sums(tuple(encoding.read_sends(true)) if satisfiable else None, satisfiable is False, spent, solver)
 
 
 class SumEncoding:
