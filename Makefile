@@ -36,7 +36,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kernels fuzz test-all check format format-check lint types docs gpu-proof bench dist clean FORCE
+.PHONY: help demo test test-kernels fuzz test-all check format format-check lint types docs gpu-kit bench dist clean FORCE
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -93,8 +93,8 @@ docs: $(VENV)/.ready-dev  ## build the site into build/site; every link and anch
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
 
-gpu-proof: $(VENV)/.ready  ## on a machine with GPUs: run all of the kernel there, and keep a dated result
-	@$(BIN)/python bench/gpu_proof.py --save
+gpu-kit: $(VENV)/.ready  ## with nvcc: build/gpu-kit, a folder that proves and times the GPU kernel on another machine
+	@$(BIN)/python bench/gpu_kit.py build/gpu-kit
 
 bench: $(VENV)/.ready  ## run every bench/bench_*.py
 	@set -eu; \

@@ -1,6 +1,5 @@
 """The kernel of GPUs, on threads: tables hold at every size, damaged ones are refused, calls follow each other."""
 
-import importlib
 import shutil
 import subprocess
 import sys
@@ -36,7 +35,6 @@ from antiphon.runtimes.engine.build import DEVICE
 from antiphon.runtimes.measure.device import Cuda, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-BENCH = Path(__file__).resolve().parents[1] / "bench"
 NVCC, HIPCC = shutil.which("nvcc"), shutil.which("hipcc")
 CASES = [
     ("allreduce", "ring:ranks=3", "ring"), ("allreduce", "dgx1v", "trees"), ("allreduce", "full:ranks=8", "recmult"),
@@ -336,15 +334,6 @@ def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: py
     monkeypatch.setattr(Cuda, "driver", "libnosuchdriver.so")
     with pytest.raises(Missing, match="--on threads runs the same kernel"):
         antiphon.run(antiphon.plan("allreduce", "ring:ranks=4", planner="ring"), "12KB", on="cuda")
-
-
-def test_so_does_the_proof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(Cuda, "driver", "libnosuchdriver.so")
-    monkeypatch.setattr(sys, "argv", ["gpu_proof.py"])
-    monkeypatch.syspath_prepend(str(BENCH))
-    assert importlib.import_module("gpu_proof").main() == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("gpu-proof: --on cuda: this machine has no driver for it")
 
 
 def compiles(command: Sequence[str], folder: Path) -> None:

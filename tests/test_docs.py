@@ -116,7 +116,7 @@ WITH_COMMANDS = [page for page in PAGES if any(not block.reason for block in rea
 # Blocks that are not run: their first line says so, and why.
 UNTESTED = {
     "docs/bench.md": {"needs GPUs"},
-    "docs/device.md": {"needs GPUs and their compilers"},
+    "docs/device.md": {"needs GPUs", "needs GPUs and their compilers"},
     "docs/fitting.md": {"needs the hosts that are to be measured"},
     "docs/reproduction.md": {"takes long"},
     "docs/stock.md": {"needs logs of nccl-tests", "needs GPUs", "needs NCCL 2.31"},

@@ -85,8 +85,10 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
     return streams.at(stream) == current ? cudaSuccess : fault("an event on a stream of another GPU");
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *) { return cudaSuccess; }
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *, cudaGraph_t, unsigned long long) { return cudaSuccess; }
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *graph) { return *graph = (cudaGraph_t)1, cudaSuccess; }
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *instance, cudaGraph_t, unsigned long long) {
+    return *instance = (cudaGraphExec_t)1, cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
