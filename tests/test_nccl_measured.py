@@ -165,16 +165,68 @@ def test_all_collectives(job: Job) -> None:
     assert best == {**dict.fromkeys(kinds, "default"), "allgather": "ring ll128"}
 
 
+PACKAGE = """
+import ctypes, json, os
+
+class TcpBootstrap:
+    @classmethod
+    def create(cls, rank, ranks):
+        self = cls()
+        self.place = rank, ranks
+        return self
+    def create_unique_id(self): return "unique"
+    def initialize(self, identity): assert identity == "unique"
+
+class Communicator:
+    def __init__(self, bootstrap): self.place = bootstrap.place
+
+class DataType: float32 = 7
+class PacketType: LL16 = 1
+
+class ExecutionPlan:
+    def __init__(self, path, rank): self.plan = json.load(open(path))
+
+class Executor:
+    def __init__(self, communicator):
+        rank, ranks = communicator.place
+        self.library, self.handle = ctypes.CDLL(os.environ["PLANS"]), ctypes.c_void_p()
+        identity = type("Id", (ctypes.Structure,), {"_" + "fields_": [("text", ctypes.c_char * 128)]})
+        unique = identity.from_buffer_copy(bytes([7]) * 128)
+        self.library.ncclCommInitRank(ctypes.byref(self.handle), ranks, unique, rank)
+    def execute(self, rank, source, target, source_bytes, target_bytes, dtype, plan, stream, packets):
+        assert plan.plan["collective"] == "allreduce" and source_bytes == target_bytes and packets == 1
+        count = ctypes.c_size_t(source_bytes // int(os.environ.get("PLANS_BYTES", "4")))
+        pointers = ctypes.c_void_p(source), ctypes.c_void_p(target)
+        if os.environ.get("PLANS_FAIL"): raise RuntimeError("not aligned")
+        self.library.ncclAllReduce(*pointers, count, dtype, 0, self.handle, ctypes.c_void_p(stream))
+"""
+
+
 @needs_mpi
-def test_mscclpp_beside(job: Job, tmp_path: Path) -> None:
+def test_mscclpp_and_our_plans_beside(job: Job, tmp_path: Path) -> None:
+    """Both are measured, neither is chosen: rules for NCCL cannot name them. A plan that fails is no contestant."""
     own = build_stand_in(tmp_path / "own", '-DWITH_NAME="mscclpp"') / "libnccl.so.2"
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    shutil.copy(own, folder / "libmscclpp_nccl.so")
-    times = {"allreduce RING_LL+^RING_LL128": 0.8, "allreduce mscclpp": 0.4}
-    result = job(f"{TUNE} --nbytes 64KB", times, LD_LIBRARY_PATH=f"{job.libraries}:{folder}")
-    assert chosen(result) == [(64_000, "ring ll", {})]
-    assert "MSCCL++'s library in the place of NCCL's are up to 2x faster still" in notes(result)
+    plans = build_stand_in(tmp_path / "plans", '-DWITH_NAME="plan"') / "libnccl.so.2"
+    package = tmp_path / "site" / "mscclpp"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text(PACKAGE)
+    shutil.copy(own, package / "lib" / "libmscclpp_nccl.so")
+    path = f"{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}"
+    times = {"allreduce RING_LL+^RING_LL128": 0.8, "allreduce mscclpp": 0.4, "allreduce plan": 0.6}
+    command = f"{TUNE} --nbytes 64KB --planner direct"
+    for fault, note in (
+        ({}, ""),
+        ({"PLANS_FAIL": "1"}, ""),
+        ({"PLANS_BYTES": "8"}, "our plan direct at 64KB computed wrong"),
+    ):
+        result = job(command, times, PYTHONPATH=path, PLANS=str(plans), **fault)
+        assert chosen(result) == [(64_000, "ring ll", {})]
+        assert "MSCCL++'s library in the place of NCCL's are up to 2x faster still" in notes(result)
+        assert note in notes(result)
+        (row,) = [row for row in result["ranges"] if row["measured"]]
+        assert row["planner"] == "direct"
+        assert row["over_library"] == (None if fault else pytest.approx(0.6))
+        assert ("direct" in {row["planner"] for row in result["rows"]}) == (not fault)
 
 
 @needs_mpi

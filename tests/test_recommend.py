@@ -1,6 +1,7 @@
 """What is slower by our own model is never recommended: tables, files, reports and exports leave it to the library."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,17 @@ from antiphon.cli import run
 from antiphon.cli.tuning_text import tuning_text
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.nccl.library import error_at, is_clearly_faster, library
+from antiphon.cost.nccl.model import calls
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import NotFound, Unsupported
 from antiphon.formats.stock.nccl_tuner import Rule, rule_of
 from antiphon.runtimes.serve.book import make_book
 from antiphon.select.prices import ByPlans
 from antiphon.show.pages.report import report_html
+from antiphon.units import format_size
 
 HERE = antiphon.Search(workers="none")
+TWO_BOXES = "cluster:box=hgx-h100,boxes=2"
 CHEAP = ["binomial-tree", "halving-doubling", "nvls", "direct"]
 
 
@@ -124,6 +128,28 @@ def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path)
     assert note.startswith("reduce from 0B: nvls cannot be written; binomial-tree")
     assert f" instead, {slower:.0%} slower (" in note
     assert antiphon.verify(tmp_path / "plan0.json", topology="hgx-h100")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["dgx1v", "hgx-h100", TWO_BOXES, "cluster:box=hgx-h100,boxes=4", "mi300x"])
+def test_no_plan_is_written_by_a_slower_protocol_unsaid(spec: str, tmp_path: Path) -> None:
+    """Of tables of `tune` alone: each size is served by the protocol that is fastest there, or a note names the range."""
+    for kind in ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall"):
+        tuning = antiphon.tune(kind, spec, nbytes="128B:1GiB:8", search=antiphon.Search(budget=5, workers=1))
+        try:
+            files = antiphon.export(tuning, "mscclpp-json", tmp_path / kind)
+        except NotFound as error:
+            assert "nothing to write" in str(error)  # noqa: PT017 (or it is written, and checked below)
+            continue
+        module = runpy.run_path(str(tmp_path / kind / "register.py"))
+        file_of = {row[1]: row[0] for row in module["PLANS"]}
+        for nbytes in (2**power for power in range(7, 31)):
+            label = module["fitting"](kind, nbytes, in_place=False, root=0)
+            if label is not None:
+                entry, protocol = tuning.plan.at(nbytes), json.loads(files[file_of[label]])["protocol"].lower()
+                prices = calls(entry.schedule, tuning.topology).seconds_by_protocol(nbytes)
+                where = f"{kind} from {format_size(entry.start)}: at "
+                assert prices[protocol] <= 1.005 * min(prices.values()) or where in " ".join(files.notes), nbytes
 
 
 def test_a_runner_up_that_nccl_beats_is_not_written(broadcast: antiphon.Tuning) -> None:

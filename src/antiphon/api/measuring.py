@@ -421,10 +421,9 @@ def tune(  # noqa: PLR0913
     sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]
     measure = tune_library if library_only or on == "nccl" else tune_measured
     if on == "nccl":
-        from antiphon.runtimes.measure.nccl_choose import NcclRaces
-        from antiphon.select.libraries import CLASSICS
+        from antiphon.runtimes.measure.nccl_choose import NcclRaces, list_planners
 
-        options["races"], planners = NcclRaces, planners or CLASSICS  # our plans are not measured
+        options["races"], planners = NcclRaces, planners or list_planners()
     return measure(
         target, machine, on=on or "", nbytes=sizes, model=model or "alpha-beta", profile=profile, planners=planners,
         progress=progress, **options,

@@ -1,7 +1,7 @@
 """The runtime `nccl`: a process per GPU under mpiexec, srun or torchrun, in which NCCL or RCCL runs with its settings.
 
-It is for `tune` alone, which races NCCL's settings (`nccl_choose`), and MSCCL++ beside them where its library with
-NCCL's interface is installed.
+It is for `tune` alone, which races NCCL's settings (`nccl_choose`); beside them MSCCL++, where its library with NCCL's
+interface is installed, and our plans by MSCCL++'s executor, where its Python package is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from antiphon.errors import Invalid, Missing, Unsupported
+from antiphon.core.plan import Plan
+from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
+from antiphon.formats.mscclpp.write import mscclpp_json
 from antiphon.runtimes.device.nccl_library import path_of
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import is_launched
@@ -75,6 +77,19 @@ def nccl_here(how: How) -> Library:
     return Library("NCCL" if vendor == "cuda" else "RCCL", text, path, {}, {"version": version})
 
 
+def runs_plans() -> bool:
+    """Return whether MSCCL++'s executor is installed, which runs plans of ours."""
+    return find_spec("mscclpp") is not None
+
+
+def _export_plan(runnable: Runnable) -> dict[str, bytes]:
+    """Return the files of a plan for MSCCL++; {} where it cannot be written."""
+    with suppress(AntiphonError):
+        plan = Plan.of(runnable.topology, runnable.schedule)
+        return dict(mscclpp_json({plan.collective.kind: plan}))
+    return {}
+
+
 def find_mscclpp() -> str:
     """Return MSCCL++'s library with NCCL's interface, "" where it is not installed."""
     spec = find_spec("mscclpp")
@@ -112,11 +127,13 @@ class NcclRuntime(Runtime):
     ) -> None:
         if all(case.library is None for case in cases):
             raise Unsupported("--on nccl: measures settings of NCCL: use it with antiphon tune")
+        ours = {case.program for case in cases if case.library is None}
         (vendor, path), nccl = find_nccl(how), nccl_here(how)
         plugin = chunk_plugin(nccl.name, nccl.always["version"], how.compiler)
         job = NcclJob(
             "", max(len(case.ranks) for case in cases), [runnable.data for runnable in programs], list(cases),
             vendor=vendor, nccl=path, mscclpp=find_mscclpp(), plugin=plugin,
+            plans={number: _export_plan(programs[number]) for number in ours},
         )  # fmt: skip
 
         run_job(

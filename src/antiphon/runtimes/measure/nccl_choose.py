@@ -3,7 +3,7 @@
 Three races for each collective and size, each with NCCL's own choice among the contestants:
 
     1  every algorithm with each of its protocols; beside them the CTA policy that saves multiprocessors, registered
-       buffers (symmetric kernels, copy engines), and MSCCL++
+       buffers (symmetric kernels, copy engines), MSCCL++, and in a race of their own our best plans by MSCCL++
     2  the fastest algorithm and protocol of 1 with several numbers of channels, unless it is far behind the own choice
     3  the fastest of 2 with several chunk sizes, where NCCL can be told (from 2.30, unless another tuner is in use)
 
@@ -21,15 +21,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from antiphon.formats.stock.nccl_tuner import ABLE, ALGORITHMS
-from antiphon.runtimes.measure.case import Row
-from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, relative_time
+from antiphon.runtimes.measure.case import Case, Row
+from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Owner, relative_time
 from antiphon.runtimes.measure.library import Candidate, Library
 from antiphon.runtimes.measure.library_choose import DEFAULT, LibraryRaces
-from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here
+from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here, runs_plans
 from antiphon.runtimes.measure.nccl_calls import EFFICIENT, PROTOCOLS, WINDOWS, ZERO
 from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS
 from antiphon.runtimes.measure.nccl_sweep import PROTOCOLS as PROTOCOLS_OF
 from antiphon.runtimes.measure.race import MARGIN
+from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 
 CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)
@@ -58,14 +59,18 @@ def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
         yield Candidate("copies", {}, {"registered": 1, "policy": ZERO})
 
 
+def list_planners() -> tuple[str, ...]:
+    """Return the planners to try by default: () for all; a few where no plan of ours can be measured anyway."""
+    return () if runs_plans() else CLASSICS
+
+
 class NcclRaces(LibraryRaces):
     """The three races; `stage`: which of them is next; `stage_of`: by collective and size the last with rows."""
-
-    measures_ours = False
 
     def find_library(self) -> Library:
         self.stage, self.stage_of = 0, dict[tuple[str, int], int]()
         self.beside: dict[tuple[str, int], dict[int, Row]] = {}
+        self.wrong: dict[str, str] = {}  # kinds of which a plan of ours computed wrong values, and where
         library = nccl_here(self.how)
         self.has_chunks = bool(chunk_plugin(library.name, library.always["version"], self.how.compiler))
         return library
@@ -75,6 +80,7 @@ class NcclRaces(LibraryRaces):
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
         for self.stage in range(3):
+            self.measures_ours = self.stage == 0 and runs_plans()
             if not self.interrupted:
                 super().measure(rows)
 
@@ -101,6 +107,15 @@ class NcclRaces(LibraryRaces):
             tried.append(Candidate(tried[best].name, parameters, settings))
         return [*sorted({0, winner, best}), *range(count, len(tried))] if values else []
 
+    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+        if case.library is None and ("refused" in row or row["wrong"]):
+            kind, size, listed = owner
+            if "refused" not in row:
+                planner = self.tuning.shortlist[kind][listed].candidate.planner
+                self.wrong[kind] = f"{planner} at {format_size(size)}"
+            return
+        super().add_row(owner, case, row, rows, at)
+
     def add_library_row(self, key: tuple[str, int], number: int, row: Row) -> None:
         if self.tried[key][number].name in CHANGES:
             self.beside.setdefault(key, {})[number] = row
@@ -124,7 +139,9 @@ class NcclRaces(LibraryRaces):
                 sizes = [format_size(size) for size in (min(by_size), max(by_size))]
                 ends = " to ".join(dict.fromkeys(sizes))
                 yield f"{kind} at {ends}: {CHANGES[name]} are up to {max(by_size.values()):.2g}x faster still"
-        if not find_mscclpp():
-            yield "MSCCL++ is not installed, so it was not measured beside NCCL"
+        for kind, where in self.wrong.items():
+            yield f"{kind} by MSCCL++ and our plan {where} computed wrong values and does not count; please report it"
+        if not runs_plans() and not find_mscclpp():
+            yield "MSCCL++ is not installed, so neither it nor plans of ours were measured beside NCCL"
         if not self.has_chunks:
             yield "chunk sizes were not tried: that needs NCCL 2.30, a C compiler, and no other tuner plugin"

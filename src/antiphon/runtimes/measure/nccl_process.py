@@ -1,30 +1,34 @@
-"""A process of `tune --on nccl`: it measures NCCL and MSCCL++ on one GPU, and checks every element.
+"""A process of `tune --on nccl`: it measures NCCL, MSCCL++ and our plans on one GPU, and checks every element.
 
 The processes are those of mpiexec or srun (mpi4py), or of torchrun (PyTorch's gloo); or a launcher starts `python -m
 antiphon.runtimes.measure.nccl_process FOLDER`. Messages between hosts only arrange the measuring.
 
-A job is that of `mpi_process`. A case is a setting of NCCL (`nccl_calls`), or MSCCL++'s library with NCCL's interface.
+A job is that of `mpi_process`. A case with `library` is a setting of NCCL (`nccl_calls`), or MSCCL++'s library with
+NCCL's interface; one without is a plan, exported for MSCCL++'s executor.
 Contestants take turns with NCCL's own choice; a time is that of the GPU's clock for calls in a row, the slowest rank's.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import runpy
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int, c_size_t, c_void_p
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from antiphon.core.collective import Collective
-from antiphon.errors import AntiphonError, Unsupported
+from antiphon.errors import Unsupported
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
 from antiphon.runtimes.measure.mpi_process import Among, Job, Process, main
-from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl
+from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl, Refused
 
 CALLS, LARGE = 20, 2**22  # calls that are timed together below LARGE bytes, else a quarter as many
 MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
@@ -33,12 +37,14 @@ Call = Callable[[], None]
 
 @dataclass
 class NcclJob(Job):
-    """`nccl`, `mscclpp`: the libraries; `plugin`: the tuner plugin by which chunks are set, "" for none."""
+    """`nccl`, `mscclpp`: the libraries; `plugin`: the tuner plugin by which chunks are set, "" for none; `plans`: by
+    program the files of its export for MSCCL++."""
 
     vendor: str = "cuda"
     nccl: str = ""
     mscclpp: str = ""
     plugin: str = ""
+    plans: dict[int, dict[str, bytes]] = field(default_factory=dict)
 
     def open(self, mpi: Any, world: Any) -> NcclProcess:
         return NcclProcess(self, world)
@@ -104,34 +110,37 @@ class NcclProcess(Process):
         """Measure cases together; a setting that some rank cannot follow gets a row {"refused": reason}."""
         collective = self.job.collectives[cases[0].program]
         buffers = GpuBuffers(collective, cases[0].ranks[self.world.rank], cases[0], self.gpu, self.pointers)
-        default, (fault,) = self._open_calls([replace(cases[0], library={})], collective)
+        default, (fault,) = self._open_calls([replace(cases[0], library={})], collective, buffers)
         if fault:
             raise Unsupported(f"--on nccl: {collective.kind} by the library's own choice: {fault}")
-        calls, faults = self._open_calls(cases, collective)
+        calls, faults = self._open_calls(cases, collective, buffers)
         measured = [case for case, fault in zip(cases, faults, strict=True) if not fault]
         rows = iter(Measurement(measured, buffers, calls, default[0], self.peers).run() if measured else ())
         while len(self.communicators) > MAX_COMMUNICATORS:
             self._close_communicator(next(iter(self.communicators)))
         return [{"refused": fault} if fault else next(rows) for fault in faults]
 
-    def _open_calls(self, cases: Sequence[Case], collective: Collective) -> tuple[list[GpuCall], list[str]]:
+    def _open_calls(
+        self, cases: Sequence[Case], collective: Collective, buffers: GpuBuffers
+    ) -> tuple[list[GpuCall], list[str]]:
         """Try each case once. Return the calls of those that work at all ranks, and the fault of every case."""
         calls, faults = list[GpuCall](), list[str]()
         for case in cases:
             call, fault = None, ""
             try:
-                call = self._open_call(case, collective)
+                call = self._open_call(case, collective, buffers)
                 call()
                 self.gpu.call("StreamSynchronize", self.gpu.stream)
-            except AntiphonError as error:
-                fault = str(error)
+            except Exception as error:  # MSCCL++ has classes of its own
+                fault = str(error) or type(error).__name__
             faults.append(next(filter(None, self.peers.all(fault)), ""))
             if call is not None and not faults[-1]:
                 calls.append(GpuCall(self.gpu, call, CALLS if case.nbytes < LARGE else CALLS // 4))
         return calls, faults
 
-    def _open_call(self, case: Case, collective: Collective) -> Call:
-        assert case.library is not None
+    def _open_call(self, case: Case, collective: Collective, buffers: GpuBuffers) -> Call:
+        if case.library is None:
+            return self._open_plan(case, collective, buffers)
         library = self.libraries[case.library.get("library", 0)]
         key = library.key(case.library)
         if key not in self.communicators:
@@ -143,6 +152,39 @@ class NcclProcess(Process):
             self.communicators[key] = new
         self.communicators[key] = self.communicators.pop(key)  # those used last stand last
         return library.collective(collective, case, self.communicators[key], self.gpu.stream, self.pointers)
+
+    def _choose_file(self, case: Case, collective: Collective, nbytes: int) -> str:
+        """Return the file of a plan that register.py chooses for a call out of place."""
+        files = self.job.plans[case.program]
+        if files and case.op == "sum":
+            folder = Path(self.folder.name) / f"plan{case.program}"
+            folder.mkdir(exist_ok=True)
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            module, root = runpy.run_path(str(folder / "register.py")), (*collective.roots, None)[0]
+            label = module["fitting"](collective.kind, nbytes, False, root, True, case.dtype)
+            for file, name, *_ in module["PLANS"]:
+                if name == label:
+                    return str(folder / file)
+        raise Refused(f"no plan for MSCCL++ fits {case.nbytes} bytes of {case.dtype} {case.op}")
+
+    @cached_property
+    def _executor(self) -> tuple[Any, Any]:
+        """MSCCL++'s package, and its executor among these processes."""
+        mscclpp = importlib.import_module("mscclpp")
+        bootstrap = mscclpp.TcpBootstrap.create(self.world.rank, self.world.size)
+        bootstrap.initialize(self.world.bcast(bootstrap.create_unique_id() if self.world.rank == 0 else None))
+        return mscclpp, mscclpp.Executor(mscclpp.Communicator(bootstrap))
+
+    def _open_plan(self, case: Case, collective: Collective, buffers: GpuBuffers) -> Call:
+        """Return the call of a plan by MSCCL++'s executor."""
+        sizes = buffers.source.nbytes, buffers.target.nbytes
+        path = self._choose_file(case, collective, max(sizes))
+        mscclpp, executor = self._executor
+        plan = mscclpp.ExecutionPlan(path, self.world.rank)
+        type_ = getattr(mscclpp.DataType, case.dtype)
+        call = partial(executor.execute, self.world.rank, *self.pointers, *sizes)
+        return partial(call, type_, plan, self.gpu.stream.value, mscclpp.PacketType.LL16)
 
     def _close_communicator(self, key: tuple[tuple[str, int], ...]) -> None:
         self.libraries[dict(key).get("library", 0)].call("CommDestroy", self.communicators.pop(key))
