@@ -154,15 +154,19 @@ class _Writer:
                 for variant in self._variants(schedule, in_place, (entry.start, entry.stop), max_by_packets, far)
             ]
             largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
-            slower, is_beaten = price.compare(LL if price.at <= largest_packets else "Simple", self.alone)
+            begin = min((head.sizes[0] for _, which, head, _ in variants if not which), default=price.at)
+            protocol, lowest = (LL, price.at) if price.at <= largest_packets else ("Simple", begin)
+            slower, first = price.compare(protocol, lowest, self.alone)
             if slower:
                 can_have_packets = collective.kind in PACKET_KINDS and small is not None and small < price.at
                 remedy = f" (--option packets={format_size(price.at)})" if can_have_packets else ""
                 yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
-            written = [variant for variant in variants if variant[1] or not is_beaten]
+            written = [variant for variant in variants if variant[1] or first is not None]
             if (unit := max((head.sizes[2] for _, _, head, _ in written), default=1)) & (unit - 1):
                 yield f"{collective.kind} from {format_size(entry.start)}: serves only multiples of {unit} bytes"
             for in_place, which, head, gpus in written:
+                if not which and first is not None:
+                    head.sizes = (max(first, head.sizes[0]), *head.sizes[1:])
                 file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
                 self.files[file] = head.text(gpus)
                 # Of a broadcast only the root knows whether it is in place, so one plan serves both.
@@ -207,11 +211,12 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 @dataclass(frozen=True)
 class _Price:
     """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
-    `speedup`: over NCCL, 0 if unknown."""
+    `speedup`: over `library`, 0 if unknown."""
 
     at: int
     seconds: float
     speedup: float
+    library: str
     by_protocol: Callable[[int], dict[str, float]]
 
     @staticmethod
@@ -221,10 +226,10 @@ class _Price:
         at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
         if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
             with suppress(AntiphonError):
-                is_compared = isinstance(speedup, float) and claims.get("reference")
+                library = str(claims.get("reference") or "") if isinstance(speedup, float) else ""
                 prices = calls(schedule, plan.topology).seconds_by_protocol
-                return _Price(at, seconds, float(speedup or 0) if is_compared else 0.0, prices)
-        return _Price(0, 1.0, 0.0, lambda nbytes: {})
+                return _Price(at, seconds, float(speedup or 0) if library else 0.0, library.upper(), prices)
+        return _Price(0, 1.0, 0.0, "", lambda nbytes: {})
 
     def best(self, nbytes: int) -> str:
         prices = self.by_protocol(nbytes)
@@ -237,17 +242,33 @@ class _Price:
             largest, nbytes = nbytes, 2 * nbytes
         return stop - 1 if stop is not None and largest and self.best(stop - 1) == LL.lower() else largest
 
-    def compare(self, protocol: str, alone: bool) -> tuple[str, bool]:
-        """Return a note where the choice takes longer by the protocol that is written; and whether it is left to NCCL,
-        which is faster then: not where the user asked for single transfers (`alone`)."""
-        slower, best = self.by_protocol(self.at).get(protocol.lower(), self.seconds) / self.seconds, self.best(self.at)
-        if slower <= SAME_PRICE:
-            return "", False
-        is_beaten = 0 < self.speedup <= slower and not alone
-        note = f"at {format_size(self.at)} protocol {protocol} takes {slower:.3g} times the time of the choice"
-        if best != protocol.lower():
-            note += f", which won by {best}"
-        return note + (": left to NCCL" if is_beaten else ""), is_beaten
+    def compare(self, protocol: str, begin: int, alone: bool) -> tuple[str, int | None]:
+        """Return a note where the choice takes longer by the protocol that is written, and the size from which it is
+        written, at least `begin`, within a factor of 2; None for nowhere. Sizes at which the library is faster than
+        what would be written, by its price at `at`, are left to it, unless the user asked for single transfers."""
+        nbytes, first, worst, worst_at = self.at, None, SAME_PRICE, self.at
+        while True:
+            prices = self.by_protocol(nbytes)
+            choice = self.seconds if nbytes == self.at else min(prices.values())
+            slower = prices.get(protocol.lower(), choice) / choice
+            is_beaten = SAME_PRICE < slower >= self.speedup > 0 and not alone
+            if slower > worst and (first is None or not is_beaten):
+                worst, worst_at = slower, nbytes
+            if not is_beaten:
+                first = nbytes
+            if is_beaten or nbytes <= max(begin, 1):
+                break
+            nbytes = max(nbytes // 2, begin, 1)
+        first = begin if first is not None and not is_beaten else first
+        best, note = self.best(worst_at), ""
+        if worst > SAME_PRICE:
+            note = f"at {format_size(worst_at)} protocol {protocol} takes {worst:.3g} times the time of the choice"
+            note += f", which won by {best}" if best != protocol.lower() else ""
+        if is_beaten and first is None:
+            note += f": left to {self.library}"
+        elif is_beaten and first is not None:
+            note += f"{'; ' if note else ''}below {format_size(first)} left to {self.library}"
+        return note, first
 
 
 def _has_equal_counts(collective: Collective) -> bool:
