@@ -12,17 +12,11 @@ Where streams are few, a **group** of blocks shares each: every block does all s
 every operation, with memory channels of its own, so that no block of a group waits for another. All operations of the
 stream then have one size, and begin at multiples of it: else a part of one operation were the part of another block in
 the next. Ports are left to the first block, which moves all at once: one proxy serves them, one request after another.
-Before it does so the group meets at a barrier, and behind it again.
-
-A stream that leaves all data to switches, and has more partners than a block has channels, is **divided**: each block
-of its group signals and waits for some of the partners, for the whole group, which meets where that matters:
-
-    every block   signal and wait for its partners, barrier, its part of the sum, barrier, signal and wait again
+Before it does so the group meets at a barrier, and behind it again. Cutting and dividing of streams: groups.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +25,7 @@ from functools import cache
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
+from antiphon.formats.mscclpp.groups import DATA, MEET, can_be_divided, cut_steps, divide_steps, find_unit
 from antiphon.formats.mscclpp.shape import (
     FEW_CELLS,
     KINDS,
@@ -74,8 +69,6 @@ FEW = 4  # streams, where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
 
 
-MEET = -1  # a step of this file: the group meets at its barrier
-_DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCHES, SPREAD))  # steps that move data
 Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
 
 
@@ -168,7 +161,7 @@ def gpu_of(
     numbered by peer, then by stream and block of its group, on both sides alike. `divided`: streams that are."""
     # Member k of a group stands for a stream of its own; ports belong to member 0.
     steps_of_block = [
-        _divide_steps(steps, member, group) if stream in divided else steps
+        divide_steps(steps, member, group) if stream in divided else steps
         for stream, steps in enumerate(streams)
         for member in range(group)
     ]
@@ -540,7 +533,7 @@ def _fit_groups(
         steps = [[_defer_to_ports(rank_ends, of) for of in steps_of(rank_ends.rank)] for rank_ends in ends]
         used = max(sum(map(bool, of_rank)) for of_rank in steps)  # streams of a rank
         group = min(blocks // max(used, 1), max(room // PART, 1))
-        moving = sum(any(step.kind in _DATA for step in of) for of_rank in steps for of in of_rank)
+        moving = sum(any(step.kind in DATA for step in of) for of_rank in steps for of in of_rank)
         if best is None or moving * group > best[0]:
             best = moving * group, group, steps, bound
         if 4 * moving * group > 3 * blocks * len(ends):
@@ -549,11 +542,11 @@ def _fit_groups(
     if best is None or best[1] == 1:
         return None
     _, group, steps, bound = best
-    units = [_unit_of(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
-    steps = [[_cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
-    divided = {n for n in range(len(units)) if _can_be_divided([of_rank[n] for of_rank in steps])}
+    units = [find_unit(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
+    steps = [[cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
+    divided = {n for n in range(len(units)) if can_be_divided([of_rank[n] for of_rank in steps])}
     operations = sum(
-        len(_divide_steps(of, 0, group) if n in divided else of) for of_rank in steps for n, of in enumerate(of_rank)
+        len(divide_steps(of, 0, group) if n in divided else of) for of_rank in steps for n, of in enumerate(of_rank)
     )
     group = min(group, MOST_GROUPED // operations)
     while group > 1:
@@ -563,73 +556,3 @@ def _fit_groups(
                 return bound, gpus
         group //= 2
     return None
-
-
-def _find_peers(steps: list[Step]) -> list[int]:
-    return sorted({peer for step in steps if step.kind in (SIGNAL, WAIT) for peer in step.peers})
-
-
-def _can_be_divided(steps_of_rank: list[list[Step]]) -> bool:
-    """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
-    partners than a block has channels."""
-    has_puts = any(step.moves for steps in steps_of_rank for step in steps)
-    return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
-
-
-def _divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
-    """Return the steps of a member of a divided stream's group: signals and waits for its own partners alone. All meet
-    behind waits, before what needs them, and behind data, before it is signalled."""
-    peers = _find_peers(steps)
-    share = -(-len(peers) // group)
-    own, divided, before = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
-    for step in steps:
-        if step.kind != SYNC:
-            if before != step.kind and (before == WAIT or step.kind == SIGNAL):
-                divided.append(Step(MEET))
-            before = step.kind
-        if step.kind not in (SIGNAL, WAIT):
-            divided.append(step)
-        elif own_peers := tuple(peer for peer in step.peers if peer in own):
-            divided.append(step._replace(peers=own_peers))
-    return divided
-
-
-def _unit_of(streams: Iterable[list[Step]]) -> int:
-    """Return the largest size, in chunks, of which all operations of blocks are multiples, and where they begin."""
-    numbers = [0]
-    for steps in streams:
-        for step in steps:
-            if step.kind in (FOLD, ADD, UNPACK, SWITCHES, SPREAD):
-                numbers += [step.size, *(place[1] for place in (step.into, *step.operands))]
-            for move in step.moves if step.kind != SIGNAL else ():
-                numbers += [move.size, move.source[1], move.target[1]]
-    return math.gcd(*numbers) or 1
-
-
-def _cut_steps(steps: list[Step], unit: int) -> list[Step]:
-    """Return the same steps, each on `unit` chunks at once."""
-    cut: list[Step] = []
-    for step in steps:
-        if step.kind in (PUT, PACK):
-            moves = [_shift_move(move, at, unit) for move in step.moves for at in range(0, move.size, unit)]
-            cut += [step._replace(moves=tuple(moves[low : low + MOST_OF_ONE]))
-                    for low in range(0, len(moves), MOST_OF_ONE)]  # fmt: skip
-        elif step.kind in _DATA:
-            cut += [
-                step._replace(
-                    into=_shift(step.into, at), operands=tuple(_shift(place, at) for place in step.operands), size=unit,
-                    moves=tuple(_shift_move(move, at, unit) for move in step.moves),
-                )
-                for at in range(0, step.size, unit)
-            ]  # fmt: skip
-        else:
-            cut.append(step)
-    return cut
-
-
-def _shift(place: Place, at: int) -> Place:
-    return place[0], place[1] + at
-
-
-def _shift_move(move: Move, at: int, unit: int) -> Move:
-    return Move(move.peer, _shift(move.source, at), _shift(move.target, at), unit)

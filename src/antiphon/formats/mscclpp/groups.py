@@ -1,0 +1,93 @@
+"""The steps of a stream as a group of thread blocks shares them: cut to equal operations, or divided by partners.
+
+Every block of a group does its part of every operation (`tbg_info`), so all operations of the stream must have one
+size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_unit`, `cut_steps`).
+
+A stream that leaves all data to switches, and has more partners than a block has channels, is divided: each block
+signals and waits for some of the partners, for the whole group, which meets where that matters. Example: 71 partners
+and 32 blocks; blocks 0 to 22 take three each, block 23 two, and every block does
+
+    signal and wait for its partners, barrier, its part of the sum, barrier, signal and wait for its partners
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from antiphon.formats.mscclpp.shape import MOST_CHANNELS, MOST_OF_ONE
+from antiphon.lower.onesided.form import ADD, FOLD, PACK, PUT, SIGNAL, SPREAD, SYNC, UNPACK, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import SWITCH as SWITCHES
+
+MEET = -1  # a step of these files: the group meets at its barrier
+DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCHES, SPREAD))  # steps that move data
+
+
+def _find_peers(steps: list[Step]) -> list[int]:
+    return sorted({peer for step in steps if step.kind in (SIGNAL, WAIT) for peer in step.peers})
+
+
+def can_be_divided(steps_of_rank: list[list[Step]]) -> bool:
+    """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
+    partners than a block has channels."""
+    has_puts = any(step.moves for steps in steps_of_rank for step in steps)
+    return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
+
+
+def divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
+    """Return the steps of a member of a divided stream's group: signals and waits for its own partners alone. All meet
+    behind waits, before what needs them, and behind data, before it is signalled."""
+    peers = _find_peers(steps)
+    share = -(-len(peers) // group)
+    own, divided, before = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
+    for step in steps:
+        if step.kind != SYNC:
+            if before != step.kind and (before == WAIT or step.kind == SIGNAL):
+                divided.append(Step(MEET))
+            before = step.kind
+        if step.kind not in (SIGNAL, WAIT):
+            divided.append(step)
+        elif own_peers := tuple(peer for peer in step.peers if peer in own):
+            divided.append(step._replace(peers=own_peers))
+    return divided
+
+
+def find_unit(streams: Iterable[list[Step]]) -> int:
+    """Return the largest size, in chunks, of which all operations of blocks are multiples, and where they begin."""
+    numbers = [0]
+    for steps in streams:
+        for step in steps:
+            if step.kind in (FOLD, ADD, UNPACK, SWITCHES, SPREAD):
+                numbers += [step.size, *(place[1] for place in (step.into, *step.operands))]
+            for move in step.moves if step.kind != SIGNAL else ():
+                numbers += [move.size, move.source[1], move.target[1]]
+    return math.gcd(*numbers) or 1
+
+
+def cut_steps(steps: list[Step], unit: int) -> list[Step]:
+    """Return the same steps, each on `unit` chunks at once."""
+    cut: list[Step] = []
+    for step in steps:
+        if step.kind in (PUT, PACK):
+            moves = [_shift_move(move, at, unit) for move in step.moves for at in range(0, move.size, unit)]
+            cut += [step._replace(moves=tuple(moves[low : low + MOST_OF_ONE]))
+                    for low in range(0, len(moves), MOST_OF_ONE)]  # fmt: skip
+        elif step.kind in DATA:
+            cut += [
+                step._replace(
+                    into=_shift(step.into, at), operands=tuple(_shift(place, at) for place in step.operands), size=unit,
+                    moves=tuple(_shift_move(move, at, unit) for move in step.moves),
+                )
+                for at in range(0, step.size, unit)
+            ]  # fmt: skip
+        else:
+            cut.append(step)
+    return cut
+
+
+def _shift(place: Place, at: int) -> Place:
+    return place[0], place[1] + at
+
+
+def _shift_move(move: Move, at: int, unit: int) -> Move:
+    return Move(move.peer, _shift(move.source, at), _shift(move.target, at), unit)
