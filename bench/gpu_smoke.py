@@ -122,6 +122,18 @@ def is_accepted(result: Result) -> bool:
     return result["state"].startswith(ACCEPTED)
 
 
+def print_copies(results: list[Result]) -> None:
+    """Print the rates of the kernel's copies, for the most blocks of each size."""
+    widest: dict[tuple[str, int], Any] = {}  # of a size the first row has the most blocks
+    for row in [row for result in results for row in result.get("rows", []) if "after_gb_per_second" in row]:
+        widest.setdefault((row["to"], row["nbytes"]), row)
+    if widest:
+        print(f"\n{'copy to':12} {'bytes':>10} {'kernel GB/s':>12} {'before GB/s':>12} {'device GB/s':>12}")
+    for row in widest.values():
+        rates = [f"{row[name + '_gb_per_second']:12.1f}" for name in ("after", "before", "device")]
+        print(f"{row['to']:12} {row['nbytes']:10}", *rates)
+
+
 def main(name: str = "smoke", seconds: float = SECONDS) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(f"gpu-{name}.json"), help="results (default: %(default)s)")
@@ -131,6 +143,7 @@ def main(name: str = "smoke", seconds: float = SECONDS) -> int:
     bad = [result["name"] for result in results if not is_accepted(result)]
     right = sum(result["state"] == "right" for result in results)
     print(f"{right} of {len(results)} parts right{'; see: ' + ', '.join(bad) if bad else ''}. Results: {options.out}")
+    print_copies(results)
     return int(bool(bad) or not right)
 
 

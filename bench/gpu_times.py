@@ -13,7 +13,7 @@ import ctypes.util
 import sys
 from pathlib import Path
 
-from gpu_smoke import Result, is_accepted, read_kit, run_parts
+from gpu_smoke import Result, is_accepted, print_copies, read_kit, run_parts
 
 SECONDS = 900.0
 NAME = "libnccl.so.2"
@@ -30,18 +30,15 @@ def find_nccl() -> str:
 
 def print_times(results: list[Result]) -> None:
     """Print the fastest choice for each size beside NCCL's time."""
-    print(f"\n{'':28} {'bytes':>10} {'us':>10} {'NCCL us':>10} {'NCCL / ours':>11}  choice")
-    for result in results:
-        for row in result.get("rows", []):
-            best, beside = row.get("best"), row.get("library_seconds")
-            if best:
-                ratio = f"{beside / best['seconds']:.2f}" if beside else ""
-                choice = f"{best['form']}, {best['lanes']} lanes, {best['rounds']} rounds"
-                print(
-                    f"{result['name']:28} {row['nbytes']:10} {best['seconds'] * 1e6:10.1f} "
-                    f"{beside * 1e6 if beside else float('nan'):10.1f} {ratio:>11}  "
-                    f"{choice}{'' if row['right'] else ', WRONG'}{'' if row['library_right'] else ', NCCL WRONG'}"
-                )
+    timed = [(result["name"], row) for result in results for row in result.get("rows", []) if row.get("best")]
+    if timed:
+        print(f"\n{'':28} {'bytes':>10} {'us':>10} {'NCCL us':>10} {'NCCL / ours':>11}  choice")
+    for name, row in timed:
+        best, beside = row["best"], row["library_seconds"]
+        figures = [f"{beside * 1e6:10.1f}", f"{beside / best['seconds']:11.2f}"] if beside else [" " * 10, " " * 11]
+        choice = f" {best['form']}, {best['lanes']} lanes, {best['rounds']} rounds"
+        wrong = ("" if row["right"] else ", WRONG") + ("" if row["library_right"] else ", NCCL WRONG")
+        print(f"{name:28} {row['nbytes']:10} {best['seconds'] * 1e6:10.1f}", *figures, choice + wrong)
 
 
 def main() -> int:
@@ -61,6 +58,7 @@ def main() -> int:
     faster = sum(row["best"]["seconds"] < row["library_seconds"] for row in rows)
     beside = f"faster than NCCL at {faster} of {len(rows)} rows" if rows else f"no NCCL beside ({library})"
     print(f"{beside}{'; see: ' + ', '.join(bad) if bad else '; all right'}. Results: {options.out}")
+    print_copies(results)
     print_times(results)
     return int(bool(bad))
 

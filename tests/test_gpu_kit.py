@@ -61,7 +61,9 @@ def test_the_smoke_test_proves_all_parts(kit: Path) -> None:
     ]  # fmt: skip
     assert states.pop("sanitizer allreduce-full-direct") == "not run: no compute-sanitizer on the PATH"
     assert set(states.values()) == {"right"}, results
-    assert (code, lines[-1]) == (0, f"4 of 5 parts right. Results: {kit / 'out.json'}")
+    assert (code, lines[5]) == (0, f"4 of 5 parts right. Results: {kit / 'out.json'}")
+    copies = [line[:23].split() for line in lines[8:]]
+    assert copies == [["the", "same", "GPU", "1000004"], ["another", "GPU", "1000004"]]
 
 
 def test_times_stand_beside_those_of_the_library(kit: Path) -> None:
