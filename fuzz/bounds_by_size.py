@@ -31,8 +31,8 @@ from antiphon.core.serialize import dumps
 from antiphon.core.topology import Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, prepare
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError
 from antiphon.registry import call, table
 
@@ -139,7 +139,7 @@ def compare(
     what: str,
     one: Schedule,
     on: Topology,
-    proofs: ProvedLimits,
+    proofs: BoundEvaluator,
     profile: Profile,
     counts: Counter[str],
     rng: random.Random,
@@ -200,7 +200,7 @@ def one(seed: int, counts: Counter[str]) -> None:
         )
         made = []
     try:
-        proofs = ProvedLimits(on, target, bound(on, target))
+        proofs = BoundEvaluator(on, target, bound(on, target))
     except AntiphonError:
         counts["no bound"] += 1
         return

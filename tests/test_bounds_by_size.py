@@ -23,8 +23,8 @@ from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import BOUNDS, model_bound
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.select import plan, tune
 from antiphon.topologies import topology
@@ -36,7 +36,7 @@ KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter
 
 def alpha_beta_bound(machine: Topology, kind: str):  # type: ignore[no-untyped-def]
     target = Collective(kind, machine.ranks)
-    least = model_bound("alpha-beta", {}, ProvedLimits(machine, target, bound(machine, target)))
+    least = model_bound("alpha-beta", {}, BoundEvaluator(machine, target, bound(machine, target)))
     assert least is not None
     return least
 
@@ -128,7 +128,7 @@ QUICK = (
 def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, kind: str) -> None:
     machine = topology(spec)
     target = Collective(kind, machine.ranks)
-    proofs = ProvedLimits(machine, target, bound(machine, target))
+    proofs = BoundEvaluator(machine, target, bound(machine, target))
     bounds = {model: least for model in BOUNDS if (least := model_bound(model, {}, proofs)) is not None}
     assert {"alpha-beta", "critical-path"} <= bounds.keys()
     for planner in QUICK:
@@ -286,7 +286,7 @@ def test_the_least_latency_of_a_message_passes_through_switches() -> None:
 def test_idle_ranks_of_an_allocation_are_no_obstacle() -> None:
     machine = only(topology("mi300x"), range(5))
     target = Collective("allreduce", machine.ranks, tuple(range(5)))
-    lower_bound = model_bound("calls", {}, ProvedLimits(machine, target, bound(machine, target)))
+    lower_bound = model_bound("calls", {}, BoundEvaluator(machine, target, bound(machine, target)))
     assert lower_bound is not None
     assert lower_bound(1 << 20) > 0
 
@@ -338,7 +338,7 @@ def test_a_rank_out_of_reach_that_takes_no_part_changes_nothing(kind: str) -> No
     wire = LinkType("wire", Fraction(10**9), 1e-6)
     machine = build("apart", 3, [(0, 1, wire), (1, 0, wire)])
     target = Collective(kind, 3, (0, 1))
-    least = model_bound("alpha-beta", {}, ProvedLimits(machine, target, bound(machine, target)))
+    least = model_bound("alpha-beta", {}, BoundEvaluator(machine, target, bound(machine, target)))
     assert least is not None
     alone = alpha_beta_bound(build("pair", 2, [(0, 1, wire), (1, 0, wire)]), kind)
     assert [least(nbytes) for nbytes in SIZES] == [alone(nbytes) for nbytes in SIZES]
@@ -368,7 +368,7 @@ GROUPS = ((0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 8), (0, 1, 8, 9))
 def test_no_plan_of_a_group_is_predicted_faster(kind: str, members: tuple[int, ...], model: str) -> None:
     machine = topology("cluster:box=hgx-h100,boxes=2")
     target = Collective(kind, machine.ranks, members)
-    lower_bound = model_bound(model, {}, ProvedLimits(machine, target, bound(machine, target)))
+    lower_bound = model_bound(model, {}, BoundEvaluator(machine, target, bound(machine, target)))
     assert lower_bound is not None
     for planner in ("relay", "ring", "direct", "nvls", "trees", "recursive-doubling"):
         try:
@@ -384,7 +384,7 @@ def test_switches_that_help_count_where_nvls_has_no_figures() -> None:
     box = topology("dgx-a100")
     able = replace(box, abilities=tuple(Ability(multicast=True, reduce=True) for _ in range(box.switches)))
     target = Collective("allreduce", able.ranks)
-    helped = model_bound("calls", {}, ProvedLimits(able, target, bound(able, target)))
+    helped = model_bound("calls", {}, BoundEvaluator(able, target, bound(able, target)))
     assert helped is not None
     schedule = plan(target, able, planner="nvls").entries[0].schedule
     predict = prepare("calls", schedule, able)

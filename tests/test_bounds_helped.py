@@ -109,11 +109,11 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
     assert found.without_switches < 8 * 50 * 10**9
 
 
-ABLE = [name for name, entry in table("topology").items() if antiphon.topology(entry.can.example).abilities]
+SUPPORTED = [name for name, entry in table("topology").items() if antiphon.topology(entry.can.example).abilities]
 
 
 @pytest.mark.parametrize(
-    "spec", in_turn([*ABLE, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"], 3)
+    "spec", in_turn([*SUPPORTED, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"], 3)
 )
 @pytest.mark.parametrize("kind", in_turn(["allreduce", "allgather", "reduce", "alltoall"], 2))
 def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str, kind: str) -> None:
@@ -125,7 +125,7 @@ def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str
     assert (found.unaided is None) == (kind == "alltoall")
 
 
-@pytest.mark.parametrize("name", in_turn(sorted(table("topology").keys() - {*ABLE}), 3))
+@pytest.mark.parametrize("name", in_turn(sorted(table("topology").keys() - {*SUPPORTED}), 3))
 def test_nothing_is_told_of_help_where_there_is_none(name: str) -> None:
     machine = antiphon.topology(table("topology")[name].can.example)
     found = bound(machine, Collective("reduce", machine.ranks))

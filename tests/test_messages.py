@@ -50,7 +50,7 @@ NBYTES = 98765
 SEARCHING = ("sccl", "trees", "blink")
 SMALL, GREATER = ("torus:dims=2x2", "star:ranks=3"), ("delta:nodes=2", "torus:dims=2x3")
 IN_SWITCHES = ("nvls", "sharp", "nvls-tree")
-ABLE = ("hgx-h100", "cluster:box=hgx-h100,boxes=2,sharp=true")
+SUPPORTED = ("hgx-h100", "cluster:box=hgx-h100,boxes=2,sharp=true")
 
 
 def shuffled(schedule: Schedule, seed: int) -> Schedule:
@@ -110,7 +110,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
     """Something of every kind (or every so-manieth) that a planner can plan, by turns on one of two machines where it
     can on both (small ones for those that search), in no more than 3 pieces."""
     entry = table("planner")[name]
-    names = SMALL if name in SEARCHING else ABLE if name in IN_SWITCHES else GREATER
+    names = SMALL if name in SEARCHING else SUPPORTED if name in IN_SWITCHES else GREATER
     machines = [topology(machine) for machine in names]
     for number, kind in enumerate(entry.can.collectives[::every]):
         for machine in (machines[number % 2], machines[number % 2 - 1]):

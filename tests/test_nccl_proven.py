@@ -10,13 +10,13 @@ from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.reshape import keep
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
 from antiphon.cost.nccl.choice import KINDS, TO_EACH, Priced
 from antiphon.cost.nccl.library import LIBRARIES, Library, library
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.proven import MAX_RANKS, MAX_RANKS_ALLTOALL
 from antiphon.cost.nccl.rings import ring_bandwidth
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.registry import table
 from antiphon.reproduce.blink_rates import pack_rings
@@ -45,7 +45,7 @@ def test_no_library_beats_the_lower_bound_of_its_figures(machine: str) -> None:
                 continue  # no figures of such a machine
             own = {} if ":" not in name else dict(option.split("=") for option in name.partition(":")[2].split(","))
             calls = {"by": "critical-path", **own}
-            least = model_bound("calls", calls, ProvedLimits(topology, wanted, limit))
+            least = model_bound("calls", calls, BoundEvaluator(topology, wanted, limit))
             for nbytes in SIZES:
                 options, refusal = _options_or_refusal(priced, kind, nbytes)
                 if refusal:

@@ -17,7 +17,7 @@ from antiphon.core.topology import NetworkCard, Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput, Unsupported
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.joining import joined, on_own_cards, read_machine
+from antiphon.formats.probe.joining import join_box_and_fabric, join_by_own_cards, read_machine
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 
@@ -96,7 +96,7 @@ def network(name: str, hosts: int, rails: bool) -> str:
 def test_boxes_on_a_network_are_the_catalogues_cluster(name: str, rails: bool, tmp_path: Path) -> None:
     box, fabric_ = found(tmp_path, BOXES[name]), found(tmp_path, network(name, 3, rails), "net.txt")
     assert fabric_.machine.ranks == 3
-    both = joined(box, fabric_)
+    both = join_box_and_fabric(box, fabric_)
     spec = f"cluster:box={name},boxes=3,fabric={'rail' if rails else 'switch'}"
     assert alike(both.machine, topology(spec))
     assert both.names[:2] == ("node00/GPU 0", "node00/GPU 1")
@@ -114,13 +114,14 @@ def test_cards_are_those_of_their_names(tmp_path: Path) -> None:
     leaf = {0: "a", 1: "b", 2: "a", 3: "b"}
     cables = [f"{leaf[c]} {4 * h + c} - n{h}/mlx5_{c} 1 4xEDR" for h in range(2) for c in range(4)]
     net = found(tmp_path, fabric({"a": "leafA", "b": "leafB"}, cables), "net.txt")
-    on = _leaves(joined(found(tmp_path, BOXES["dgx1v by NCCL"], "box.xml"), net).machine)
+    on = _leaves(join_box_and_fabric(found(tmp_path, BOXES["dgx1v by NCCL"], "box.xml"), net).machine)
     first, second = on[0], on[2]
     assert first != second
     assert on == {0: first, 1: first, 2: second, 3: second, 4: first, 5: first, 6: second, 7: second}
     swapped = BOXES["dgx1v by NCCL"].replace("mlx5_0", "mlx5_x").replace("mlx5_1", "mlx5_0").replace("mlx5_x", "mlx5_1")
     assert swapped != BOXES["dgx1v by NCCL"]
-    on = _leaves(joined(found(tmp_path, swapped, "box.xml"), net).machine)  # GPUs 0 and 1 have mlx5_1 next to them
+    # GPUs 0 and 1 have mlx5_1 next to them
+    on = _leaves(join_box_and_fabric(found(tmp_path, swapped, "box.xml"), net).machine)
     assert on == {0: second, 1: second, 2: first, 3: first, 4: first, 5: first, 6: second, 7: second}
 
 
@@ -129,7 +130,7 @@ def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
     box = found(tmp_path, text)
     cables = [f"sw {4 * h + c} - n{h}/c{c} 1 4xEDR" for h in range(2) for c in range(4)]
     box = Probed(replace(box.machine, cards=()), names=box.names)  # without its one card: four are on the switches
-    both = joined(box, found(tmp_path, fabric({"sw": "switch"}, cables), "net.txt"))
+    both = join_box_and_fabric(box, found(tmp_path, fabric({"sw": "switch"}, cables), "net.txt"))
     assert alike(both.machine, topology("cluster:box=pcie8,boxes=2"))
 
 
@@ -137,20 +138,22 @@ def test_a_network_of_slurm_takes_the_cards_of_the_box(tmp_path: Path) -> None:
     """Slurm tells no speeds: the box's cards do, and switches have upwards what they have below."""
     tree = "SwitchName=l0 Nodes=n[0-1]\nSwitchName=l1 Nodes=n[2-3]\nSwitchName=s Switches=l[0-1]\n"
     box = found(tmp_path, probe_cases.text_of("nccl-xml", "DGX-1V"), "box.xml")
-    both = joined(box, found(tmp_path, tree, "topology.conf")).machine
+    both = join_box_and_fabric(box, found(tmp_path, tree, "topology.conf")).machine
     assert alike(both, topology("cluster:box=dgx1v,boxes=4,fabric=leaf-spine,boxes_per_leaf=2"))
     assert len(both.limits) == 4 * 4 * 2
-    alone = joined(read_machine("mi300x"), found(tmp_path, tree, "topology.conf", nic="400Gbit/s")).machine
+    alone = join_box_and_fabric(read_machine("mi300x"), found(tmp_path, tree, "topology.conf", nic="400Gbit/s")).machine
     assert limits_of(alone)["host0/nic0 out"] == (50.0, 8)  # one card per host, as the file of Slurm has it
 
 
 def test_a_network_of_the_catalogue(tmp_path: Path) -> None:
-    both = joined(found(tmp_path, BOXES["dgx-a100"]), read_machine("star:ranks=2,bandwidth=25GB/s")).machine
+    both = join_box_and_fabric(
+        found(tmp_path, BOXES["dgx-a100"]), read_machine("star:ranks=2,bandwidth=25GB/s")
+    ).machine
     assert both.ranks == 16
     assert links_of(both)[0, 18, "link", 25.0] == 1
     assert limits_of(both)["host0/nic0 in"] == (25.0, 8)
     with pytest.raises(Unsupported, match="joined without a switch"):
-        joined(read_machine("dgx1v"), read_machine("ring:ranks=4"))
+        join_box_and_fabric(read_machine("dgx1v"), read_machine("ring:ranks=4"))
 
 
 def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
@@ -158,9 +161,9 @@ def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
         tmp_path, fabric({"sw": "switch"}, [f"sw {i} - n{i // 3}/c{i % 3} 1 4xHDR" for i in range(6)]), "net.txt"
     )
     with pytest.raises(Invalid, match="3 cables of a host cannot be shared evenly by the 8 places of dgx1v"):
-        joined(read_machine("dgx1v"), net)
+        join_box_and_fabric(read_machine("dgx1v"), net)
     with pytest.raises(Invalid, match="name the box first"):
-        joined(net, net)
+        join_box_and_fabric(net, net)
 
 
 H100_XML = probe_cases.text_of("nccl-xml", "HGX H100")
@@ -175,7 +178,7 @@ LISTED = {
 @pytest.mark.parametrize("name", LISTED)
 def test_boxes_on_their_own_cards_are_the_catalogues_cluster(name: str, rail: bool, tmp_path: Path) -> None:
     """By the cards that the box's file lists, and with the same figures of GPUs and network."""
-    both = on_own_cards(found(tmp_path, LISTED[name]), 3, rail=rail).machine
+    both = join_by_own_cards(found(tmp_path, LISTED[name]), 3, rail=rail).machine
     spec = topology(f"cluster:box={name},boxes=3,fabric={'rail' if rail else 'switch'}")
     assert alike(both, spec)
     assert both.unit == spec.unit
@@ -186,15 +189,17 @@ def test_boxes_on_their_own_cards_are_the_catalogues_cluster(name: str, rail: bo
 def test_cards_whose_speed_or_number_no_file_lists(tmp_path: Path) -> None:
     """A matrix lists cards without speeds, a file may list none: they are those that such a box is sold with."""
     matrix = found(tmp_path, BOXES["hgx-h100"])
-    both = on_own_cards(matrix, 2)
+    both = join_by_own_cards(matrix, 2)
     assert alike(both.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert any("network cards carry 50 GB/s as of hgx-h100" in note for note in both.notes)
-    assert alike(on_own_cards(matrix, 2, nic="200Gbit/s").machine, topology("cluster:box=hgx-h100,boxes=2,nic=25GB/s"))
+    assert alike(
+        join_by_own_cards(matrix, 2, nic="200Gbit/s").machine, topology("cluster:box=hgx-h100,boxes=2,nic=25GB/s")
+    )
     save_topology(tmp_path / "box.json", replace(matrix.machine, cards=()))
-    kept = on_own_cards(read_machine(str(tmp_path / "box.json")), 2)
+    kept = join_by_own_cards(read_machine(str(tmp_path / "box.json")), 2)
     assert alike(kept.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert any("8 network cards of 50 GB/s as of hgx-h100 are assumed" in note for note in kept.notes)
-    catalogue = on_own_cards(read_machine("hgx-h100"), 2)
+    catalogue = join_by_own_cards(read_machine("hgx-h100"), 2)
     assert alike(catalogue.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert catalogue.notes == ()
 
@@ -207,7 +212,7 @@ def test_a_saved_box_keeps_its_cards(name: str, tmp_path: Path) -> None:
     saved = read_machine(str(path))
     assert saved.machine == box.machine
     catalogue = topology(f"cluster:box={name},boxes=2,fabric=rail")
-    assert alike(on_own_cards(saved, 2, rail=True).machine, catalogue)
+    assert alike(join_by_own_cards(saved, 2, rail=True).machine, catalogue)
     assert alike(topology(f"cluster:box={path},boxes=2,fabric=rail"), catalogue)
     slow = topology(f"cluster:box={path},boxes=2,nic=10GB/s")
     assert alike(slow, topology(f"cluster:box={name},boxes=2,nic=10GB/s"))
@@ -241,13 +246,13 @@ def test_cards_that_a_cluster_cannot_use(
 def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> None:
     box = found(tmp_path, H100_XML)
     with pytest.warns(UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*--boxes 2"):
-        joined(box, read_machine("star:ranks=2"))
+        join_box_and_fabric(box, read_machine("star:ranks=2"))
     with pytest.warns(UnlikelyInput, match=r"the 8 network cards of hgx-h100 carry 400 GB/s"):
-        joined(read_machine("hgx-h100"), read_machine("star:ranks=2"))  # as it is sold
+        join_box_and_fabric(read_machine("hgx-h100"), read_machine("star:ranks=2"))  # as it is sold
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnlikelyInput)
-        joined(box, read_machine("star:ranks=2,bandwidth=400GB/s"))
-        joined(read_machine("full:ranks=4"), read_machine("star:ranks=2"))  # nobody knows its cards
+        join_box_and_fabric(box, read_machine("star:ranks=2,bandwidth=400GB/s"))
+        join_box_and_fabric(read_machine("full:ranks=4"), read_machine("star:ranks=2"))  # nobody knows its cards
 
 
 def test_a_file_is_a_box_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,17 +80,17 @@ def test_a_picture_shows_everything_once(spec: str) -> None:
 @pytest.mark.parametrize("spec", in_turn(EXAMPLES + MORE, 3))
 def test_no_node_lies_on_another(spec: str) -> None:
     graph, block = drawn(spec)
-    assert set(block.at) == set(range(len(graph.nodes)))
-    order = sorted(block.at, key=lambda n: block.at[n])
+    assert set(block.position) == set(range(len(graph.nodes)))
+    order = sorted(block.position, key=lambda n: block.position[n])
     for i, a in enumerate(order):
         for b in order[i + 1 :]:
-            dx = abs(block.at[a][0] - block.at[b][0])
-            dy = abs(block.at[a][1] - block.at[b][1])
+            dx = abs(block.position[a][0] - block.position[b][0])
+            dy = abs(block.position[a][1] - block.position[b][1])
             wide, high = (graph.nodes[a].half[k] + graph.nodes[b].half[k] for k in (0, 1))
             round_ones = graph.nodes[a].shape == graph.nodes[b].shape == RANK
             assert math.hypot(dx, dy) >= 34 if round_ones else dx >= wide or dy >= high, (a, b)
     for x, y, w, h, label in block.frames:
-        for node, (nx, ny) in block.at.items():
+        for node, (nx, ny) in block.position.items():
             inside = x <= nx <= x + w and y <= ny <= y + h
             assert inside == (graph.nodes[node].container == label)
 
@@ -123,32 +123,35 @@ def test_no_link_passes_over_a_node(spec: str) -> None:
 def rows_of(block: Drawing, nodes: range) -> dict[float, list[int]]:
     found: dict[float, list[int]] = defaultdict(list)
     for node in nodes:
-        found[round(block.at[node][1], 1)].append(node)
-    return {y: sorted(row, key=lambda n: block.at[n][0]) for y, row in sorted(found.items())}
+        found[round(block.position[node][1], 1)].append(node)
+    return {y: sorted(row, key=lambda n: block.position[n][0]) for y, row in sorted(found.items())}
 
 
 def test_a_torus_is_a_grid() -> None:
     _, block = drawn("torus:dims=3x4")
     assert list(rows_of(block, range(12)).values()) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert block.at[1][0] == block.at[5][0] == block.at[9][0]
+    assert block.position[1][0] == block.position[5][0] == block.position[9][0]
 
 
 def test_a_cube_has_depth_and_two_cubes_stand_side_by_side() -> None:
     _, block = drawn("hypercube:ranks=16")
-    shifts = {tuple(round(block.at[n + 4][k] - block.at[n][k]) for k in (0, 1)) for n in (0, 1, 2, 3, 8, 9, 10, 11)}
+    shifts = {
+        tuple(round(block.position[n + 4][k] - block.position[n][k]) for k in (0, 1))
+        for n in (0, 1, 2, 3, 8, 9, 10, 11)
+    }
     assert len(shifts) == 1
     assert all(x > 0 > y for x, y in shifts)
-    assert max(block.at[n][0] for n in range(8)) < min(block.at[n][0] for n in range(8, 16))
+    assert max(block.position[n][0] for n in range(8)) < min(block.position[n][0] for n in range(8, 16))
 
 
 def test_a_dgx1_is_two_quads() -> None:
     _, block = drawn("dgx1v")
-    assert max(block.at[gpu][0] for gpu in range(4)) < min(block.at[gpu][0] for gpu in range(4, 8))
+    assert max(block.position[gpu][0] for gpu in range(4)) < min(block.position[gpu][0] for gpu in range(4, 8))
 
 
 def test_gpus_stand_around_their_switch() -> None:
     _, block = drawn("dgx-a100")
-    radii = {round(math.dist(block.at[8], block.at[gpu]), 3) for gpu in range(8)}
+    radii = {round(math.dist(block.position[8], block.position[gpu]), 3) for gpu in range(8)}
     assert len(radii) == 1
 
 
@@ -156,25 +159,25 @@ def test_gpus_stand_around_their_switch() -> None:
 def test_a_tree_has_its_switches_above(spec: str) -> None:
     graph, block = drawn(spec)
     for edge in graph.edges:
-        a, b = block.at[edge.a], block.at[edge.b]
+        a, b = block.position[edge.a], block.position[edge.b]
         shapes = {graph.nodes[edge.a].shape, graph.nodes[edge.b].shape}
         if shapes != {"switch"}:
             leaf, switch = (a, b) if graph.nodes[edge.b].shape == "switch" else (b, a)
             assert leaf[1] > switch[1]
-    ends = [block.at[n] for n, node in enumerate(graph.nodes) if node.shape != "switch"]
+    ends = [block.position[n] for n, node in enumerate(graph.nodes) if node.shape != "switch"]
     first = [node.ranks[0] for node in graph.nodes if node.shape != "switch"]
     assert [rank for _, rank in sorted(zip(ends, first, strict=True))] == sorted(first)  # from left to right
 
 
 def test_boxes_stand_below_their_fabric_and_on_both_sides_of_it() -> None:
     graph, block = drawn("cluster:box=dgx-a100,boxes=4,fabric=leaf-spine")
-    y = {node.label: block.at[n][1] for n, node in enumerate(graph.nodes) if not node.container}
-    assert y["spine0"] < y["leaf0"] == y["leaf1"] < min(block.at[rank][1] for rank in range(32))
+    y = {node.label: block.position[n][1] for n, node in enumerate(graph.nodes) if not node.container}
+    assert y["spine0"] < y["leaf0"] == y["leaf1"] < min(block.position[rank][1] for rank in range(32))
     assert [frame[4] for frame in block.frames] == ["host0", "host1", "host2", "host3"]
     graph, block = drawn("cluster:box=dgx-a100,boxes=8,fabric=fat-tree")
-    y = {node.label: block.at[n][1] for n, node in enumerate(graph.nodes) if not node.container}
-    upper = max(block.at[rank][1] for rank in range(32))
-    lower = min(block.at[rank][1] for rank in range(32, 64))
+    y = {node.label: block.position[n][1] for n, node in enumerate(graph.nodes) if not node.container}
+    upper = max(block.position[rank][1] for rank in range(32))
+    lower = min(block.position[rank][1] for rank in range(32, 64))
     assert upper < y["leaf0"] < y["pod0"] < y["core0"] < y["pod2"] < y["leaf4"] < lower
 
 

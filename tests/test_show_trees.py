@@ -189,7 +189,7 @@ def test_ranks_stand_as_in_the_picture_of_the_machine(spec: str) -> None:
     schedule, machine = made("broadcast", spec, "relay", trees=1)
     (panel,) = panels(drawn(schedule, machine))
     here = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(panel, "circle")]
-    there = arrange(graph_of(machine)).at
+    there = arrange(graph_of(machine)).position
     assert len(here) == machine.ranks
     factor = math.dist(here[0], here[-1]) / math.dist(there[0], there[machine.ranks - 1])
     for rank, (x, y) in enumerate(here):

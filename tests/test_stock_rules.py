@@ -18,7 +18,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.serialize import save_plan
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.stock.mpich_rules import COLLECTIVES
-from antiphon.formats.stock.mpich_trees import at_size, own_trees, written
+from antiphon.formats.stock.mpich_trees import read_library_trees, simplify_for_count, tree_text
 
 NUMBERS = {"allgather": 0, "allreduce": 2, "alltoall": 3, "broadcast": 7, "gather": 9, "reduce": 11,
            "reducescatter": 13, "scatter": 15}  # fmt: skip
@@ -240,12 +240,12 @@ def test_what_has_no_rule_is_as_in_the_library(tmp_path: Path, processes: int) -
                 call = {"average": average, "parent": parent}
                 assert mpir.leaf("bcast", processes, **call) == own.leaf("bcast", processes, **call)
     tree: Any = OWN_MPIR["collective=bcast"]["comm_type=intra"]
-    assert "comm_size<8" not in at_size(tree, 8)
+    assert "comm_size<8" not in simplify_for_count(tree, 8)
 
 
 def test_a_file_never_ends_with_a_page() -> None:
     """MPICH reads a mapped file up to the first zero, which only a page that is not full has behind it."""
-    lengths = {len(written({"x" * n: {}})) % 4096 for n in range(4096)}
+    lengths = {len(tree_text({"x" * n: {}})) % 4096 for n in range(4096)}
     assert len(lengths) == 4095
     assert 0 not in lengths
 
@@ -281,10 +281,12 @@ def test_libraries_that_are_none(tmp_path: Path) -> None:
     twice = b'\0{"collective=bcast":{"algorithm=MPIR_I":{"k=2":{},"k=2":{}}}}\0'
     bad.write_bytes(twice)
     with pytest.raises(Invalid, match="is not in a known JSON form"):
-        own_trees(str(bad))
+        read_library_trees(str(bad))
     bad.write_bytes(twice.replace(b'"k=2"', b'"k=3"', 1))
-    assert own_trees(str(bad)).trees["MPIR"] == {"collective=bcast": {"algorithm=MPIR_I": {"k=3": {}, "k=2": {}}}}
-    own = own_trees(str(library(tmp_path)))
+    assert read_library_trees(str(bad)).trees["MPIR"] == {
+        "collective=bcast": {"algorithm=MPIR_I": {"k=3": {}, "k=2": {}}}
+    }
+    own = read_library_trees(str(library(tmp_path)))
     assert own.trees == {"MPIR": OWN_MPIR, "CH4": OWN_CH4}
 
 

@@ -100,7 +100,7 @@ def test_a_stranger_is_turned_away_and_the_job_starts(act: str, pool: ThreadPool
 
 
 def test_one_that_sends_a_byte_a_second_is_cut_off(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "PATIENCE", 0.3)
+    monkeypatch.setattr(admission, "HANDSHAKE_TIMEOUT", 0.3)
     address = free()
     first = pool.submit(take_part, 0, 4, address)
     listening(address)
@@ -114,7 +114,7 @@ def test_one_that_sends_a_byte_a_second_is_cut_off(pool: ThreadPoolExecutor, mon
 
 def test_hundreds_that_hold_give_way(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there are places, and none of them would go by itself."""
-    monkeypatch.setattr(admission, "PATIENCE", 1000.0)
+    monkeypatch.setattr(admission, "HANDSHAKE_TIMEOUT", 1000.0)
     address, draw = free(), random.Random(2)
     first = pool.submit(take_part, 0, 4, address)
     listening(address)
@@ -152,7 +152,7 @@ def test_strangers_are_counted_and_told(
     pool: ThreadPoolExecutor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "REPORTED", [])
-    monkeypatch.setattr(admission, "PATIENCE", 0.5)
+    monkeypatch.setattr(admission, "HANDSHAKE_TIMEOUT", 0.5)
     address, draw = free(), random.Random(4)
     for _ in range(2):  # the second time nothing is told
         first = pool.submit(take_part, 0, 2, address)
@@ -273,7 +273,7 @@ FALSE = {
 def test_a_false_rank_0_is_found_out(
     what: str, holds: bool, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.4)
+    monkeypatch.setattr(rendezvous, "ANSWER_TIMEOUT", 0.4)
     says, told = FALSE[what]
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as door:

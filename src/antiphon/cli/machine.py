@@ -184,7 +184,7 @@ def join_command(
         if only:
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
-            probed = joining.on_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
+            probed = joining.join_by_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
         _report(probed, out, None, json)
         return
     if rail or nic:
@@ -195,7 +195,7 @@ def join_command(
     elif network.hosts:
         network = here.keep_allocated(network, os.environ)
     with working("joining"):
-        probed = joining.joined(joining.read_machine(box), network, name)
+        probed = joining.join_box_and_fabric(joining.read_machine(box), network, name)
     _report(probed, out, None, json)
 
 

@@ -19,23 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from antiphon.cost.bound_evaluator import BoundEvaluator, SecondsBySize
 from antiphon.cost.profile import Profile, as_profile
-from antiphon.cost.proved_limits import ProvedLimits, SecondsBySize
 from antiphon.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
     from antiphon.cost.nccl.model import ProtocolFigures
 
 
-def _alpha_beta(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
+def _alpha_beta(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
     return proofs.with_barriers(profile)
 
 
-def _critical_path(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
+def _critical_path(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize:
     return proofs.without_barriers(profile)
 
 
-def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize | None:
+def _calls(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize | None:
     """Return the launch plus the least bound over the protocols, each with its own latency per hop and share of the
     bandwidth.
     """
@@ -50,7 +50,7 @@ def _calls(proofs: ProvedLimits, profile: Profile, options: Mapping[str, Any]) -
     return lambda nbytes: min(bound(nbytes) for bound in bounds)
 
 
-def _bound_by_protocols(proofs: ProvedLimits, figures: ProtocolFigures, by: str) -> SecondsBySize:
+def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: str) -> SecondsBySize:
     """Return the bound for one set of figures. `by`: the model that prices the schedule after the launch."""
     bound_of = proofs.with_barriers if by == "alpha-beta" else proofs.without_barriers
     # With figures for switches that multicast and reduce (NVLS), the model prices schedules that use such switches by
@@ -71,7 +71,7 @@ def _bound_by_protocols(proofs: ProvedLimits, figures: ProtocolFigures, by: str)
     return seconds
 
 
-BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], SecondsBySize | None]] = {
+BOUNDS: Mapping[str, Callable[[BoundEvaluator, Profile, Mapping[str, Any]], SecondsBySize | None]] = {
     "alpha-beta": _alpha_beta,
     "sccl": _alpha_beta,  # rounding loads up only makes times longer
     "critical-path": _critical_path,
@@ -81,7 +81,7 @@ BOUNDS: Mapping[str, Callable[[ProvedLimits, Profile, Mapping[str, Any]], Second
 
 
 def model_bound(
-    model: str, options: Mapping[str, Any], proofs: ProvedLimits, profile: Profile | None = None
+    model: str, options: Mapping[str, Any], proofs: BoundEvaluator, profile: Profile | None = None
 ) -> SecondsBySize | None:
     """Return the least seconds by nbytes under a model; None if no bound is known for it, or if nothing must move."""
     if model not in BOUNDS or not len(proofs.needs):

@@ -34,9 +34,9 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
@@ -147,7 +147,7 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
-                self.library.prove(task.kind, ProvedLimits(context.topology, target, message.bound))
+                self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
             if self.is_needed(task):

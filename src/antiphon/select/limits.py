@@ -33,8 +33,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile, model_of
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import BOUNDS, model_bound
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth
 
@@ -108,7 +108,7 @@ def least_times(
 ) -> dict[int, float]:  # fmt: skip
     """Return the least seconds of any schedule by size under a model. Raises Unsupported if none are known."""
     options = model_of(model)[1]
-    proofs = ProvedLimits(topology, collective, bound)
+    proofs = BoundEvaluator(topology, collective, bound)
     lower_bound = model_bound(model.partition(":")[0], options, proofs, profile)
     if lower_bound is None:
         raise Unsupported(

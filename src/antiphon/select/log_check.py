@@ -26,7 +26,7 @@ from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_norma
 from antiphon.cost.nccl.gpus import generation_named
 from antiphon.cost.nccl.library import Library, library, library_here
 from antiphon.cost.nccl.place import count_cards
-from antiphon.cost.nccl.proven import proved_limits
+from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.benchmark_log import OSU, Run
 from antiphon.units import format_seconds, format_size
@@ -72,7 +72,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         choices = {} if own is None else {nbytes: own.at(run.kind, nbytes)[0] for nbytes, _ in points}
     except Unsupported as error:  # the model does not describe this machine
         own, why_not = None, str(error)
-    proofs = proved_limits(topology, run.kind, 0)
+    proofs = bound_evaluator(topology, run.kind, 0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
     max_normal_ratio = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
     result["rows"] = [

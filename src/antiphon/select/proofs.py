@@ -39,7 +39,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import model_of, prepare
-from antiphon.cost.proved_limits import ProvedLimits
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.select.figures import figures_verified
 from antiphon.select.provenance import (
@@ -162,7 +162,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     if bounds.unaided is not None and bounds.unaided.inverse != bounds.inverse:  # if switches only forward
         condition = conditions_text(bounds.unaided.assumes)
         proved.append(f"{condition} R/C of {name} is {bounds.unaided.inverse} or more, by a witness")
-    bound_figures = ProvedLimits(topology, plan.collective, bounds)
+    bound_figures = BoundEvaluator(topology, plan.collective, bounds)
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():

@@ -32,8 +32,8 @@ from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import Invalid, quote
 from antiphon.registry import find
 from antiphon.units import format_seconds, format_size, plain
@@ -295,7 +295,7 @@ def _claims_gap(entry: Entry, lower_bound: float | None, seconds: float) -> bool
     return is_number and math.isclose(claimed, gap, rel_tol=SAME_PREDICTION)
 
 
-def check_prediction(entry: Entry, topology: Topology, proofs: ProvedLimits) -> str | None:
+def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -> str | None:
     """Predict again what the entry claims by a model; return it in words, or None if it claims no such prediction.
 
     Raises Invalid if a claim differs. Predictions by a user's profile are not recomputed: a plan has the profile's

@@ -40,8 +40,8 @@ from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.cost.basis import basis_of
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
-from antiphon.cost.proved_limits import ProvedLimits
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
@@ -359,7 +359,7 @@ def find_bounds(context: Context, task: Task) -> LowerBounds:
     collective, machine = context.collectives[task.kind], context.with_profile(context.topology)
     nominal = bound(context.topology, collective)
     by_profile = nominal if machine == context.topology else bound(machine, collective)
-    proofs = ProvedLimits(context.topology, collective, by_profile)
+    proofs = BoundEvaluator(context.topology, collective, by_profile)
     lower_bound = model_bound(context.model_name.partition(":")[0], context.model_options, proofs, context.profile)
     times = None if lower_bound is None else {nbytes: lower_bound(nbytes) for nbytes in context.sizes}
     latency = quickest_need(machine, proofs.needs, by_profile.latency_witness)

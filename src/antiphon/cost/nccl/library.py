@@ -20,6 +20,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
+from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.calls import Calls, shipped_calls
 from antiphon.cost.nccl.choice import (
     ALGORITHMS,
@@ -42,8 +43,7 @@ from antiphon.cost.nccl.choice import (
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
-from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, proved_limits
-from antiphon.cost.proved_limits import ProvedLimits
+from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
 from antiphon.units import format_seconds, format_size
@@ -104,7 +104,7 @@ class Library:
             )
         return [option for option, bound in zip(options, min_times, strict=True) if option.seconds >= bound * ROUNDING]
 
-    def prove(self, collective: str, proofs: ProvedLimits) -> None:
+    def prove(self, collective: str, proofs: BoundEvaluator) -> None:
         """Refuse predictions of a collective that are below this bound."""
         self.limits[collective] = ProvedFigures(proofs, self.place, self.costs)
 
@@ -119,7 +119,7 @@ class Library:
         """Return the proved bound of a collective, if it is known."""
         if collective not in self.limits:
             self.limits[collective] = None
-            if (proofs := proved_limits(self.machine, collective, self.root)) is not None:
+            if (proofs := bound_evaluator(self.machine, collective, self.root)) is not None:
                 self.prove(collective, proofs)
         return self.limits[collective]
 

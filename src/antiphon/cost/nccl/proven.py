@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
+from antiphon.cost.bound_evaluator import BoundEvaluator, SecondsBySize
 from antiphon.cost.nccl.calls import SIMPLE
 from antiphon.cost.nccl.choice import COLLNET, COPIES, NVLS, NVLS_TREE, Costs, Priced
 from antiphon.cost.nccl.link_figures import (
@@ -30,21 +31,20 @@ from antiphon.cost.nccl.link_figures import (
 )
 from antiphon.cost.nccl.place import Place
 from antiphon.cost.profile import Profile
-from antiphon.cost.proved_limits import ProvedLimits, SecondsBySize
 from antiphon.errors import Infeasible, Invalid, Unsupported
 
 # The bound of machines with more ranks takes too long: an alltoall's linear program 4 CPU seconds for 128 ranks, a
 # minute for 512; other collectives 1 s for 512, 5 s for 1024.
 MAX_RANKS, MAX_RANKS_ALLTOALL = 512, 128
 ROUNDING = 1 - 1e-9  # a prediction is below the bound if it is less than this multiple of it
-_proofs: WeakKeyDictionary[Topology, dict[tuple[str, int], ProvedLimits | None]] = WeakKeyDictionary()
+_proofs: WeakKeyDictionary[Topology, dict[tuple[str, int], BoundEvaluator | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
 class ProvedFigures:
     """The least time of a collective on a machine, by the figures of each algorithm and protocol of a library."""
 
-    proofs: ProvedLimits
+    proofs: BoundEvaluator
     place: Place
     costs: Costs
     _bounds: dict[object, SecondsBySize] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ProvedFigures:
         return profile_by_kind({kind: (latency or 0.0, factor) for kind, (latency, factor) in every.items()})
 
 
-def proved_limits(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
+def bound_evaluator(machine: Topology, kind: str, root: int) -> BoundEvaluator | None:
     """Return the bound of a collective among all ranks, computed once; None if nothing must move, or it takes too
     long."""
     proofs = _proofs.setdefault(machine, {})
@@ -108,12 +108,12 @@ def proved_limits(machine: Topology, kind: str, root: int) -> ProvedLimits | Non
     return proofs[key]
 
 
-def _prove_bound(machine: Topology, kind: str, root: int) -> ProvedLimits | None:
+def _prove_bound(machine: Topology, kind: str, root: int) -> BoundEvaluator | None:
     if machine.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
         return None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())
     try:
-        proofs = ProvedLimits(machine, collective, bound(machine, collective))
+        proofs = BoundEvaluator(machine, collective, bound(machine, collective))
     except (Infeasible, Invalid):  # the topology lacks links that are used, such as PCIe in a box of NVLinks
         return None
     return proofs if len(proofs.needs) else None

@@ -73,13 +73,15 @@ def goal(
     refuse_joints(schedule, "export to goal")
     _refuse_too_many(schedule)
     check_order(order)
-    last = local_work(schedule, size, local, "calc", per_second=10**9)
+    end_work_ns = local_work(schedule, size, local, "calc", per_second=10**9)
     messages = messages_of(expand(schedule))
     title = f"{plan.collective.kind} of {size} bytes on {messages.ranks} ranks, order {order}"
     bytes_of, combined = messages.nbytes(size)
     needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
-    sent = _Sent(messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), last)
-    return {FILE: _write_text(sent, needs, nics, title)}
+    priced = _PricedMessages(
+        messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), end_work_ns
+    )
+    return {FILE: _write_text(priced, needs, nics, title)}
 
 
 def _refuse_too_many(schedule: Schedule) -> None:
@@ -100,13 +102,13 @@ def _refuse_too_many(schedule: Schedule) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sent:
-    """Messages with their bytes. `pause`: nanoseconds of combining each; `last`: of work at every rank's end."""
+class _PricedMessages:
+    """Messages at one size of the call, with their costs."""
 
     messages: Messages
-    nbytes: Longs
-    pause: Longs
-    last: int
+    nbytes: Longs  # per message
+    combining_ns: Longs  # per message: nanoseconds of combining it
+    end_work_ns: int  # nanoseconds of local work at the end of every rank
 
     @property
     def inside(self) -> Bools:
@@ -119,24 +121,24 @@ class _Operations:
 
     rank: Ints
     kind: Ints
-    of: Longs  # the message, the set that a join stands for, or the rank
+    subject: Longs  # the message, the set that a join stands for, or the rank
     label: Longs
 
     def number(self, kind: int, count: int) -> Longs:
         """Return for each of `count` messages (or sets) the row of its operation of this kind, -1 if it has none."""
         out = np.full(count, -1, np.int64)
         rows = np.flatnonzero(self.kind == kind)
-        out[self.of[rows]] = rows
+        out[self.subject[rows]] = rows
         return out
 
 
-def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
+def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
     """Yield the file. Lines are added kind by kind with the place where each belongs, then written in that order: a
     rank's operation number k has place 2 k, its dependencies follow at 2 k + 1."""
-    messages = sent.messages
-    joined = _worth_joining(needs)
-    operations = _list_operations(sent, needs, joined)
-    after, before, begun = _list_edges(sent, needs, operations, joined)
+    messages = priced.messages
+    has_join = _find_useful_joins(needs)
+    operations = _list_operations(priced, needs, has_join)
+    after, before, begun = _list_edges(priced, needs, operations, has_join)
     lines = Lines()
     ranks = messages.ranks
     # place of every operation; the lines of its dependencies follow at the next place
@@ -145,24 +147,24 @@ def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[byt
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
     lines.add(head, "\nrank %d {\n", np.arange(ranks))
     # sends and receives
-    wire = _assign_nics(messages, sent.inside, nics)
+    wire = _assign_nics(messages, priced.inside, nics)
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
-        of = operations.of[rows]
-        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
+        subject = operations.subject[rows]
+        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][subject],))
         template = f"l%d: {word} %d tag %d{nic[0]}\n"
-        lines.add(at[rows], template, operations.label[rows], sent.nbytes[of], peer[of], of, *nic[1])
+        lines.add(at[rows], template, operations.label[rows], priced.nbytes[subject], peer[subject], subject, *nic[1])
     # combinations
     rows = np.flatnonzero(operations.kind == COMPUTE)
-    lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], sent.pause[operations.of[rows]])
+    lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], priced.combining_ns[operations.subject[rows]])
     rows = np.flatnonzero(operations.kind == LOCAL)
-    of = operations.of[rows]
-    lines.add(at[rows], "// message %d\nl%d: calc %d\n", of, operations.label[rows], sent.pause[of])
+    subject = operations.subject[rows]
+    lines.add(at[rows], "// message %d\nl%d: calc %d\n", subject, operations.label[rows], priced.combining_ns[subject])
     # joins on cpu 1, where they delay no real work
     rows = np.flatnonzero(operations.kind == JOIN)
     lines.add(at[rows], "l%d: calc 0 cpu 1\n", operations.label[rows])
     rows = np.flatnonzero(operations.kind == LAST)
-    lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], np.full(len(rows), sent.last))
+    lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], np.full(len(rows), priced.end_work_ns))
     # irequires: the other operation has begun; requires: it is done
     waiting = ("l%d requires l%d\n", "l%d irequires l%d\n")
     lines.mixed(at[after] + 1, waiting, begun.astype(np.int64), operations.label[after], operations.label[before])
@@ -171,13 +173,13 @@ def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[byt
     yield from lines.text()
 
 
-def _worth_joining(needs: Sets) -> Bools:
+def _find_useful_joins(needs: Sets) -> Bools:
     """Return, per set of operations that messages wait for, whether a join saves lines. O(pairs).
 
     Five messages wait for set 0, of ten operations, one for set 1:
 
     >>> low, high, chosen = np.array([0, 10]), np.array([10, 20]), np.array([0, 0, 0, 0, 0, 1])
-    >>> _worth_joining(Sets(np.arange(20), low, high, np.arange(6), chosen))
+    >>> _find_useful_joins(Sets(np.arange(20), low, high, np.arange(6), chosen))
     array([ True, False])
     """
     sizes = needs.high - needs.low
@@ -186,7 +188,7 @@ def _worth_joining(needs: Sets) -> Bools:
     return sizes * readers > 2 * (sizes + readers)
 
 
-def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
+def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _Operations:
     """List the operations of all ranks, in the order of messages. O(n log n).
 
     A join stands before the first operation that waits for it, the work at the end last.
@@ -195,20 +197,20 @@ def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
 
     >>> from antiphon.core.example import star
     >>> table = messages_of(star())
-    >>> sent, needs = _Sent(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
-    >>> operations = _list_operations(sent, needs, _worth_joining(needs))
-    >>> list(zip(*(c[:4].tolist() for c in (operations.rank, operations.kind, operations.of, operations.label))))
+    >>> priced, needs = _PricedMessages(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
+    >>> operations = _list_operations(priced, needs, _find_useful_joins(needs))
+    >>> list(zip(*(c[:4].tolist() for c in (operations.rank, operations.kind, operations.subject, operations.label))))
     [(0, 1, 0, 1), (0, 1, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4)]
     """
-    messages, inside = sent.messages, sent.inside
+    messages, inside = priced.messages, priced.inside
     # four places per message: join before it, send, receive, combination
     number, end = np.arange(len(messages)), 4 * len(messages)
     crossing = number[~inside]
-    pairs = np.flatnonzero(joined[needs.set])
+    pairs = np.flatnonzero(has_join[needs.set])
     first = pairs[np.unique(needs.set[pairs], return_index=True)[1]]  # pairs come by message
     joins = needs.set[first].astype(np.int64)
-    working, inner = number[(sent.pause > 0) & ~inside], number[inside]
-    ranks = np.arange(messages.ranks if sent.last else 0)
+    working, inner = number[(priced.combining_ns > 0) & ~inside], number[inside]
+    ranks = np.arange(messages.ranks if priced.end_work_ns else 0)
     groups: list[tuple[Ints, int, Longs, Longs]] = [
         (messages.src[crossing], SEND, crossing, 4 * crossing + 1),
         (messages.dst[crossing], RECEIVE, crossing, 4 * crossing + 2),
@@ -219,14 +221,16 @@ def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     ]
     rank = np.concatenate([group[0] for group in groups])
     kind = np.concatenate([np.full(len(group[2]), group[1], np.int8) for group in groups])
-    of = np.concatenate([group[2] for group in groups])
+    subject = np.concatenate([group[2] for group in groups])
     place = np.concatenate([group[3] for group in groups])
     order = order_of(*pack_columns((rank, messages.ranks), (place, end + 1)))
     rank = rank[order]
-    return _Operations(rank, kind[order], of[order], index_in_run(rank) + 1)
+    return _Operations(rank, kind[order], subject[order], index_in_run(rank) + 1)
 
 
-def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
+def _list_edges(
+    priced: _PricedMessages, needs: Sets, operations: _Operations, has_join: Bools
+) -> tuple[Longs, Longs, Bools]:
     """Return the dependencies: rows of operations that wait, of those they wait for, and whether it is enough that the
     latter have begun. Sorted by the former. O(n log n).
 
@@ -236,46 +240,46 @@ def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools
 
     >>> from antiphon.core.example import star
     >>> table = messages_of(star())
-    >>> sent, needs = _Sent(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
-    >>> joined = _worth_joining(needs)
-    >>> _list_edges(sent, needs, _list_operations(sent, needs, joined), joined)
+    >>> priced, needs = _PricedMessages(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
+    >>> has_join = _find_useful_joins(needs)
+    >>> _list_edges(priced, needs, _list_operations(priced, needs, has_join), has_join)
     (array([2, 2, 3, 3]), array([0, 1, 0, 1]), array([False, False, False, False]))
     """
-    count = len(sent.messages)
+    count = len(priced.messages)
     send, receive, compute = (operations.number(kind, count) for kind in (SEND, RECEIVE, COMPUTE))
-    send = np.where(sent.inside, operations.number(LOCAL, count), send)
+    send = np.where(priced.inside, operations.number(LOCAL, count), send)
     join = operations.number(JOIN, len(needs.low))
-    done = np.where(compute >= 0, compute, np.where(sent.inside, send, receive))
+    done = np.where(compute >= 0, compute, np.where(priced.inside, send, receive))
 
     def of(item: Longs) -> Longs:
         return np.where(item & 1, send[item >> 1], done[item >> 1])
 
-    pair_joined = joined[needs.set]
+    pair_joined = has_join[needs.set]
     message, item = needs.listed(np.flatnonzero(~pair_joined))
     joined_pairs = np.flatnonzero(pair_joined)
-    owner, member = needs.members(np.flatnonzero(joined & (join >= 0)))
+    owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))
     computing = np.flatnonzero(compute >= 0)
     never = np.zeros(0, np.bool_)
     edges = [
-        (send[message], of(item), (item & 1 == 1) & sent.inside[item >> 1]),
+        (send[message], of(item), (item & 1 == 1) & priced.inside[item >> 1]),
         (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], never),
-        (join[owner], of(member), (member & 1 == 1) & sent.inside[member >> 1]),
+        (join[owner], of(member), (member & 1 == 1) & priced.inside[member >> 1]),
         (compute[computing], receive[computing], never),
     ]
     last = np.flatnonzero(operations.kind == LAST)
     if len(last):  # waits for all of its rank that nothing else waits for
-        open_ = np.ones(len(operations.rank), np.bool_)
+        unawaited = np.ones(len(operations.rank), np.bool_)
         for _, before, begun in edges:
-            open_[before if begun is never else before[~begun]] = False
-        open_[last] = False
-        unfinished = np.flatnonzero(open_)
+            unawaited[before if begun is never else before[~begun]] = False
+        unawaited[last] = False
+        unfinished = np.flatnonzero(unawaited)
         edges.append((last[operations.rank[unfinished]], unfinished, never))
     after, before = (np.concatenate([edge[i] for edge in edges]) for i in (0, 1))
     begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
     order = np.lexsort((begun, before, after))
     after, before, begun = after[order], before[order], begun[order]
-    fresh = run_starts(after) | run_starts(before)  # who waits for the end need not wait for the beginning
-    return after[fresh], before[fresh], begun[fresh]
+    is_distinct = run_starts(after) | run_starts(before)  # who waits for the end need not wait for the beginning
+    return after[is_distinct], before[is_distinct], begun[is_distinct]
 
 
 def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:

@@ -88,8 +88,8 @@ class _Reader:
         self.depth = self.nodes = self.levels = 0
         self.head: Attributes = {}
         self.groups: list[Group] = []
-        self.tops: list[Group] = []
-        self.open: list[Group] = []
+        self.top_groups: list[Group] = []
+        self.open_groups: list[Group] = []
         self.ids, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
         self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
@@ -104,24 +104,27 @@ class _Reader:
             self.levels = read_integer(attributes, "num_levels", f"line {line}: topo", 0)
         elif name == "group":
             self._begin_group(attributes, line)
-        elif name == "node" and self.open:
+        elif name == "node" and self.open_groups:
             self._add_node(read_integer(attributes, "id", f"line {line}: node"), line)
-            self.open.append(self.open[-1])  # for `end`; an element within a node is refused as one of the group
+            # for `end`; an element within a node is refused as one of the group
+            self.open_groups.append(self.open_groups[-1])
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
 
     def end(self, name: str) -> None:
         self.depth -= 1
         if self.depth:
-            self.open.pop()
+            self.open_groups.pop()
 
     def _begin_group(self, attributes: Attributes, line: int) -> None:
         where = f"line {line}: group"
         level, number = read_integer(attributes, "level", where), read_integer(attributes, "id", where)
         if level >= len(NAMES):
             raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
-        if self.open and level >= self.open[-1].level:
-            raise Invalid(f"{where}: level {level} stands in a group of level {self.open[-1].level}; inner are lower")
+        if self.open_groups and level >= self.open_groups[-1].level:
+            raise Invalid(
+                f"{where}: level {level} stands in a group of level {self.open_groups[-1].level}; inner are lower"
+            )
         # ids are unique within a level
         before = self.group_lines.setdefault((level, number), line)
         if before != line:
@@ -133,14 +136,14 @@ class _Reader:
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
         group = Group(level, number, file, ports, line)
-        (self.open[-1].groups if self.open else self.tops).append(group)
+        (self.open_groups[-1].groups if self.open_groups else self.top_groups).append(group)
         self.groups.append(group)
-        self.open.append(group)
+        self.open_groups.append(group)
 
     def _add_node(self, number: int, line: int) -> None:
         self.ids.append(number)
         self.lines.append(line)
-        self.open[-1].nodes.append(number)
+        self.open_groups[-1].nodes.append(number)
 
     def check(self, notes: list[str]) -> None:
         """Check that nodes are 0 to num_nodes - 1, each once, and that levels are complete and nested."""
@@ -172,8 +175,8 @@ class _Reader:
             raise Invalid(f"has no group of level {missing}; num_levels is {self.levels}")
         if self.levels and max(levels) >= self.levels:
             raise Invalid(f"has groups of level {max(levels)}, but num_levels is {self.levels}")
-        if len(self.tops) > 1:
-            a, b = self.tops[:2]
+        if len(self.top_groups) > 1:
+            a, b = self.top_groups[:2]
             raise Invalid(
                 f"the groups in line {a.line} and line {b.line} have no group in common, so the connection "
                 "between their nodes is undefined; put all into one group of a higher level"
@@ -201,10 +204,10 @@ def _find_file(folder: Path, named: str) -> Path:
     names = Path(named).parts
     # PICCL runs in a folder above; so drop leading folders of the name one by one
     for first in range(len(names)):
-        place = folder.joinpath(*names[first:])
+        candidate = folder.joinpath(*names[first:])
         with contextlib.suppress(OSError, RuntimeError):
             # symbolic links must not lead out of the folder
-            real = place.resolve(strict=True)
+            real = candidate.resolve(strict=True)
             if not real.is_relative_to(folder):
                 raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
             if real.is_file():
@@ -220,15 +223,17 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
     """
     names: dict[tuple[int, str], str] = {}
     levels = []
-    top = reader.tops[0]
+    top = reader.top_groups[0]
     for number in sorted({group.level for group in reader.groups}):
         files = Counter(group.file for group in reader.groups if group.level == number)
         # the most frequent parameter file of a level takes the plain name
         order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
         usual = "" if number == top.level else NAMES[number]
-        named = [usual, *(f"{usual}-{_number_in_letters(i)}" for i in range(1, len(order)))]
-        names |= {(number, file): name for file, name in zip(order, named, strict=True)}
-        levels += [replace(figures[file], within=name) for file, name in reversed(list(zip(order, named, strict=True)))]
+        level_names = [usual, *(f"{usual}-{_number_in_letters(i)}" for i in range(1, len(order)))]
+        names |= {(number, file): name for file, name in zip(order, level_names, strict=True)}
+        levels += [
+            replace(figures[file], within=name) for file, name in reversed(list(zip(order, level_names, strict=True)))
+        ]
     return names, levels
 
 
@@ -253,7 +258,7 @@ def _build_machine(
     kinds: dict[tuple[int, int, str, str], int] = {}
     types: list[LinkType] = []
 
-    def joined(inner: int, outer: Group, group: Group | None) -> None:
+    def add_link(inner: int, outer: Group, group: Group | None) -> None:
         """Link node `inner` (a rank, or the switch of `group`) to the switch of the group around it, both ways."""
         level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
@@ -272,21 +277,21 @@ def _build_machine(
         kind_of.extend((kinds[key], kinds[key]))
 
     # depth first without recursion, as files from elsewhere may be nested deeply
-    todo = [(reader.tops[0], "")]
-    while todo:
-        group, before = todo.pop()
+    pending = [(reader.top_groups[0], "")]
+    while pending:
+        group, before = pending.pop()
         name = names[group.level, group.file]
         plain = NAMES[group.level]
         prefix = before
-        if group is not reader.tops[0]:
+        if group is not reader.top_groups[0]:
             prefix += f"{plain}{group.id}/" + (f"{name}/" if name != plain else "")
         places[switch[id(group)]] = f"{prefix}switch" if prefix else "switch"
         for node in group.nodes:
             places[node] = f"{prefix}rank{node}"
-            joined(node, group, None)
+            add_link(node, group, None)
         for inner in group.groups:
-            joined(switch[id(inner)], group, inner)
-            todo.append((inner, prefix))
+            add_link(switch[id(inner)], group, inner)
+            pending.append((inner, prefix))
     src, dst = as_int32(np.frombuffer(ends, np.int64).reshape(-1, 2)).T
     kind_column = as_int32(np.frombuffer(kind_of, np.int64))
     return Topology(

@@ -43,40 +43,39 @@ BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
 
 @dataclass
 class Device:
-    """A place on the tree of PCIe. `up`: the place above, -1 for a bridge or where none is known; `speed`: of the link
-    to it, None if unknown."""
+    """A device of the PCIe tree."""
 
-    kind: str
-    up: int = -1
-    speed: Fraction | None = None
+    kind: str  # BRIDGE, SWITCH, GPU or NIC
+    parent: int = -1  # the device above; -1 for a host bridge, or if unknown
+    speed: Fraction | None = None  # bytes per second of the link to the parent, None if unknown
     name: str = ""
-    depth: int = 0
+    depth: int = 0  # devices between it and the root
 
 
 @dataclass
 class Box:
-    """`gpus`: the device of every rank. `bonds`: bytes per second from rank to rank over NVLink or xGMI; `ports`: from
-    a rank to the NVSwitches. `each`: one such link. `fast`: their kind."""
+    """A server with its GPUs (one rank each), as a tool describes it. Bandwidths are in bytes per second."""
 
     name: str
-    model: str = ""  # what its GPUs are called; "" where nothing says it
-    devices: list[Device] = field(default_factory=list)
-    gpus: list[int] = field(default_factory=list)
+    model: str = ""  # product name of its GPUs; "" if unknown
+    devices: list[Device] = field(default_factory=list)  # of the PCIe tree; others refer to them by index
+    gpus: list[int] = field(default_factory=list)  # rank -> its device
+    # (rank, rank) -> NVLinks or xGMI links together
     bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
-    ports: dict[int, Fraction] = field(default_factory=dict)
-    hosts: dict[int, Fraction] = field(default_factory=dict)  # and to its processor, where that has NVLink
-    each: Fraction = NVLINK
-    fast: str = "nvlink"
-    sharp: bool = False
-    pcie: int = 4  # the generation, where no link tells its speed
-    speeds: dict[int, Fraction | None] = field(default_factory=dict)  # of network cards, by device
-    buses: dict[int, str] = field(default_factory=dict)  # of a rank its place on PCIe, if known
-    notes: list[str] = field(default_factory=list)
+    ports: dict[int, Fraction] = field(default_factory=dict)  # rank -> its NVLinks to the NVSwitches together
+    hosts: dict[int, Fraction] = field(default_factory=dict)  # rank -> its NVLinks to the processor (POWER) together
+    link_bandwidth: Fraction = NVLINK  # of one NVLink or xGMI link
+    fast_kind: str = "nvlink"  # or "xgmi"
+    sharp: bool = False  # whether the NVSwitches multicast and reduce
+    pcie: int = 4  # the generation assumed for links without a known speed
+    speeds: dict[int, Fraction | None] = field(default_factory=dict)  # device of a network card -> its bandwidth
+    buses: dict[int, str] = field(default_factory=dict)  # rank -> its PCI address, if known
+    notes: list[str] = field(default_factory=list)  # assumptions and omissions, for the user
 
     def add(self, device: Device) -> int:
         if len(self.devices) >= MAX_DEVICES:
             raise Invalid(f"has more than {MAX_DEVICES} devices; a box has some hundred at most")
-        device.depth = self.devices[device.up].depth + 1 if device.up >= 0 else 0
+        device.depth = self.devices[device.parent].depth + 1 if device.parent >= 0 else 0
         if device.depth > DEEPEST:
             raise Invalid(f"has devices behind more than {DEEPEST} bridges")
         self.devices.append(device)
@@ -93,7 +92,7 @@ class Box:
             self.notes.append(f"slow network cards are left out: {named}")
 
 
-def draw_box(box: Box, pcie: object = None) -> Probed:
+def build_box(box: Box, pcie: object = None) -> Probed:
     """The machine. `pcie`: with its PCIe or without (yes or no); None: only where the faster links do not join all
     GPUs."""
     count = len(box.gpus)
@@ -101,26 +100,26 @@ def draw_box(box: Box, pcie: object = None) -> Probed:
         raise Invalid("lists no GPU; nothing can communicate")
     if count > MAX_GPUS:
         raise Invalid(f"shows {count} GPUs; at most {MAX_GPUS} of one box are read")
-    drawing = _Drawing(box)
+    builder = _MachineBuilder(box)
     # 1. NVLink, xGMI and NVSwitches
-    drawing.fast_links()
-    is_joined = drawing.joined()
+    builder.add_fast_links()
+    is_joined = builder.connects_all_ranks()
     # 2. PCIe, unless the faster links connect everything
     with_pcie = not is_joined if pcie is None else parse_yes(pcie, "pcie")
     if with_pcie:
-        drawing.tree()
+        builder.add_pcie()
     elif box.devices and count > 1 and pcie is None:
-        box.notes.append(f"PCIe is left out: {box.fast} joins all GPUs (--option pcie=true draws it)")
+        box.notes.append(f"PCIe is left out: {box.fast_kind} joins all GPUs (--option pcie=true draws it)")
     if not box.model:
         box.notes.append(UNNAMED)
-    if not drawing.joined():
+    if not builder.connects_all_ranks():
         box.notes.append("some GPUs are joined by nothing that is shown here")
-    machine = drawing.machine()
+    machine = builder.machine()
     names = tuple(f"GPU {rank}" for rank in range(count))
     return Probed(machine, tuple(dict.fromkeys(box.notes)), names)
 
 
-class _Drawing:
+class _MachineBuilder:
     def __init__(self, box: Box) -> None:
         self.box, self.ranks = box, len(box.gpus)
         self.links: list[Link] = []
@@ -129,74 +128,74 @@ class _Drawing:
         self.bridges: list[int] = []
         self.node = {device: rank for rank, device in enumerate(box.gpus)}  # of a device that is drawn
 
-    def switch(self, place: str, ability: Ability = FORWARD_ONLY) -> int:
+    def add_switch(self, place: str, ability: Ability = FORWARD_ONLY) -> int:
         self.places.append(place)
         self.abilities.append(ability)
         return len(self.places) - 1
 
-    def fast_links(self) -> None:
+    def add_fast_links(self) -> None:
         box = self.box
-        latency = NVLINK_LATENCY if box.fast == "nvlink" else XGMI_LATENCY
+        latency = NVLINK_LATENCY if box.fast_kind == "nvlink" else XGMI_LATENCY
         for (a, b), speed in box.bonds.items():
-            self.links.append((a, b, LinkType(box.fast, speed, latency)))
+            self.links.append((a, b, LinkType(box.fast_kind, speed, latency)))
         if not box.ports:
             return
         # nvidia-smi does not show the two boards of a DGX-2, whose bisection matters
         if self.ranks == 16 and not box.bonds and set(box.ports.values()) == {6 * NVLINK} and len(box.ports) == 16:
             box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
-            self._two_boards()
+            self._add_two_boards()
             return
-        hub = self.switch("host0/nvswitch", NVLS if box.sharp else FORWARD_ONLY)
+        hub = self.add_switch("host0/nvswitch", NVLS if box.sharp else FORWARD_ONLY)
         for rank, speed in box.ports.items():
-            self.links += both_ways([(rank, hub)], LinkType(box.fast, speed, NVSWITCH_HOP))
+            self.links += both_ways([(rank, hub)], LinkType(box.fast_kind, speed, NVSWITCH_HOP))
 
-    def _two_boards(self) -> None:
+    def _add_two_boards(self) -> None:
         boards = dgx2()
         for place in boards.places[16:]:
-            self.switch(place)
+            self.add_switch(place)
         ends = zip(boards.link_src.tolist(), boards.link_dst.tolist(), boards.link_type.tolist(), strict=True)
         self.links += [(a, b, boards.types[kind]) for a, b, kind in ends]
 
-    def joined(self) -> bool:
+    def connects_all_ranks(self) -> bool:
         """Whether what is drawn so far joins all ranks."""
         group = list(range(len(self.places)))
         for a, b, _ in self.links:
             join_groups(group, a, b)
         return len({find_group(group, rank) for rank in range(self.ranks)}) <= 1
 
-    def tree(self) -> None:
+    def add_pcie(self) -> None:
         """PCIe: switches that several branches with GPUs meet at, below the bridges of the sockets."""
         devices = self.box.devices
         # 1. Walk up from every GPU; stop at a place where this branch was counted before.
         branches: dict[int, set[int]] = {}  # of every place above a GPU those below it that lead to one
         for device in self.box.gpus:
-            below, up = device, devices[device].up
-            while up >= 0:
-                lower = branches.setdefault(up, set())
+            below, parent = device, devices[device].parent
+            while parent >= 0:
+                lower = branches.setdefault(parent, set())
                 is_new = below not in lower
                 lower.add(below)
                 if not is_new:
                     break
-                below, up = up, devices[up].up
+                below, parent = parent, devices[parent].parent
         # 2. Draw only places where branches meet: a switch with one GPU below adds nothing.
-        tops = sorted(place for place in branches if devices[place].up < 0)
+        tops = sorted(place for place in branches if devices[place].parent < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
-        inner = sorted(place for place in branches if devices[place].up >= 0 and len(branches[place]) > 1)
+        inner = sorted(place for place in branches if devices[place].parent >= 0 and len(branches[place]) > 1)
         for number, place in enumerate(inner):
-            self.node[place] = self.switch(f"host0/socket{sockets[self._top_of(place)]}/pcie{number}")
+            self.node[place] = self.add_switch(f"host0/socket{sockets[self._top_of(place)]}/pcie{number}")
         for place in roots:
-            self.node[place] = self.switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
+            self.node[place] = self.add_switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
         self.bridges = [self.node[place] for place in roots]
         # without faster links the sockets are the structure worth showing
         if not self.box.bonds and not self.box.ports:
             for rank, device in enumerate(self.box.gpus):
                 if (top := self._top_of(device)) in sockets:
                     self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
-        self._tree_links([*self.box.gpus, *inner])
+        self._add_pcie_links([*self.box.gpus, *inner])
         if len(self.bridges) > 1:
             if len(self.bridges) > MAX_PAIRED:
-                hub = self.switch("host0/sockets")
+                hub = self.add_switch("host0/sockets")
                 pairs = [(bridge, hub) for bridge in self.bridges]
             else:
                 pairs = list(combinations(self.bridges, 2))
@@ -205,30 +204,30 @@ class _Drawing:
                 f"between sockets {format_bandwidth(BETWEEN_SOCKETS)} each way are assumed (NCCL's figure)"
             )
 
-    def _tree_links(self, below: Sequence[int]) -> None:
+    def _add_pcie_links(self, below: Sequence[int]) -> None:
         assumed = False
         host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
         for device in below:
-            speeds, up = [self.box.devices[device].speed], self.box.devices[device].up
+            speeds, parent = [self.box.devices[device].speed], self.box.devices[device].parent
             # the slowest link on the way to the next drawn place limits the merged link
-            while up >= 0 and up not in self.node:
-                speeds.append(self.box.devices[up].speed)
-                up = self.box.devices[up].up
-            if up < 0:
+            while parent >= 0 and parent not in self.node:
+                speeds.append(self.box.devices[parent].speed)
+                parent = self.box.devices[parent].parent
+            if parent < 0:
                 continue
             known_speeds = [speed for speed in speeds if speed is not None]
             assumed = assumed or not (known_speeds or device in host_links)
             kind = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
             # POWER systems: NVLink to the processor takes the place of PCIe
             if device in host_links and self._top_of(device) in self.node:
-                up, kind = self._top_of(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
-            self.links += both_ways([(self.node[device], self.node[up])], kind)
+                parent, kind = self._top_of(device), LinkType(self.box.fast_kind, host_links[device], NVLINK_LATENCY)
+            self.links += both_ways([(self.node[device], self.node[parent])], kind)
         if assumed:
             self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
 
     def _top_of(self, device: int) -> int:
-        while self.box.devices[device].up >= 0:
-            device = self.box.devices[device].up
+        while self.box.devices[device].parent >= 0:
+            device = self.box.devices[device].parent
         return device
 
     def machine(self) -> Topology:
@@ -240,7 +239,7 @@ class _Drawing:
                 self.box.notes.append("the traffic into a host bridge is limited to two such links (assumed)")
         fast = self.box.bonds or self.box.ports
         slots = [kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"]
-        unit = self.box.each if fast else min(slots, default=Fraction(0))
+        unit = self.box.link_bandwidth if fast else min(slots, default=Fraction(0))
         return build(
             self.box.name[:100], self.ranks, self.links, switches=len(self.places) - self.ranks, limits=limits,
             places=self.places, unit=unit, abilities=self.abilities, cards=tuple(self.cards()),
@@ -259,43 +258,43 @@ class _Drawing:
         A card is near the GPUs of the lowest place above it that has any. Where some cards sit on a switch of PCIe with
         a GPU, those that do not are for something else. Cards near the same GPUs share them evenly, in order.
         """
-        near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        cards_by_gpus: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         # 1. Group cards by the GPUs that are nearest to them.
-        close, under = False, self._ranks_by_place()
+        some_on_switch, ranks_by_place = False, self._ranks_by_place()
         for device in self.box.speeds:
-            place, ranks = self._nearest_gpus(device, under)
-            close = close or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
-            near.setdefault((place, ranks), []).append(device)
+            place, ranks = self._nearest_gpus(device, ranks_by_place)
+            some_on_switch = some_on_switch or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
+            cards_by_gpus.setdefault((place, ranks), []).append(device)
         # 2. If some cards share a PCIe switch with GPUs, the others (management, storage) are left out.
-        far: list[str] = []
-        for (place, ranks), devices in near.items():
+        omitted_cards: list[str] = []
+        for (place, ranks), devices in cards_by_gpus.items():
             on_switch = place >= 0 and self.box.devices[place].kind == SWITCH
-            if close and not on_switch:
-                far += [self.box.devices[device].name for device in devices]
+            if some_on_switch and not on_switch:
+                omitted_cards += [self.box.devices[device].name for device in devices]
                 continue
             ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
                 nodes = ports_of_card(ports, number, len(devices))
                 yield NetworkCard(self.box.devices[device].name, self.box.speeds[device], nodes)
-        if far:
-            self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
+        if omitted_cards:
+            self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(omitted_cards[:8])}")
 
     def _ranks_by_place(self) -> dict[int, list[int]]:
         """The ranks below every place, for places with any."""
         ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
-            up = self.box.devices[device].up
-            while up >= 0:
-                ranks_below.setdefault(up, []).append(rank)
-                up = self.box.devices[up].up
+            parent = self.box.devices[device].parent
+            while parent >= 0:
+                ranks_below.setdefault(parent, []).append(rank)
+                parent = self.box.devices[parent].parent
         return ranks_below
 
-    def _nearest_gpus(self, device: int, under: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
+    def _nearest_gpus(self, device: int, ranks_by_place: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
         """The lowest place above that has GPUs below it, and their ranks."""
-        up = self.box.devices[device].up
-        while up >= 0 and up not in under:
-            up = self.box.devices[up].up
-        return up, tuple(under.get(up, ()))
+        parent = self.box.devices[device].parent
+        while parent >= 0 and parent not in ranks_by_place:
+            parent = self.box.devices[parent].parent
+        return parent, tuple(ranks_by_place.get(parent, ()))
 
 
 def pcie_generation(value: object, default: int) -> int:

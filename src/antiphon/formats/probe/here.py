@@ -19,7 +19,7 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
-from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, draw_box
+from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, build_box
 from antiphon.formats.probe.cores import Core, of_cores
 from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
@@ -116,7 +116,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
         return of_cores(linux.cores(), "this machine", notes)
     box.name = box.name or (f"{len(box.gpus)} x {box.model}" if box.model else "this machine")
     box.notes = [*notes, *box.notes]
-    return draw_box(box, pcie)
+    return build_box(box, pcie)
 
 
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
@@ -128,10 +128,10 @@ def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
         return nvidia_box
     box = linux.box
     box.gpus = [device for device in devices if device is not None]
-    box.bonds, box.ports, box.each = nvidia_box.bonds, nvidia_box.ports, nvidia_box.each
+    box.bonds, box.ports, box.link_bandwidth = nvidia_box.bonds, nvidia_box.ports, nvidia_box.link_bandwidth
     if nvidia_box.model:
         box.name, box.model = nvidia_box.name, nvidia_box.model
-    box.fast, box.sharp, box.pcie = "nvlink", nvidia_box.sharp, nvidia_box.pcie
+    box.fast_kind, box.sharp, box.pcie = "nvlink", nvidia_box.sharp, nvidia_box.pcie
     box.notes += nvidia_box.notes
     return box
 
@@ -201,7 +201,7 @@ class _LinuxDevices:
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
                 self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
-            used |= {self.box.devices[device].up for device in self.box.speeds}
+            used |= {self.box.devices[device].parent for device in self.box.speeds}
         if not self.box.speeds:
             self.notes.append("no network card on PCIe")
         self.box.drop_slow_cards()
@@ -238,11 +238,11 @@ class _LinuxDevices:
         lowest = min(weights.values(), default=0)
         self.box.model = self.box.model or (make.name if make else "")
         if weights:
-            self.box.fast, self.box.each = "xgmi", (make or MI200).link
+            self.box.fast_kind, self.box.link_bandwidth = "xgmi", (make or MI200).link
             self.box.pcie = (make or MI200).pcie
         for pair, weight in weights.items():
             if weight == lowest:
-                self.box.bonds[pair] = speeds[pair] or self.box.each
+                self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth
 
     def cores(self) -> list[Core]:
         """The cores, each with its package, memory and last cache; where it is this machine, those given to us."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, draw_box
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, build_box
 from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, device_name, make_by_name, nearest_pcie_speed
@@ -57,7 +57,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     if not gpus:
         cores = reader.cores or reader.threads
         return of_cores(cores, reader.host or name)
-    return draw_box(_make_box(reader, gpus, name), pcie)
+    return build_box(_make_box(reader, gpus, name), pcie)
 
 
 class _Reader:
@@ -236,7 +236,7 @@ def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     make = make_by_name(box.model) if box.model else None
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
-    box.each = make.link if make else NVLINK
+    box.link_bandwidth = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
     for slot in reader.slots:
         if slot.kind == "0207" or any(_CARD.match(word) for word in slot.names):
@@ -261,7 +261,7 @@ def _add_matrix(
     count = len(indexes)
     if len(values) != count * count:
         raise Invalid(f"matrix {matrix}: has {len(values)} values for {count} objects; expected {count * count}")
-    box.fast = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
+    box.fast_kind = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
     rank = {id(slot): number for number, slot in enumerate(gpus)}
     slots = [reader.slots[reader.objects[key]] if key in reader.objects else None for key in indexes]
     twice = _double_count(slots, values, rank, make)

@@ -1,4 +1,12 @@
-"""Combine a server and a fabric: each host of the fabric becomes a copy of the server, its cables the network cards."""
+"""Combine a server and a fabric into a cluster.
+
+The server (a box with GPUs) and the fabric (a machine whose ranks are hosts, with switches) come from files of
+different tools. Each host of the fabric becomes a copy of the server; a cable of the host becomes a network card, whose
+bandwidth is shared by the GPUs that use the card.
+
+Example: a box of 8 GPUs with 4 cards, and a fabric of 2 hosts with 4 cables each: 16 ranks; cable k of a host serves
+GPUs 2 k and 2 k + 1.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +50,7 @@ def _without_probe(machine: Topology) -> Probed:
     return Probed(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
 
 
-def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
+def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
     """A box for every host of the fabric. Ranks are numbered box by box.
 
     Which card serves which GPUs is what the box's file tells, by the names of cards where both tell them, else in
@@ -72,10 +80,10 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
         if not ports_of[host]:
             raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")
         # `assumed`: the fabric's file lists no speeds, so the box's cards set them.
-        served = _as_box(box, ports_of[host]) if fabric.assumed else _serve_nodes(box, ports_of[host])
+        assignment = _assign_box_cards(box, ports_of[host]) if fabric.assumed else _assign_nodes(box, ports_of[host])
         # Trunks of an assumed fabric grow by the same factor as the cables below them.
-        factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in ports_of[host])
-        _add_cables(host, served, machine, switches, cables, cards)
+        factor = factor or sum((p.speed for p, _ in assignment), Fraction(0)) / sum(p.speed for p in ports_of[host])
+        _add_cables(host, assignment, machine, switches, cables, cards)
     trunks = list(_scale_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
     machine_made = join(
         [without_host(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
@@ -89,7 +97,7 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     return Probed(machine_made, (*box.notes, *fabric.notes, *hosts_note), names)
 
 
-def on_own_cards(
+def join_by_own_cards(
     box: Probed, boxes: int, *, rail: bool = False, nic: Bandwidth | None = None, name: str = ""
 ) -> Probed:
     """Connect `boxes` copies of this box by its own network cards.
@@ -120,7 +128,7 @@ def on_own_cards(
             links += both_ways([(boxes + number, spine)], LinkType("trunk", below, SWITCH_HOP))
     names = tuple(f"host{host}" for host in range(boxes))
     machine = build("rails" if rail else "one switch", boxes, links, switches=len(switches), places=[*names, *switches])
-    return joined(with_cards, Probed(machine, names=names, ports=tuple(ports)), name)
+    return join_box_and_fabric(with_cards, Probed(machine, names=names, ports=tuple(ports)), name)
 
 
 def _speed_of(card: NetworkCard) -> Fraction:
@@ -131,20 +139,24 @@ def _speed_of(card: NetworkCard) -> Fraction:
 def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
-    sold = cards_of(machine, None, nic, sold_as)
-    each = f"{format_bandwidth(sold.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
+    card_defaults = cards_of(machine, None, nic, sold_as)
+    card_bandwidth = f"{format_bandwidth(card_defaults.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
     if machine.cards:
-        fixed = sold.bandwidth if nic is not None else None
-        if fixed is None and any(card.bandwidth is None for card in machine.cards):
-            notes.append(f"network cards carry {each} (assumed: the file does not say; set it by --nic 400Gbit/s)")
-        speeds = [fixed or card.bandwidth or sold.bandwidth for card in machine.cards]
+        explicit_bandwidth = card_defaults.bandwidth if nic is not None else None
+        if explicit_bandwidth is None and any(card.bandwidth is None for card in machine.cards):
+            notes.append(
+                f"network cards carry {card_bandwidth} (assumed: the file does not say; set it by --nic 400Gbit/s)"
+            )
+        speeds = [explicit_bandwidth or card.bandwidth or card_defaults.bandwidth for card in machine.cards]
         return tuple(replace(c, bandwidth=speed) for c, speed in zip(machine.cards, speeds, strict=True)), notes
-    sold.check(machine.name)
-    count, ports = sold.count, sold.ports
+    card_defaults.check(machine.name)
+    count, ports = card_defaults.count, card_defaults.ports
     if sold_as != machine.name:
-        notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
+        notes.append(
+            f"{count} network cards of {card_bandwidth} are assumed: the file lists none (set their speed by --nic)"
+        )
     groups = [ports_of_card(ports, card, count) for card in range(count)]
-    return tuple(NetworkCard(f"nic{card}", sold.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
+    return tuple(NetworkCard(f"nic{card}", card_defaults.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
 
 
 def _sold_as(machine: Topology) -> str:
@@ -189,10 +201,10 @@ def _list_ports(machine: Topology) -> tuple[Port, ...]:
     return tuple(ports)
 
 
-Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
+Assignment = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
 
 
-def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
+def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
     """Each cable of a host with the nodes that it serves."""
     cards = box.machine.cards
     by_name = {card.name: card.nodes for card in cards}
@@ -213,14 +225,14 @@ def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
     return [(port, ports_of_card(nodes, number, len(ports))) for number, port in enumerate(ports)]
 
 
-def _as_box(box: Probed, ports: list[Port]) -> Served:
+def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
     """Cables with only a known switch: as many and as fast as the box's cards, if listed."""
     cards = box.machine.cards or (NetworkCard("card", None, tuple(_card_nodes(box.machine))),)
-    served = []
+    assignment = []
     for number, card in enumerate(cards):
         port = ports[number % len(ports)]
-        served.append((replace(port, card=card.name, speed=card.bandwidth or port.speed), card.nodes))
-    return served
+        assignment.append((replace(port, card=card.name, speed=card.bandwidth or port.speed), card.nodes))
+    return assignment
 
 
 def _card_nodes(machine: Topology) -> list[int]:
@@ -231,21 +243,26 @@ def _card_nodes(machine: Topology) -> list[int]:
 
 
 def _add_cables(
-    host: int, served: Served, machine: Topology, switches: Sequence[str], cables: list[Cable], cards: list[Card]
+    host: int,
+    assignment: Assignment,
+    machine: Topology,
+    switches: Sequence[str],
+    cables: list[Cable],
+    cards: list[Card],
 ) -> None:
     """The cables of one host, those of a node to one switch as one; and the limits of cards that several share."""
     # several cables between the same two nodes become one link
-    wide: dict[tuple[int, int], Fraction] = {}
+    bandwidth_between: dict[tuple[int, int], Fraction] = {}
     kind_of: dict[int, LinkType] = {}
-    for number, (port, nodes) in enumerate(served):
+    for number, (port, nodes) in enumerate(assignment):
         for node in nodes:
-            wide[node, port.switch] = wide.get((node, port.switch), Fraction(0)) + port.speed
+            bandwidth_between[node, port.switch] = bandwidth_between.get((node, port.switch), Fraction(0)) + port.speed
         kind_of.setdefault(port.switch, _kind_of_link(machine, port.host, port.switch))
         if len(nodes) > 1:
             cards.append(Card(f"host{host}/nic{number}", tuple((host, node) for node in nodes), port.speed))
-    for (node, switch), speed in sorted(wide.items()):
-        like = kind_of[switch]
-        cables.append(((host, node), switches[switch - machine.ranks], replace(like, bandwidth=speed)))
+    for (node, switch), speed in sorted(bandwidth_between.items()):
+        link_kind = kind_of[switch]
+        cables.append(((host, node), switches[switch - machine.ranks], replace(link_kind, bandwidth=speed)))
 
 
 def _kind_of_link(machine: Topology, host: int, switch: int) -> LinkType:

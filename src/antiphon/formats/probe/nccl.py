@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, draw_box
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, build_box
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, device_name, make_by_capability, make_by_generation, make_by_name, pcie
 from antiphon.formats.xml import Attributes, read_xml
@@ -36,7 +36,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
         reader.depth = 0
         read_xml(path, reader, doctype=True)
     if reader.gpus or not reader.rings:
-        return draw_box(_make_box(reader, name), pcie)
+        return build_box(_make_box(reader, name), pcie)
     return _of_rings(reader, name)
 
 
@@ -109,7 +109,7 @@ class _Reader:
             count = _link_count(attributes.get("count", "1"), line)
             target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
             self.gpus[-1].links.append((target, kind, count))
-            self.box.fast = name
+            self.box.fast_kind = name
         elif name == "net":
             self._add_card(attributes)
         return -1
@@ -188,7 +188,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
     box.gpus = [gpu.device for gpu in gpus]
     model, make = _identify_board(gpus, reader.boards, box.notes)
     box.name, box.model = (f"{len(gpus)} x {model}" if model else name), model
-    box.each = make.link if make else NVLINK
+    box.link_bandwidth = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
     if make is None and any(gpu.links for gpu in gpus):
         box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file shows no generation")
@@ -238,10 +238,10 @@ def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
                 through[number] += count
             elif target in rank and rank[target] != number:
                 key = number, rank[target]
-                box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.each
+                box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.link_bandwidth
             else:
                 elsewhere += count
-    box.ports = {number: count * box.each for number, count in through.items()}
+    box.ports = {number: count * box.link_bandwidth for number, count in through.items()}
     box.sharp = make is not None and make.sharp
     if elsewhere:
         box.notes.append(

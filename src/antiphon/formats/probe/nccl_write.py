@@ -223,10 +223,10 @@ class _Writer:
                 continue
             count = kind.bandwidth / self.machine.unit
             if count.denominator > 1:
-                speed, each = format_bandwidth(kind.bandwidth), format_bandwidth(self.machine.unit)
+                speed, unit_bandwidth = format_bandwidth(kind.bandwidth), format_bandwidth(self.machine.unit)
                 ends = f"from GPU {rank} to {self.machine.node_name(b)}"
                 raise Unsupported(
-                    f"{self.machine.name}: the link {ends}, {speed}, is no whole number of links of {each}"
+                    f"{self.machine.name}: the link {ends}, {speed}, is no whole number of links of {unit_bandwidth}"
                 )
             if b < self.machine.ranks:
                 key = self.bus[b], self.gpu_class

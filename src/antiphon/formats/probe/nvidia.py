@@ -23,7 +23,7 @@ from antiphon.formats.probe.box import (
     SWITCH,
     Box,
     Device,
-    draw_box,
+    build_box,
     find_group,
     join_groups,
     pcie_generation,
@@ -66,7 +66,7 @@ def read(
     paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
 ) -> Probed:
     """Read the box in these files. `nvlink`: bandwidth of one NVLink, if the files have none."""
-    return draw_box(read_box(paths, name, pcie_gen, nvlink), pcie)
+    return build_box(read_box(paths, name, pcie_gen, nvlink), pcie)
 
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
@@ -294,17 +294,18 @@ def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
 
 def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
     measured = [speed for links in printed.links.values() for speed in links.values() if speed]
-    each = asked_speed or (nominal_speed(max(measured)) if measured else (make.link if make else NVLINK))
-    box.each = each
+    link_bandwidth = asked_speed or (nominal_speed(max(measured)) if measured else (make.link if make else NVLINK))
+    box.link_bandwidth = link_bandwidth
     guessed = not any(printed.models.values()) and not measured and asked_speed is None
     names = set(gpus)
     between_gpus = {(a, b): count for (a, b), count in printed.nvlinks.items() if a in names and b in names and count}
     if not between_gpus:
-        _without_matrix(box, printed, gpus, each, make)
+        _without_matrix(box, printed, gpus, link_bandwidth, make)
         return
     if guessed:
         box.notes.append(
-            f"one NVLink is assumed to carry {format_bandwidth(each)} each way: the file names no GPU (add what "
+            f"one NVLink is assumed to carry {format_bandwidth(link_bandwidth)} each way: the "
+            "file names no GPU (add what "
             "`nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
@@ -314,11 +315,11 @@ def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None
             widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
             active = len([speed for speed in printed.links.get(gpu, {}).values() if speed])
             if widest:
-                box.ports[rank[gpu]] = (min(active, widest) if active else widest) * each
+                box.ports[rank[gpu]] = (min(active, widest) if active else widest) * link_bandwidth
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
         return
     for (a, b), count in between_gpus.items():
-        box.bonds[rank[a], rank[b]] = count * each
+        box.bonds[rank[a], rank[b]] = count * link_bandwidth
 
 
 def _is_switched(
@@ -345,7 +346,7 @@ def _is_switched(
     return full and board and not re.search("GH200|NVL2", names)
 
 
-def _without_matrix(box: Box, printed: _Printed, gpus: list[str], each: Fraction, make: Make | None) -> None:
+def _without_matrix(box: Box, printed: _Printed, gpus: list[str], link_bandwidth: Fraction, make: Make | None) -> None:
     """`nvlink -s` alone shows the number of links per GPU, not where they lead; `-R` does."""
     active = {
         gpu: len([s for s in printed.links.get(gpu, {}).values() if s] or printed.links.get(gpu, {})) for gpu in gpus
@@ -359,14 +360,16 @@ def _without_matrix(box: Box, printed: _Printed, gpus: list[str], each: Fraction
         for gpu, remote in printed.remote.items():
             for place, count in Counter(remote).items():
                 if printed.bus[place] in rank:
-                    box.bonds[rank[gpu], rank[printed.bus[place]]] = count * each
+                    box.bonds[rank[gpu], rank[printed.bus[place]]] = count * link_bandwidth
         return
     if (not printed.cells and len(gpus) > 2) or (make and make.sharp) or places:
         box.sharp = make is not None and make.sharp
-        box.ports = {rank[gpu]: count * each for gpu, count in active.items() if count}
+        box.ports = {rank[gpu]: count * link_bandwidth for gpu, count in active.items() if count}
         box.notes.append(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
     elif not printed.cells:
         a, b = gpus
-        box.bonds = {(0, 1): active[a] * each, (1, 0): active[b] * each} if active[a] and active[b] else {}
+        box.bonds = (
+            {(0, 1): active[a] * link_bandwidth, (1, 0): active[b] * link_bandwidth} if active[a] and active[b] else {}
+        )

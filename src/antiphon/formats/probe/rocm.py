@@ -17,7 +17,7 @@ from typing import Any
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, draw_box, pcie_generation
+from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, build_box, pcie_generation
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines, read_sample
 from antiphon.formats.probe.speeds import MI200, MI300, MI350, Make, device_name, make_by_generation, make_by_name
@@ -72,7 +72,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
             _read_text(printed, path)
     if not printed.gpus:
         raise Invalid("lists no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
-    return draw_box(_make_box(printed, name, pcie_gen), pcie)
+    return build_box(_make_box(printed, name, pcie_gen), pcie)
 
 
 def _read_json(printed: _Printed, data: bytes) -> None:
@@ -145,14 +145,14 @@ def _make_box(printed: _Printed, name: str, pcie_gen: object) -> Box:
     if all(gpu.startswith("GPU") for gpu in gpus):
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
     model = printed.models.most_common(1)[0][0] if printed.models else ""
-    box = Box(name, fast="xgmi")
+    box = Box(name, fast_kind="xgmi")
     make = make_by_name(model) if model else None
     direct = _direct_pairs(printed, gpus)
     make = make or _guess_make(box, printed, gpus, direct)
     box.model = model or (make.name if make else "")
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
-    box.each = make.link if make else XGMI3
+    box.link_bandwidth = make.link if make else XGMI3
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
     homes: dict[str, int] = {}
     for gpu in gpus:
@@ -214,7 +214,9 @@ def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[i
     speeds = printed.tables["speed"]
     wide = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
     if make is None:
-        box.notes.append(f"one xGMI link is assumed to carry {format_bandwidth(box.each)} each way: no make is named")
+        box.notes.append(
+            f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way: no make is named"
+        )
     if (
         all(maximum is None for maximum in wide.values())
         and make == MI200
@@ -228,6 +230,6 @@ def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[i
         )
         return
     for pair, maximum in wide.items():
-        box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.each
+        box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.link_bandwidth
     if any(maximum is None for maximum in wide.values()) and make not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

@@ -9,7 +9,16 @@ from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import AS_GOOD, MAX_PARAMETER, Algorithm, algorithm_of, library_of
-from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
+from antiphon.formats.stock.mpich_trees import (
+    CH4,
+    MPIR,
+    Tree,
+    find_first_leaf,
+    read_library_trees,
+    replace_for_count,
+    split_intra,
+    tree_text,
+)
 from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
 
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
@@ -32,13 +41,13 @@ COLLECTIVES = {
     "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),
 }
 # What a call must be for an algorithm to be right for it; other calls go as without rules.
-COMMUTES, BUILT_IN, ENOUGH, PARENT = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
+COMMUTES, BUILT_IN, ENOUGH_ELEMENTS, PARENT = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
 NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("allreduce", "recursive_multiplying"): (COMMUTES,), ("allreduce", "ring"): (COMMUTES,),
     ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,), ("allreduce", "smp"): (COMMUTES, PARENT),
     ("reduce", "smp"): (COMMUTES, PARENT), ("broadcast", "smp"): (PARENT,),
-    ("allreduce", "reduce_scatter_allgather"): (BUILT_IN, ENOUGH),
-    ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH),
+    ("allreduce", "reduce_scatter_allgather"): (BUILT_IN, ENOUGH_ELEMENTS),
+    ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH_ELEMENTS),
     ("reducescatter", "pairwise"): (COMMUTES,), ("reducescatter", "recursive_halving"): (COMMUTES,),
 }  # fmt: skip
 # What a rule must name beside numbers: the library's own choice, by which it was measured.
@@ -61,7 +70,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     path = library or about["file"]
     if not isinstance(path, str):
         raise Invalid(f"library: expected a file, got {quote(path)}")
-    own = own_trees(path)
+    own = read_library_trees(path)
     trees = dict(own.trees)
     rules, left_to_library = 0, 0
     for kind, plan in plans.items():
@@ -79,7 +88,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
-        {FILES[level]: written(tree) for level, tree in trees.items()},
+        {FILES[level]: tree_text(tree) for level, tree in trees.items()},
         notes_of(rules, "MPICH", [AS_GOOD] * left_to_library),
     )
 
@@ -96,35 +105,35 @@ def _with_rules(
     key = f"collective={COLLECTIVES[kind].name}"
     if level == CH4 and key not in trees:
         return trees
-    own, others_kept = of_intra(trees, COLLECTIVES[kind].name, path)
-    branch = _to_mpir(leaf_of(own)) if level == CH4 else _mpir_branch(kind)
+    own, inter_trees = split_intra(trees, COLLECTIVES[kind].name, path)
+    branch = _to_mpir(find_first_leaf(own)) if level == CH4 else _mpir_branch(kind)
 
-    def inside(own_branch: Tree) -> Tree:
+    def rewrite(own_branch: Tree) -> Tree:
         return _by_size(kind, count, size_ranges, own_branch, branch)
 
-    return {**trees, key: {"comm_type=intra": for_processes(own, count, inside), **others_kept}}
+    return {**trees, key: {"comm_type=intra": replace_for_count(own, count, rewrite), **inter_trees}}
 
 
 def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
     """One branch for each range of sizes."""
-    about = COLLECTIVES[kind]
-    sized: Tree = {}
+    size_rule = COLLECTIVES[kind]
+    branches: Tree = {}
     for size_range in size_ranges:
         if size_range.stop is None:
             break
         # Sizes of the plan are those of the whole buffer; MPICH may count a block.
-        stop = -(-size_range.stop // count) if about.of_block else size_range.stop
-        sized[f"{about.size}<{stop}" if stop <= MAX_PARAMETER else f"{about.size}<={MAX_PARAMETER}"] = branch(
-            size_range.value, own
+        stop = -(-size_range.stop // count) if size_rule.of_block else size_range.stop
+        branches[f"{size_rule.size}<{stop}" if stop <= MAX_PARAMETER else f"{size_rule.size}<={MAX_PARAMETER}"] = (
+            branch(size_range.value, own)
         )
         if stop > MAX_PARAMETER:
             break
     # Sizes above the last measured one keep the library's own branch, unless its range has no end.
     last = size_ranges[-1]
-    sized[f"{about.size}=any"] = branch(last.value if last.stop is None else None, own)
+    branches[f"{size_rule.size}=any"] = branch(last.value if last.stop is None else None, own)
     if kind == "alltoall":  # in place there is no type of what is sent, hence no size
-        return {"is_sendbuf_inplace=yes": own, "is_sendbuf_inplace=no": sized}
-    return sized
+        return {"is_sendbuf_inplace=yes": own, "is_sendbuf_inplace=no": branches}
+    return branches
 
 
 def _mpir_branch(kind: str) -> Branch:
@@ -138,11 +147,11 @@ def _mpir_branch(kind: str) -> Branch:
             *([f"tree_type={tree}"] if tree else []),
             *(f"{key}={value}" for key, value in algorithm.parameters),
         ]
-        tree_made: Tree = {_leaf_name(kind, algorithm): {parameter: {} for parameter in parameters}}
+        rule_tree: Tree = {_leaf_name(kind, algorithm): {parameter: {} for parameter in parameters}}
         # Nest the conditions, the first of them outermost.
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
-            tree_made = _branch_on_need(need, tree_made, own)
-        return tree_made
+            rule_tree = _branch_on_need(need, rule_tree, own)
+        return rule_tree
 
     return branch
 
@@ -150,7 +159,7 @@ def _mpir_branch(kind: str) -> Branch:
 def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
     """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
     calls the same collective for each, on communicators that are not whole."""
-    if need == ENOUGH:
+    if need == ENOUGH_ELEMENTS:
         return {"count<pow2": own, "count=any": rule_tree}
     if need == PARENT:
         return {f"{need}=parent": rule_tree, f"{need}=any": own}

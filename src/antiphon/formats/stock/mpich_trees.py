@@ -1,5 +1,9 @@
 """Extract the built-in selection trees of an MPICH from its library, and reduce them for a given number of processes.
 
+A selection tree decides which algorithm serves a call: its inner nodes are conditions on the communicator and the
+message ("comm_size<4", "count<=2"), its leaves name algorithms ("algorithm=MPIR_Bcast_intra_tree"). MPICH has two of
+them, as JSON in its library file: one of MPIR, its portable layer, and one of the device CH4.
+
 A selection file replaces the whole tree for all collectives: an algorithm that it does not mention can no longer be
 called. So our file is the library's own tree with our rules inserted, never a tree written from memory.
 """
@@ -17,18 +21,17 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 
 Tree = dict[str, Any]
 MPIR, CH4 = "MPIR", "CH4"
-_LONGEST = 2**20
+_MAX_TREE_BYTES = 2**20
 _MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}  # only the first has collectives that do not block
 LEAVES = ("algorithm=", "composition=")
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """What an MPICH has in itself: the tree of MPIR, and where there is one that of the device CH4. `data`: all of the
-    library, for the words that it knows in such trees: algorithms, and names of parameters with = behind."""
+class LibraryTrees:
+    """The selection trees that are built into an MPICH library."""
 
-    trees: Mapping[str, Tree]
-    data: bytes
+    trees: Mapping[str, Tree]  # of MPIR, and of CH4 if it has one
+    data: bytes  # the whole library file; the words that it knows in such trees occur in it as C strings
 
     def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
         """MPICH takes a word that it does not know for any algorithm."""
@@ -39,21 +42,21 @@ class Own:
                 )
 
 
-def own_trees(path: str) -> Own:
+def read_library_trees(path: str) -> LibraryTrees:
     """Read out of a library file (libmpi.so)."""
     with reading(path):
         data = read_bytes(path)
     trees: dict[str, Tree] = {}
     # The trees are C strings in the library's data: they begin and end with a zero byte.
     for at in re.finditer(rb'\{\s*"collective=', data):
-        stop = data.find(b"\0", at.start(), at.start() + _LONGEST)
+        stop = data.find(b"\0", at.start(), at.start() + _MAX_TREE_BYTES)
         text = data[at.start() : stop] if stop > 0 and data[at.start() - 1 : at.start()] == b"\0" else b""
         for name, mark in _MARKS.items():
             if name not in trees and mark.encode() in text:
                 trees[name] = _parse_tree(text, path)
     if MPIR not in trees:
         raise NotFound(f"{path}: contains no selection tree; is it the libmpi of an MPICH 4 or 5?")
-    return Own(trees, data)
+    return LibraryTrees(trees, data)
 
 
 def _parse_tree(text: bytes, path: str) -> Tree:
@@ -73,19 +76,23 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> Tree:
     return tree
 
 
-def of_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
-    """Of a collective the tree for communicators of one group, and the rest."""
-    both_types = trees.get(f"collective={collective}")
-    if not isinstance(both_types, dict) or not isinstance(both_types.get("comm_type=intra"), dict):
+def split_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
+    """Return the tree of a collective for intracommunicators (of one group), and its other branches."""
+    by_communicator_type = trees.get(f"collective={collective}")
+    if not isinstance(by_communicator_type, dict) or not isinstance(by_communicator_type.get("comm_type=intra"), dict):
         raise Invalid(f"{path}: its selection tree for {quote(collective)} has an unknown form")
-    return both_types["comm_type=intra"], {key: value for key, value in both_types.items() if key != "comm_type=intra"}
+    return by_communicator_type["comm_type=intra"], {
+        key: value for key, value in by_communicator_type.items() if key != "comm_type=intra"
+    }
 
 
-def at_size(tree: Tree, count: int) -> Tree:
-    """Simplify a tree for `count` processes. MPICH decides by their number when it makes a communicator, as far as
-    conditions on messages do not stand before that; so do we, as behind such a condition it takes < for <=.
+def simplify_for_count(tree: Tree, count: int) -> Tree:
+    """Simplify a tree for `count` processes: drop the conditions on their number that do not hold.
 
-    >>> at_size({"comm_size<4": {"algorithm=a": {}}, "comm_size=any": {"count<=2": {"comm_size<4": {}}}}, 4)
+    MPICH evaluates such conditions when it creates a communicator, unless a condition on the message precedes them.
+    Those are kept as they are, because there MPICH itself treats < as <=.
+
+    >>> simplify_for_count({"comm_size<4": {"algorithm=a": {}}, "comm_size=any": {"count<=2": {"comm_size<4": {}}}}, 4)
     {'count<=2': {'comm_size<4': {}}}
     """
     if any(key.startswith(LEAVES) for key in tree):
@@ -93,13 +100,13 @@ def at_size(tree: Tree, count: int) -> Tree:
     for key, inner in tree.items():
         holds = _condition_holds(key, count)
         if holds is True:
-            return at_size(inner, count)
+            return simplify_for_count(inner, count)
         # Undecidable here: a condition on messages ends the simplification, one on the communicator only drops branches
         # that cannot hold.
         if holds is None:
             if not key.startswith(("comm_", "is_node_consecutive")):
                 return tree
-            return {k: at_size(v, count) for k, v in tree.items() if _condition_holds(k, count) is not False}
+            return {k: simplify_for_count(v, count) for k, v in tree.items() if _condition_holds(k, count) is not False}
     return tree
 
 
@@ -115,23 +122,32 @@ def _condition_holds(key: str, count: int) -> bool | None:
     return count <= int(at[2]) if at[1] == "<=" else count < int(at[2])
 
 
-def leaf_of(tree: Mapping[str, Any]) -> str:
-    """The first leaf in it."""
+def find_first_leaf(tree: Mapping[str, Any]) -> str:
+    """Return the first leaf of a tree, "" if it has none."""
     for key, inner in tree.items():
         if key.startswith(LEAVES):
             return key
-        leaf = leaf_of(inner)
+        leaf = find_first_leaf(inner)
         if leaf:
             return leaf
     return ""
 
 
-def for_processes(own: Tree, count: int, inside: Callable[[Tree], Tree]) -> Tree:
-    """The library's own tree for all numbers of processes but `count`; for these what `inside` makes of it."""
-    return {f"comm_size<={count - 1}": own, f"comm_size<={count}": inside(at_size(own, count)), "comm_size=any": own}
+def replace_for_count(own: Tree, count: int, rewrite: Callable[[Tree], Tree]) -> Tree:
+    """Return a tree that is the library's own for all numbers of processes but `count`, and `rewrite`(own) for
+    these."""
+    return {
+        f"comm_size<={count - 1}": own,
+        f"comm_size<={count}": rewrite(simplify_for_count(own, count)),
+        "comm_size=any": own,
+    }
 
 
-def written(tree: Tree) -> str:
-    """As MPICH can read it: it takes the file from memory up to the first zero, so it must not end with a page."""
+def tree_text(tree: Tree) -> str:
+    """Return the text of a selection file.
+
+    MPICH maps the file into memory and reads up to the first zero byte. So its length must not be a multiple of the
+    memory page (4096 bytes), as no zero would follow.
+    """
     text = json.dumps(tree, indent=1) + "\n"
     return text if len(text) % 4096 else text + "\n"

@@ -26,10 +26,10 @@ from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.nccl_tuner import (
-    ABLE,
     ALGORITHMS,
     MAX_MODELLED,
     PROTOCOLS,
+    SUPPORTED,
     RangeRule,
     RuleTable,
     choose_rules,
@@ -40,7 +40,8 @@ CSV_COLUMNS = "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,n
 NCCLX_COLUMNS = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize"
 ANY_BYTES = 2**64 - 1
 _RULE = re.compile(
-    rf"({'|'.join(ABLE['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),(ll|ll128|simple)"
+    rf"({'|'.join(SUPPORTED['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),"
+    r"(ll|ll128|simple)"
     r"(,-?\d{1,9}){3,5}",
     re.ASCII,
 )

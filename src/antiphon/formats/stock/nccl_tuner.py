@@ -51,7 +51,7 @@ FAMILIES = {
     "pat": ("bruck", "recursive-doubling", "halving-doubling"),  # with one rank per node
 }
 _BASIC = ("allreduce", "allgather", "reducescatter")
-ABLE = {
+SUPPORTED = {
     "ring": (*_BASIC, "broadcast", "reduce"),
     "tree": ("allreduce",),
     "nvls": _BASIC,
@@ -222,7 +222,7 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
         return Rule("", "nothing was measured")
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
         return Rule("", "our plan is not clearly faster")
-    if not family or kind not in ABLE[family]:
+    if not family or kind not in SUPPORTED[family]:
         return Rule("", NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
@@ -255,7 +255,7 @@ def _measured_rule(entry: Entry) -> Rule:
             f"claims.library: {quote(str(algorithm))}: expected one of {', '.join(ALGORITHMS)}, a protocol of "
             f"{', '.join(PROTOCOLS)}, channels up to {MAX_CHANNELS} and chunk up to {MAX_CHUNK} bytes"
         )
-    if kind not in ABLE["ring"]:
+    if kind not in SUPPORTED["ring"]:
         return Rule("", f"no tuner chooses for {kind}")
     rows = entry.claims.get("measurements")
     ratios = (
@@ -277,16 +277,16 @@ def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entr
     gains = {}
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
         try:
-            own, *alternatives = library.at(kind, nbytes)
+            default_choice, *alternatives = library.at(kind, nbytes)
         except Unsupported:  # the model does not describe this machine
             return {}
-        forced = [
-            choice.seconds for choice in (own, *alternatives)
+        seconds_by_algorithm = [
+            choice.seconds for choice in (default_choice, *alternatives)
             if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)
         ]  # fmt: skip
-        if not forced:
+        if not seconds_by_algorithm:
             return {}
-        gains[nbytes] = own.seconds / min(forced) if min(forced) else 1.0
+        gains[nbytes] = default_choice.seconds / min(seconds_by_algorithm) if min(seconds_by_algorithm) else 1.0
     return gains
 
 

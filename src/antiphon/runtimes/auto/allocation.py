@@ -19,23 +19,24 @@ from antiphon.core.topology import hosts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
 from antiphon.formats.probe.found import Probed, ranks_named
-from antiphon.formats.probe.joining import joined, read_machine
+from antiphon.formats.probe.joining import join_box_and_fabric, read_machine
 from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, read_processes
 from antiphon.units import parse_ranks
 
-Look = Callable[[str], Probed]
-_NOBODY: Mapping[str, str] = {}  # no environment variables: visible GPUs are in the question, and must not count twice
+Probe = Callable[[str], Probed]
+# no environment variables: visible GPUs are in the question, and must not count twice
+_NO_VARIABLES: Mapping[str, str] = {}
 
 
-def find_allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Probed:
+def find_allocation(question: str, environment: Mapping[str, str] | None = None, probe: Probe | None = None) -> Probed:
     """Return the machine of the processes of the question. Invalid or Unsupported if it cannot be determined.
 
-    `look`: probes this machine, "" for the box and "slurm" for the network around it.
+    `probe`: probes this machine, "" for the box and "slurm" for the network around it.
     """
     job = read_processes(question)
     environment = os.environ if environment is None else environment
     named = environment.get(MACHINE, "")
-    probed = read_machine(named) if named else _probe_hosts(job, environment, look or _probe_source)
+    probed = read_machine(named) if named else _probe_hosts(job, environment, probe or _probe_source)
     ranks = _assign_ranks(probed, job, environment)
     if ranks != list(range(probed.machine.ranks)):
         probed = probed.only(ranks, f"only ranks {','.join(map(str, ranks))}"[:200])
@@ -45,12 +46,12 @@ def find_allocation(question: str, environment: Mapping[str, str] | None = None,
 
 
 def _probe_source(source: str) -> Probed:
-    return here.look_at_machine(source, environment=None if source else _NOBODY)
+    return here.look_at_machine(source, environment=None if source else _NO_VARIABLES)
 
 
-def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], look: Look) -> Probed:
+def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], probe: Probe) -> Probed:
     """Probe this host; with several hosts, assume the same box in each, on the network that Slurm reports."""
-    box = look("")
+    box = probe("")
     boots = list(dict.fromkeys(process.boot for process in job))
     if not box.names or not box.names[0].startswith("GPU"):
         raise Unsupported(f"no GPU is seen here ({'; '.join(box.notes)[:200]}); name the machine by {MACHINE}")
@@ -58,11 +59,13 @@ def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], look: L
         return box
     if not environment.get("SLURM_JOB_ID"):
         raise Unsupported(f"{len(boots)} hosts, and their network is unknown; name the machine by {MACHINE}")
-    fabric = look("slurm")
+    fabric = probe("slurm")
     names = [next(process.host for process in job if process.boot == boot) for boot in boots]
     short = replace(fabric, names=tuple(name.partition(".")[0] for name in fabric.names))
     order = ranks_named(short, [name.partition(".")[0] for name in names], "the hosts of this job")
-    return joined(box, fabric.only(order, "the hosts of this job") if order != list(range(len(order))) else fabric)
+    return join_box_and_fabric(
+        box, fabric.only(order, "the hosts of this job") if order != list(range(len(order))) else fabric
+    )
 
 
 def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
@@ -86,10 +89,12 @@ def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[s
     if len(boots) > len(set(boxes)):
         raise Unsupported(f"{machine.name} has {len(set(boxes))} hosts, but the processes are on {len(boots)}")
     for number, boot in enumerate(boots):
-        places = [place for place, process in enumerate(job) if process.boot == boot]
+        process_numbers = [process_number for process_number, process in enumerate(job) if process.boot == boot]
         box = [rank for rank in range(machine.ranks) if boxes[rank] == number]
-        for place, rank in zip(places, _assign_gpus(box, [job[place] for place in places]), strict=True):
-            ranks[place] = rank
+        for process_number, rank in zip(
+            process_numbers, _assign_gpus(box, [job[process_number] for process_number in process_numbers]), strict=True
+        ):
+            ranks[process_number] = rank
     return ranks
 
 
@@ -98,16 +103,20 @@ def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
     if len(members) > len(box):
         raise Unsupported(f"there are {len(members)} processes on a host of {len(box)} GPUs")
     lists = [_gpu_numbers(process.visible) for process in members]
-    listed = [numbers for numbers in lists if numbers is not None]
-    if not listed or (len(members) == len(box) and any(number >= len(box) for numbers in listed for number in numbers)):
+    known_lists = [numbers for numbers in lists if numbers is not None]
+    if not known_lists or (
+        len(members) == len(box) and any(number >= len(box) for numbers in known_lists for number in numbers)
+    ):
         return list(box[: len(members)])  # no numbers, or those of a larger host
-    first = listed[0]
-    if len(listed) < len(members):
+    first = known_lists[0]
+    if len(known_lists) < len(members):
         raise Unsupported(f"only some processes set which GPUs they see; set it for all, or {RANKS}")
-    if all(numbers == first for numbers in listed) and len(first) >= len(members):
+    if all(numbers == first for numbers in known_lists) and len(first) >= len(members):
         chosen = first[: len(members)]
-    elif all(len(numbers) == 1 for numbers in listed) and len({numbers[0] for numbers in listed}) == len(members):
-        chosen = [numbers[0] for numbers in listed]
+    elif all(len(numbers) == 1 for numbers in known_lists) and len({numbers[0] for numbers in known_lists}) == len(
+        members
+    ):
+        chosen = [numbers[0] for numbers in known_lists]
     else:
         raise Unsupported(f"which GPU each process uses is unclear; set {RANKS}=0,1,...")
     if max(chosen) >= len(box):

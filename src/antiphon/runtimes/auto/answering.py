@@ -28,10 +28,11 @@ from antiphon.runtimes.serve.files import write_cache_file
 from antiphon.units import format_seconds, parse_seconds
 
 BUDGET, DEFAULT_BUDGET = "ANTIPHON_AUTO_BUDGET", 60.0
-_REPEAT = 0.25  # seconds until the next signal, as a library may have swallowed the first
+# seconds between signals once the budget is spent: a library may catch the exception that the first one raises
+_SIGNAL_INTERVAL = 0.25
 
 
-class _Spent(BaseException):
+class _BudgetSpent(BaseException):
     """The budget is spent. Not an Exception, so that no planner catches it."""
 
 
@@ -94,21 +95,21 @@ def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], s
         gains.setdefault(gain.kind, gain)
 
     def raise_spent(number: int, frame: FrameType | None) -> None:
-        raise _Spent
+        raise _BudgetSpent
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
     remaining = seconds - usage.ru_utime - usage.ru_stime
-    before = signal.signal(signal.SIGVTALRM, raise_spent)
-    signal.setitimer(signal.ITIMER_VIRTUAL, max(remaining, 0.001), _REPEAT)
+    previous_handler = signal.signal(signal.SIGVTALRM, raise_spent)
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(remaining, 0.001), _SIGNAL_INTERVAL)
     try:
         plan_collectives(probed.machine, add)
-    except _Spent:
+    except _BudgetSpent:
         notes.append(f"planning was stopped after {format_seconds(seconds)} of processor time ({BUDGET})")
         if not plans:
             raise TimedOut(notes[-1]) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, previous_handler)
     if not plans:
         raise Infeasible(
             f"{probed.machine.name}: no plan is predicted to be faster than plain ways; all stays as it is"

@@ -35,7 +35,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.serve.files import write_cache_file
 
-ENDING = ".alike"
+CACHE_SUFFIX = ".alike"
 FORMAT = 1
 MAX_BYTES = 2**26
 
@@ -49,7 +49,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def path_of(machine: Topology, folder: Path) -> Path:
     """Return the file of a machine. Keys depend on the release of the graph library, and plans on ours."""
     text = repr((FORMAT, __version__, metadata.version("igraph"), canonical(machine)[1]))
-    return folder / f"{hashlib.sha256(text.encode()).hexdigest()}{ENDING}"
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()}{CACHE_SUFFIX}"
 
 
 def cache_plans(machine: Topology, plans: Sequence[Plan], gain: str, folder: Path) -> None:
@@ -81,9 +81,9 @@ def _plan_on(machine: Topology, plan: object, name: str) -> Plan:
     """Return the plan in the numbers of this machine, verified on it."""
     if not isinstance(plan, Plan):
         raise Invalid(f"{name} is damaged: it holds what is no plan")
-    order, own_key = canonical(machine)
+    order, machine_key = canonical(machine)
     plan_order, plan_key = canonical(plan.topology)
-    if own_key != plan_key:
+    if machine_key != plan_key:
         raise Invalid(f"{name} is damaged: its plans are for another machine")
     new_number = np.empty(machine.nodes, np.int64)
     new_number[np.argsort(plan_order)] = np.argsort(order)

@@ -26,8 +26,8 @@ from antiphon.units import format_size
 
 # In the order of their importance for training: when the budget ends, the plans made by then are used.
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "reduce")
-OURS = ("trees",)  # they reach the optimal rate; other planners would take longer to import
-SIZES, MODEL = "1KB:256MB:2", "alpha-beta"
+OUR_PLANNERS = ("trees",)  # they reach the optimal rate; other planners would take longer to import
+TUNED_SIZES, MODEL = "1KB:256MB:2", "alpha-beta"
 MIN_SPEEDUP = 1.05  # predicted, over standard algorithms; below, the library serves
 MAX_ROOTS = 8  # with plans of their own, of different orbits of the symmetries
 
@@ -53,9 +53,16 @@ def plan_collectives(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -
     for kind in KINDS:
         for root in _roots_of_orbits(machine) if kind in ROOTED else (None,):
             try:
-                names = [*OURS, *CLASSICS]
+                names = [*OUR_PLANNERS, *CLASSICS]
                 tuning = tune(
-                    kind, machine, nbytes=SIZES, model=MODEL, planners=names, root=root, workers="none", nccl=False
+                    kind,
+                    machine,
+                    nbytes=TUNED_SIZES,
+                    model=MODEL,
+                    planners=names,
+                    root=root,
+                    workers="none",
+                    nccl=False,
                 )
                 if kind in tuning.plans:
                     useful = _keep_useful(
@@ -81,11 +88,11 @@ def _roots_of_orbits(machine: Topology) -> Iterator[int]:
         root = next((rank for rank in range(machine.ranks) if rank not in reached), None)
         if root is None:
             return
-        todo = [root]
-        while todo:
-            rank = todo.pop()
+        pending = [root]
+        while pending:
+            rank = pending.pop()
             reached.add(rank)
-            todo += [to for to in (int(generator[rank]) for generator in generators) if to not in reached]
+            pending += [to for to in (int(generator[rank]) for generator in generators) if to not in reached]
         yield root
 
 
@@ -103,25 +110,27 @@ def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int
     gain: Gain | None = None
     for entry in plan_of_kind.entries:
         sizes = [size for size in tuning.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
-        times = {size: _predict_speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
-        good = entry.claims.get("planner") not in CLASSICS
+        speedups = {size: _predict_speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
+        beats_classics = entry.claims.get("planner") not in CLASSICS
         # ours serves from the smallest size on above which all sizes gain
-        slow = max((size for size in sizes if times[size] < MIN_SPEEDUP), default=-1)
-        since = min((size for size in sizes if size > slow), default=None) if good else None
-        if since is None or since > sizes[0]:
-            entries.append(_left_to_library(entry, since or entry.stop))
-        if since is not None:
-            gain = Gain(kind, max(times), times[max(times)], entry.claims["rests_on"])
-            entries.append(replace(entry, start=since if since > sizes[0] else entry.start))
+        last_slow_size = max((size for size in sizes if speedups[size] < MIN_SPEEDUP), default=-1)
+        first_size = min((size for size in sizes if size > last_slow_size), default=None) if beats_classics else None
+        if first_size is None or first_size > sizes[0]:
+            entries.append(_left_to_library(entry, first_size or entry.stop))
+        if first_size is not None:
+            gain = Gain(kind, max(speedups), speedups[max(speedups)], entry.claims["rests_on"])
+            entries.append(replace(entry, start=first_size if first_size > sizes[0] else entry.start))
     return None if gain is None else (Plan(plan_of_kind.topology, plan_of_kind.collective, tuple(entries)), gain)
 
 
-def _predict_speedup(candidates: Sequence[Candidate], plain: float, size: int) -> float:
+def _predict_speedup(candidates: Sequence[Candidate], tree_seconds: float, size: int) -> float:
     """Return the predicted speedup over standard algorithms."""
     priced = [candidate for candidate in candidates if size in candidate.seconds]
-    classics = [candidate.seconds[size] for candidate in priced if candidate.planner in CLASSICS]
-    ours = min((candidate.seconds[size] for candidate in priced if candidate.planner not in CLASSICS), default=math.inf)
-    return min([plain, *classics]) / ours
+    classic_seconds = [candidate.seconds[size] for candidate in priced if candidate.planner in CLASSICS]
+    our_seconds = min(
+        (candidate.seconds[size] for candidate in priced if candidate.planner not in CLASSICS), default=math.inf
+    )
+    return min([tree_seconds, *classic_seconds]) / our_seconds
 
 
 def _left_to_library(entry: Entry, stop: int | None) -> Entry:

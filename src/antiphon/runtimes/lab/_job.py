@@ -51,16 +51,15 @@ _IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913
 
 @dataclass(frozen=True)
 class Job:
-    """What the ranks run. `peers`, `addresses`: of each rank; `ports`: the (namespace, device) pairs whose bytes are
-    counted. `timeout` of a case: seconds without any progress after which a rank gives up."""
+    """What the ranks run. Keys of dictionaries are ranks as text, as JSON requires."""
 
-    library: str
+    library: str  # file of the engine, the C library that runs programs
     ranks: list[int]
-    peers: dict[str, list[int]]
-    addresses: dict[str, str]
-    ports: list[tuple[str, str]]
-    cases: list[Case]
-    programs: list[bytes] = field(default_factory=list, repr=False)
+    peers: dict[str, list[int]]  # rank -> the ranks that it exchanges messages with
+    addresses: dict[str, str]  # rank -> its address in the lab
+    ports: list[tuple[str, str]]  # (network namespace, device) of the links whose bytes are counted
+    cases: list[Case]  # what is measured: a program with its size; `timeout`: seconds without any progress
+    programs: list[bytes] = field(default_factory=list, repr=False)  # schedules compiled to operations per rank
 
     def encode(self) -> bytes:
         fields = {key: value for key, value in vars(self).items() if key != "programs"}

@@ -5,9 +5,9 @@ network namespaces are files below /run/netns, a file system that is visible onl
 netns` works there). The keeper is process 1 of its process namespace: when it ends in any way, the kernel ends all
 processes of the lab and removes its namespaces with their links. Nothing needs to be cleaned up.
 
-A lab is leashed if it belongs to the process that made it and ends with that process (antiphon's own runs); else it
-stays until `lab down`. `place`: the number of a process in the job; `rank`: its number in the machine, which differs if
-the job uses only some of the ranks.
+A lab is *leashed* if it belongs to the process that made it and ends with that process (antiphon's own runs); else it
+stays until `lab down`. `place`: the number of a process in the job, from 0. `rank`: its number in the machine, which
+differs if the job uses only some of the ranks.
 
 Runs by itself (python -I -S kernel.py) to start quickly: only the standard library here.
 

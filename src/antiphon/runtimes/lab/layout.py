@@ -34,12 +34,12 @@ _THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a cable, at `node` towards `peer`. It sends over `links`, which may be none."""
+    """One end of a cable."""
 
-    node: int
-    peer: int
-    rate: Fraction | None  # bytes per second
-    links: tuple[int, ...]
+    node: int  # at which it is
+    peer: int  # the node at the other end
+    rate: Fraction | None  # bytes per second towards the peer; None if there are no links in this direction
+    links: tuple[int, ...]  # the machine's links in this direction
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Funnel:
 
 @dataclass(frozen=True)
 class Layout:
-    """A lab. `machine`: with its bandwidths and no latencies. `step[d][n]`: the next link from node n to rank d."""
+    """The network of a lab."""
 
-    machine: Topology
+    machine: Topology  # with its bandwidths, and no latencies
     speed: Fraction  # rate in the lab / rate of the machine
     nodes: tuple[int, ...]
     cables: tuple[tuple[Port, Port], ...]
     funnels: tuple[Funnel, ...]
-    step: dict[int, dict[int, int]] = field(repr=False)
+    step: dict[int, dict[int, int]] = field(repr=False)  # step[d][n]: the next link on the path from node n to rank d
 
     @property
     def ranks(self) -> list[int]:

@@ -33,7 +33,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.library import library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
 from antiphon.formats.benchmark_log import OSU, Run, read_runs
-from antiphon.formats.stock.nccl_tuner import ABLE
+from antiphon.formats.stock.nccl_tuner import SUPPORTED
 from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
 from antiphon.runtimes.measure.library import Candidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
@@ -144,8 +144,10 @@ def _sweep(
         settings = {setting.name: setting for _, setting, _ in _choose(compared)}
         return [setting for name, setting in settings.items() if " " in name and not setting.parameters]
 
-    if kind not in ABLE["ring"]:
-        raise Invalid(f"--run: measures one of {', '.join(ABLE['ring'])}, not {kind}; NCCL's settings are for these")
+    if kind not in SUPPORTED["ring"]:
+        raise Invalid(
+            f"--run: measures one of {', '.join(SUPPORTED['ring'])}, not {kind}; NCCL's settings are for these"
+        )
     return run_sweep(command, folder, kind, choose_winners, progress)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from antiphon.core.collective import Collective
 from antiphon.errors import Missing, Unsupported
-from antiphon.formats.stock.nccl_tuner import ABLE, ALGORITHMS, HEAD
+from antiphon.formats.stock.nccl_tuner import ALGORITHMS, HEAD, SUPPORTED
 from antiphon.runtimes.device.nccl_library import path_of
 from antiphon.runtimes.measure.case import Case
 
@@ -221,4 +221,4 @@ def _chunk_rules(settings: Settings) -> str:
     if "chunk" not in settings:
         return f"{HEAD}\n"
     rule = f"0 - {' '.join(_words(settings))} {settings.get('channels', 0)} * * {settings['chunk']}"
-    return "\n".join([HEAD, *(f"{kind} {rule}" for kind in ABLE["ring"]), ""])
+    return "\n".join([HEAD, *(f"{kind} {rule}" for kind in SUPPORTED["ring"]), ""])

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from antiphon.formats.stock.nccl_tuner import ABLE, ALGORITHMS
+from antiphon.formats.stock.nccl_tuner import SUPPORTED, ALGORITHMS
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Owner, relative_time
 from antiphon.runtimes.measure.library import Candidate, Library
@@ -47,7 +47,7 @@ CHANGES = {  # what the program or its environment has to change for it
 def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
     """Yield what race 1 tries, without the default."""
     version, nvidia = library.always["version"], library.name == "NCCL"
-    for algorithm, kinds in ABLE.items():
+    for algorithm, kinds in SUPPORTED.items():
         able = nvidia or algorithm not in NVIDIA_ONLY
         if kind in kinds and able and version >= FIRST_VERSIONS.get(algorithm, 0) and algorithm != "collnet-direct":
             for protocol in PROTOCOLS_OF.get(algorithm, ("simple",)):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from antiphon.errors import Invalid, Missing, quote
 from antiphon.formats.benchmark_log import read_runs
-from antiphon.formats.stock.nccl_tuner import ABLE
+from antiphon.formats.stock.nccl_tuner import SUPPORTED
 from antiphon.runtimes.engine.launch import Starting, summarize_errors
 from antiphon.runtimes.measure.library import Candidate
 
@@ -46,7 +46,7 @@ def run_sweep(
     folder.mkdir(parents=True, exist_ok=True)
     pairs = [
         (algorithm, protocol)
-        for algorithm, kinds in ABLE.items() if kind in kinds and algorithm != "collnet-direct"
+        for algorithm, kinds in SUPPORTED.items() if kind in kinds and algorithm != "collnet-direct"
         for protocol in PROTOCOLS.get(algorithm, ("simple",))
     ]  # fmt: skip
     is_known = (folder / "default.log").exists()  # from a sweep before, so its time is unknown

@@ -39,7 +39,7 @@ from antiphon.runtimes.serve._torch_data import (
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.ledger import Ledger
-from antiphon.runtimes.serve.serving import IN_PARTS, Serving
+from antiphon.runtimes.serve.serving import SPLIT_KINDS, Serving
 from antiphon.runtimes.serve.torch_arguments import WrongCall, need_fit
 from antiphon.runtimes.serve.torch_work import CollectiveFailed
 
@@ -87,7 +87,7 @@ class Calls:
             self.serving.agree(seconds)
         start().wait(timedelta(seconds=seconds))
         row = self.ledger.row(kind, "gloo", "library", why)
-        self.ledger.count(row, nbytes * (self.ranks if kind in IN_PARTS else 1), time.perf_counter() - began)
+        self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), time.perf_counter() - began)
 
     def _run_page(self, page: Page, unit: int, source: Any, target: Any, seconds: float, op: str = "sum") -> None:
         assert self.serving is not None

@@ -1,8 +1,8 @@
 """Connect processes and authenticate them: one event loop for all connections that a process makes or accepts.
 
-`connect_all` gets listening sockets ("doors"), the ranks awaited there, and the connections to make to other ranks'
-doors ("knocks"). It returns a connected, authenticated socket per rank, or raises when the deadline is over. One
-selector loop serves all of them at the same time.
+`connect_all` gets listening sockets, the ranks whose connections are awaited there, and the connections to make to
+other ranks' listening sockets (`PeerConnection`). It returns a connected, authenticated socket per rank, or raises when
+the deadline is over. One selector loop serves all of them at the same time.
 
 An accepted connection belongs to a stranger until its other end has proved that it knows the secret. Strangers have
 little time and few places, they do not delay each other, and they are counted.
@@ -41,7 +41,7 @@ from antiphon.runtimes.engine.native import TransportFailed
 
 BACKLOG = 1024  # connections that wait to be accepted
 _MAX_STRANGERS = 256  # at a time, besides one per rank; the oldest is dropped for the next
-PATIENCE = 2.0  # seconds in which a stranger must complete the handshake
+HANDSHAKE_TIMEOUT = 2.0  # seconds in which a stranger must complete the handshake
 _RETRY = 0.05  # seconds until the next try
 _ACCEPTS = 64  # connections accepted at once, before others are read
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER that resets a stranger's connection, without TIME_WAIT
@@ -49,27 +49,27 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.ECONNREFUSED, errno.ENOENT)
 _CONNECTING = (0, errno.EINPROGRESS)
 
-Place = tuple[int, Any]  # the family of a socket, and its address
+SocketAddress = tuple[int, Any]  # the family of a socket, and its address
 
 
 @dataclass
-class Knock:
-    """A connection to make to rank `to`, which listens at one of `places`; they are tried in turn.
+class PeerConnection:
+    """A connection to make to rank `to`, which listens at one of `addresses`; they are tried in turn.
 
-    `key`: of the handshake; `where`: the address as shown in messages. `early`: it may not listen yet. `patience`:
-    seconds in which it must answer once something has accepted the connection.
+    `key`: of the handshake; `where`: the address as shown in messages. `may_start_later`: it may not listen yet.
+    `answer_timeout`: seconds in which it must answer once something has accepted the connection.
     """
 
     to: int
-    places: Sequence[Place]
+    addresses: Sequence[SocketAddress]
     key: bytes
     where: str
-    early: bool = False
-    patience: float = math.inf
+    may_start_later: bool = False
+    answer_timeout: float = math.inf
 
 
 @dataclass(frozen=True)
-class Party:
+class LocalProcess:
     """This process. `name`: what the processes connect for, as shown in messages; `hint`: how to fix a wrong secret."""
 
     rank: int
@@ -80,137 +80,150 @@ class Party:
 
 
 def connect_all(
-    party: Party, doors: Sequence[socket.socket], key: bytes, awaited: Collection[int], knocks: Sequence[Knock],
+    this_process: LocalProcess, listeners: Sequence[socket.socket], key: bytes, awaited: Collection[int],
+    peer_connections: Sequence[PeerConnection],
     end: float,
 ) -> dict[int, socket.socket]:  # fmt: skip
-    """Return connections by rank: from the ranks `awaited` at the doors, and to those of the knocks.
+    """Return connections by rank: from the ranks `awaited` at the listeners, and to those of `peer_connections`.
 
-    `key`: of the handshake at the doors; `end`: the deadline, by `time.monotonic`. TimedOut if connections are missing
-    then; Invalid, at both sides, if a process that knows the key claims a rank that it cannot have.
+    `key`: of the handshake at the listeners; `end`: the deadline, by `time.monotonic`. TimedOut if connections are
+    missing then; Invalid, at both sides, if a process that knows the key claims a rank that it cannot have.
     """
-    meeting = _Meeting(party, key, awaited, end)
+    loop = _EventLoop(this_process, key, awaited, end)
     try:
-        for door in doors:
-            door.setblocking(False)
-            meeting.selector.register(door, selectors.EVENT_READ)
-        for knock in knocks:
-            meeting.calls.append(_Call(knock))
-        while meeting.missing():
-            meeting.turn()
+        for listener in listeners:
+            listener.setblocking(False)
+            loop.selector.register(listener, selectors.EVENT_READ)
+        for peer_connection in peer_connections:
+            loop.attempts.append(_Attempt(peer_connection))
+        while loop.missing():
+            loop.handle_next_event()
     except BaseException:
-        for connection in meeting.met.values():
+        for connection in loop.connections.values():
             connection.close()
         raise
     finally:
-        meeting.close()
-    _report_strangers(party, meeting.rejected)
-    return meeting.met
+        loop.close()
+    _report_strangers(this_process, loop.rejected)
+    return loop.connections
 
 
-class _Connecting:
-    """A connection during its handshake, until a deadline. `call`: the attempt it belongs to; None if accepted."""
+class _PendingConnection:
+    """A connection during its handshake, until a deadline. `attempt`: the attempt it belongs to; None if accepted."""
 
-    def __init__(self, connection: socket.socket, handshake: Handshake, deadline: float, call: _Call | None) -> None:
-        self.socket, self.handshake, self.deadline, self.call = connection, handshake, deadline, call
+    def __init__(
+        self, connection: socket.socket, handshake: Handshake, deadline: float, attempt: _Attempt | None
+    ) -> None:
+        self.socket, self.handshake, self.deadline, self.attempt = connection, handshake, deadline, attempt
         self.received = bytearray()
         self.frame_bytes = 0  # of the frame that is being received
-        self.connected = call is None
+        self.connected = attempt is None
 
 
-class _Call:
-    """The attempts to make a connection. `next`: when to try again; `why`: why the last one failed."""
+class _Attempt:
+    """The attempts to make a connection. `next_try`: when to try again; `last_failure`: why the last one failed."""
 
-    def __init__(self, knock: Knock) -> None:
-        self.knock, self.tries, self.next, self.done = knock, 0, 0.0, False
-        self.first = math.inf  # when something first accepted the connection: the start of the knock's patience
-        self.why = ""
-        self.line: _Connecting | None = None
+    def __init__(self, peer_connection: PeerConnection) -> None:
+        self.peer_connection, self.try_count, self.next_try, self.done = peer_connection, 0, 0.0, False
+        self.accepted_at = math.inf  # when something first accepted the connection: the start of the knock's patience
+        self.last_failure = ""
+        self.pending_connection: _PendingConnection | None = None
 
 
-class _Meeting:
-    """The event loop: connections made so far (`met`), attempts, and accepted connections under way (`lines`)."""
+class _EventLoop:
+    """The event loop: connections made so far (`connections`), attempts, and accepted connections under way
+    (`pending`)."""
 
-    def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
-        self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
+    def __init__(self, this_process: LocalProcess, key: bytes, awaited: Collection[int], end: float) -> None:
+        self.this_process, self.key, self.awaited, self.end = this_process, key, {*awaited}, end
         self.selector = selectors.DefaultSelector()
-        self.met: dict[int, socket.socket] = {}
-        self.calls: list[_Call] = []
-        self.lines: dict[int, _Connecting] = {}  # of strangers, by file descriptor, oldest first
+        self.connections: dict[int, socket.socket] = {}
+        self.attempts: list[_Attempt] = []
+        self.pending: dict[int, _PendingConnection] = {}  # of strangers, by file descriptor, oldest first
         self.rejected = 0
         self.claimed: set[int] = set()  # ranks that strangers claimed
-        self.max_strangers = _MAX_STRANGERS + party.ranks
+        self.max_strangers = _MAX_STRANGERS + this_process.ranks
 
     def missing(self) -> bool:
         """Return whether a connection is still missing."""
-        return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)
+        return bool(self.awaited - self.connections.keys()) or not all(attempt.done for attempt in self.attempts)
 
     def close(self) -> None:
-        for line in [*self.lines.values(), *(call.line for call in self.calls if call.line)]:
-            line.socket.close()
+        for pending_connection in [
+            *self.pending.values(),
+            *(attempt.pending_connection for attempt in self.attempts if attempt.pending_connection),
+        ]:
+            pending_connection.socket.close()
         self.selector.close()
 
-    def turn(self) -> None:
+    def handle_next_event(self) -> None:
         """Wait for the next event or deadline, and handle it."""
         now = time.monotonic()
         if now >= self.end:
             raise self._timeout_error()
         next_time = self.end
         # strangers have equal time, so the oldest is the first to run out of it
-        while self.lines:
-            oldest = next(iter(self.lines.values()))
+        while self.pending:
+            oldest = next(iter(self.pending.values()))
             if oldest.deadline > now:
                 next_time = min(next_time, oldest.deadline)
                 break
             self._reject_stranger(oldest)
-        for call in self.calls:
-            if not call.done and call.line is None and call.next <= now:
-                self._start_connecting(call, now)
-            if not call.done:
-                next_time = min(next_time, call.line.deadline if call.line else call.next)
-                if call.line and call.line.deadline <= now:
-                    self._retry_handshake(call, f"it says nothing for {call.knock.patience:g} seconds")
+        for attempt in self.attempts:
+            if not attempt.done and attempt.pending_connection is None and attempt.next_try <= now:
+                self._start_connecting(attempt, now)
+            if not attempt.done:
+                next_time = min(
+                    next_time, attempt.pending_connection.deadline if attempt.pending_connection else attempt.next_try
+                )
+                if attempt.pending_connection and attempt.pending_connection.deadline <= now:
+                    self._retry_handshake(
+                        attempt, f"it says nothing for {attempt.peer_connection.answer_timeout:g} seconds"
+                    )
         for key, _ in self.selector.select(max(next_time - time.monotonic(), 0.0)):
             if key.data is None:
                 assert isinstance(key.fileobj, socket.socket)
                 self._accept_strangers(key.fileobj)
-            elif key.data.call is not None or self.lines.get(key.fd) is key.data:  # it may just have been dropped
+            elif key.data.attempt is not None or self.pending.get(key.fd) is key.data:  # it may just have been dropped
                 self._receive_frame(key.data)
 
     # ---- connections accepted at the doors ----
 
-    def _accept_strangers(self, door: socket.socket) -> None:
+    def _accept_strangers(self, listener: socket.socket) -> None:
         """Accept waiting connections and start their handshakes."""
         for _ in range(_ACCEPTS):
             try:
-                connection, _ = door.accept()
+                connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno in _NO_DESCRIPTORS:
-                    self._make_room()
+                    self._drop_oldest_stranger()
                     return
                 continue  # it has closed already
-            if len(self.lines) >= self.max_strangers:
-                self._make_room()
+            if len(self.pending) >= self.max_strangers:
+                self._drop_oldest_stranger()
             connection.setblocking(False)
-            handshake = host_handshake(self.party.rank, self.party.ranks, self.key, self._check_claim, self._note_claim)
-            line = _Connecting(connection, handshake, time.monotonic() + PATIENCE, None)
-            line.frame_bytes = next(handshake)[1]
-            self.lines[connection.fileno()] = line
-            self.selector.register(connection, selectors.EVENT_READ, line)
+            handshake = host_handshake(
+                self.this_process.rank, self.this_process.ranks, self.key, self._check_claim, self._note_claim
+            )
+            pending_connection = _PendingConnection(connection, handshake, time.monotonic() + HANDSHAKE_TIMEOUT, None)
+            pending_connection.frame_bytes = next(handshake)[1]
+            self.pending[connection.fileno()] = pending_connection
+            self.selector.register(connection, selectors.EVENT_READ, pending_connection)
 
-    def _make_room(self) -> None:
+    def _drop_oldest_stranger(self) -> None:
         """Drop the oldest stranger; without any, wait until file descriptors may be free."""
-        if self.lines:
-            self._reject_stranger(next(iter(self.lines.values())))
+        if self.pending:
+            self._reject_stranger(next(iter(self.pending.values())))
         else:
             time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
     def _check_claim(self, rank: int, count: int) -> tuple[int, int]:
         """Return the fault of a guest that says it is `rank` of `count`, and its number; (0, 0) if it is welcome."""
-        if count != self.party.ranks:
-            return OTHER_COUNT, self.party.ranks
-        if rank in self.met:
+        if count != self.this_process.ranks:
+            return OTHER_COUNT, self.this_process.ranks
+        if rank in self.connections:
             return RANK_TAKEN, 0
         return (0, 0) if rank in self.awaited else (UNWANTED, 0)
 
@@ -218,153 +231,172 @@ class _Meeting:
         if rank in self.awaited:
             self.claimed.add(rank)
 
-    def _reject_stranger(self, line: _Connecting) -> None:
+    def _reject_stranger(self, pending_connection: _PendingConnection) -> None:
         """Reset and count the connection of a stranger."""
-        self.selector.unregister(line.socket)
-        del self.lines[line.socket.fileno()]
+        self.selector.unregister(pending_connection.socket)
+        del self.pending[pending_connection.socket.fileno()]
         with suppress(OSError):
-            line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        line.socket.close()
+            pending_connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        pending_connection.socket.close()
         self.rejected += 1
 
     # ---- connections made to other doors ----
 
-    def _start_connecting(self, call: _Call, now: float) -> None:
+    def _start_connecting(self, attempt: _Attempt, now: float) -> None:
         """Start a non-blocking connect to the next of the knock's addresses."""
-        knock = call.knock
-        family, address = knock.places[call.tries % len(knock.places)]
-        call.tries += 1
+        peer_connection = attempt.peer_connection
+        family, address = peer_connection.addresses[attempt.try_count % len(peer_connection.addresses)]
+        attempt.try_count += 1
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:  # others of this process or host hold all descriptors
-            call.why, call.next = error.strerror or "", now + _RETRY
+            attempt.last_failure, attempt.next_try = error.strerror or "", now + _RETRY
             return
         connection.setblocking(False)
-        handshake = guest_handshake(self.party.rank, self.party.ranks, knock.to, knock.key)
-        call.line = _Connecting(connection, handshake, min(call.first, now) + knock.patience, call)
-        self.selector.register(connection, selectors.EVENT_WRITE, call.line)
+        handshake = guest_handshake(
+            self.this_process.rank, self.this_process.ranks, peer_connection.to, peer_connection.key
+        )
+        attempt.pending_connection = _PendingConnection(
+            connection, handshake, min(attempt.accepted_at, now) + peer_connection.answer_timeout, attempt
+        )
+        self.selector.register(connection, selectors.EVENT_WRITE, attempt.pending_connection)
         try:
             code = connection.connect_ex(address)
         except OSError as error:  # no such address
             code = error.errno or errno.EINVAL
         if code not in _CONNECTING:
-            self._retry_connect(call, code)
+            self._retry_connect(attempt, code)
 
-    def _retry_connect(self, call: _Call, code: int) -> None:
+    def _retry_connect(self, attempt: _Attempt, code: int) -> None:
         """Try again after a connect failed with this errno, unless nobody listens who should."""
-        why = os.strerror(code)
-        if code in _NOT_LISTENING and not call.knock.early:
-            raise TransportFailed(f"{self._cannot_reach(call)}: {why}")
-        call.first = math.inf
-        self._drop_connection(call, why)
+        reason = os.strerror(code)
+        if code in _NOT_LISTENING and not attempt.peer_connection.may_start_later:
+            raise TransportFailed(f"{self._cannot_reach(attempt)}: {reason}")
+        attempt.accepted_at = math.inf
+        self._drop_connection(attempt, reason)
 
-    def _retry_handshake(self, call: _Call, why: str) -> None:
+    def _retry_handshake(self, attempt: _Attempt, reason: str) -> None:
         """Try again after something accepted but did not answer as it should, within the patience of the knock."""
-        if time.monotonic() - call.first >= call.knock.patience:
-            raise TransportFailed(f"{self._cannot_reach(call)}: {why}; is this its address?")
-        self._drop_connection(call, why)
+        if time.monotonic() - attempt.accepted_at >= attempt.peer_connection.answer_timeout:
+            raise TransportFailed(f"{self._cannot_reach(attempt)}: {reason}; is this its address?")
+        self._drop_connection(attempt, reason)
 
-    def _drop_connection(self, call: _Call, why: str) -> None:
-        assert call.line is not None
-        self.selector.unregister(call.line.socket)
-        call.line.socket.close()
-        call.line, call.why, call.next = None, why, time.monotonic() + _RETRY
+    def _drop_connection(self, attempt: _Attempt, reason: str) -> None:
+        assert attempt.pending_connection is not None
+        self.selector.unregister(attempt.pending_connection.socket)
+        attempt.pending_connection.socket.close()
+        attempt.pending_connection, attempt.last_failure, attempt.next_try = None, reason, time.monotonic() + _RETRY
 
-    def _cannot_reach(self, call: _Call) -> str:
-        return f"rank {self.party.rank} cannot reach rank {call.knock.to} at {call.knock.where}"
+    def _cannot_reach(self, attempt: _Attempt) -> str:
+        return (
+            f"rank {self.this_process.rank} cannot reach rank {attempt.peer_connection.to} at "
+            f"{attempt.peer_connection.where}"
+        )
 
     # ---- both ----
 
-    def _receive_frame(self, line: _Connecting) -> None:
+    def _receive_frame(self, pending_connection: _PendingConnection) -> None:
         """Handle an event of a connection: it is established, or bytes of a frame have arrived, or it is broken."""
         try:
-            if not line.connected:
-                if not self._finish_connect(line):
+            if not pending_connection.connected:
+                if not self._finish_connect(pending_connection):
                     return
             else:
-                data = line.socket.recv(line.frame_bytes - len(line.received))
+                data = pending_connection.socket.recv(pending_connection.frame_bytes - len(pending_connection.received))
                 if not data:
                     raise ConnectionResetError(errno.ECONNRESET, "it closes the connection")
-                line.received += data
-                if len(line.received) == line.frame_bytes:
-                    self._advance_handshake(line)
+                pending_connection.received += data
+                if len(pending_connection.received) == pending_connection.frame_bytes:
+                    self._advance_handshake(pending_connection)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            if line.call is None:
-                self._reject_stranger(line)
+            if pending_connection.attempt is None:
+                self._reject_stranger(pending_connection)
             else:
-                self._retry_handshake(line.call, error.strerror or str(error))
+                self._retry_handshake(pending_connection.attempt, error.strerror or str(error))
         except Stranger as stranger:
-            if line.call is None:
-                self._reject_stranger(line)
+            if pending_connection.attempt is None:
+                self._reject_stranger(pending_connection)
             elif stranger.secret:
-                raise Invalid(f"{self._cannot_reach(line.call)}: {stranger}; {self.party.hint}") from None
+                raise Invalid(
+                    f"{self._cannot_reach(pending_connection.attempt)}: {stranger}; {self.this_process.hint}"
+                ) from None
             else:
-                raise TransportFailed(f"{self._cannot_reach(line.call)}: {stranger}; is this its address?") from None
+                raise TransportFailed(
+                    f"{self._cannot_reach(pending_connection.attempt)}: {stranger}; is this its address?"
+                ) from None
 
-    def _finish_connect(self, line: _Connecting) -> bool:
+    def _finish_connect(self, pending_connection: _PendingConnection) -> bool:
         """Return whether a connection of ours is made; else it is tried again."""
-        call = line.call
-        assert call is not None
-        code = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        attempt = pending_connection.attempt
+        assert attempt is not None
+        code = pending_connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._retry_connect(call, code)
+            self._retry_connect(attempt, code)
             return False
-        if line.socket.family != socket.AF_UNIX and line.socket.getsockname() == line.socket.getpeername():
-            self._drop_connection(call, "nobody listens")  # TCP connects a port with itself if both ends are the same
+        if (
+            pending_connection.socket.family != socket.AF_UNIX
+            and pending_connection.socket.getsockname() == pending_connection.socket.getpeername()
+        ):
+            # TCP connects a port with itself if both ends are the same
+            self._drop_connection(attempt, "nobody listens")
             return False
-        call.first = min(call.first, time.monotonic())
-        line.connected = True
-        self.selector.modify(line.socket, selectors.EVENT_READ, line)
-        self._advance_handshake(line)
+        attempt.accepted_at = min(attempt.accepted_at, time.monotonic())
+        pending_connection.connected = True
+        self.selector.modify(pending_connection.socket, selectors.EVENT_READ, pending_connection)
+        self._advance_handshake(pending_connection)
         return True
 
-    def _advance_handshake(self, line: _Connecting) -> None:
+    def _advance_handshake(self, pending_connection: _PendingConnection) -> None:
         """Handle a complete frame: send the next one, and finish the handshake after the last."""
-        frame_received = bytes(line.received) if line.frame_bytes else None
-        line.received.clear()
+        frame_received = bytes(pending_connection.received) if pending_connection.frame_bytes else None
+        pending_connection.received.clear()
         try:
             while True:
-                frame, line.frame_bytes = line.handshake.send(frame_received)  # type: ignore[arg-type]  # None starts it
-                if line.socket.send(frame) < len(frame):
+                frame, pending_connection.frame_bytes = pending_connection.handshake.send(frame_received)  # type: ignore[arg-type]  # None starts it
+                if pending_connection.socket.send(frame) < len(frame):
                     raise ConnectionResetError(errno.ECONNRESET, "it does not read")
-                if line.frame_bytes:
+                if pending_connection.frame_bytes:
                     return
                 frame_received = b""
         except StopIteration as over:
             rank, fault = over.value
-        self.selector.unregister(line.socket)
-        if line.call is None:
-            del self.lines[line.socket.fileno()]
+        self.selector.unregister(pending_connection.socket)
+        if pending_connection.attempt is None:
+            del self.pending[pending_connection.socket.fileno()]
         else:
-            line.call.line, line.call.done = None, True
+            pending_connection.attempt.pending_connection, pending_connection.attempt.done = None, True
         if fault:
-            line.socket.close()
-            raise Invalid(f"{self.party.name}: {fault}; give every process its own rank and the same ranks")
-        self.met[rank] = line.socket
+            pending_connection.socket.close()
+            raise Invalid(f"{self.this_process.name}: {fault}; give every process its own rank and the same ranks")
+        self.connections[rank] = pending_connection.socket
         self.claimed.discard(rank)
 
     def _timeout_error(self) -> AntiphonError:
-        for call in self.calls:
-            if not call.done and call.first == math.inf and call.knock.early:
-                why = call.why or "no answer"
+        for attempt in self.attempts:
+            if not attempt.done and attempt.accepted_at == math.inf and attempt.peer_connection.may_start_later:
+                reason = attempt.last_failure or "no answer"
                 return TimedOut(
-                    f"rank {call.knock.to} does not listen at {call.knock.where} ({why}); start it, or fix it"
+                    f"rank {attempt.peer_connection.to} does not listen at "
+                    f"{attempt.peer_connection.where} ({reason}); start it, or fix it"
                 )
-        absent = sorted(self.awaited - self.met.keys())
+        absent = sorted(self.awaited - self.connections.keys())
         if not absent:
-            call = next(call for call in self.calls if not call.done)
-            return TimedOut(f"{self._cannot_reach(call)} in {self.party.timeout:g} seconds: {call.why or 'no answer'}")
+            attempt = next(attempt for attempt in self.attempts if not attempt.done)
+            return TimedOut(
+                f"{self._cannot_reach(attempt)} in {self.this_process.timeout:g} seconds: "
+                f"{attempt.last_failure or 'no answer'}"
+            )
         text = (
-            f"{self.party.name}: {len(absent)} of {self.party.ranks} processes did not come in "
-            f"{self.party.timeout:g} seconds, the first is rank {absent[0]}"
+            f"{self.this_process.name}: {len(absent)} of {self.this_process.ranks} processes did not come in "
+            f"{self.this_process.timeout:g} seconds, the first is rank {absent[0]}"
         )
         if self.rejected:
             text += f"; {_count_strangers(self.rejected)} turned away"
         claimed = sorted(self.claimed & {*absent})
         if claimed:
-            text += f", one that did not prove to be rank {claimed[0]} among them: {self.party.hint}"
+            text += f", one that did not prove to be rank {claimed[0]} among them: {self.this_process.hint}"
         return TimedOut(text)
 
 
@@ -375,13 +407,13 @@ def _count_strangers(count: int) -> str:
 REPORTED: list[int] = []  # the number of strangers reported: once in a process
 
 
-def _report_strangers(party: Party, count: int) -> None:
+def _report_strangers(this_process: LocalProcess, count: int) -> None:
     """Print, once in a process, the number of rejected connections: no error, but worth knowing."""
     if count and not REPORTED and sys.stderr is not None:
         REPORTED.append(count)
         with suppress(OSError, ValueError):
             print(
-                f"antiphon: {party.name}: {_count_strangers(count)} turned away while the processes met",
+                f"antiphon: {this_process.name}: {_count_strangers(count)} turned away while the processes met",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
 
@@ -402,8 +434,8 @@ Handshake = Generator[tuple[bytes, int], bytes, tuple[int, str]]
 class Stranger(Exception):
     """The other end does not belong to this job. `secret`: it follows our protocol, but does not know our secret."""
 
-    def __init__(self, why: str, secret: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, secret: bool = False) -> None:
+        super().__init__(reason)
         self.secret = secret
 
 

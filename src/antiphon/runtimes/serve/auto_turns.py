@@ -119,9 +119,9 @@ class PlanningProcess:
 
 Sum = Callable[[NDArray[Any]], None]  # over all processes, in place
 SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun
-LARGE = 2**16  # bytes per process, from which any other call may be preceded by a sum, too
-LATE = 64  # calls without a sum after which any call may be preceded by one
-SHARE = 64  # after n calls the next sum comes n / SHARE calls later
+LARGE_CALL_BYTES = 2**16  # bytes per process, from which any other call may be preceded by a sum, too
+MAX_CALLS_WITHOUT_SUM = 64  # calls without a sum after which any call may be preceded by one
+SPACING = 64  # after n calls the next sum comes n / SHARE calls later
 _PLANNING, _READY, _NEVER = 0, 1, 2
 # The integers: state (of process 0), bytes of the book, its digest (four of them), and the number of processes ...
 _DIGEST, _LACKING, _BUSY = slice(2, 6), 6, 7  # ... do not have the book, and have steps left
@@ -157,12 +157,14 @@ class Turns:
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
         """Return whether all processes ask (add up) before this call."""
-        return number >= self.next and (kind in SYNCHRONIZING or nbytes >= LARGE or number >= self.next + LATE)
+        return number >= self.next and (
+            kind in SYNCHRONIZING or nbytes >= LARGE_CALL_BYTES or number >= self.next + MAX_CALLS_WITHOUT_SUM
+        )
 
     def turn(self, number: int, add: Sum) -> Book | None:
         """Ask. Return the book to use from this call on; None if there is none yet, or never."""
         # default: geometric spacing, so the cost of asking stays a constant fraction of all calls
-        self.next = number + 1 + number // SHARE
+        self.next = number + 1 + number // SPACING
         state = self._own_state()
         add(state)
         # process 0 has announced that there will be no plans

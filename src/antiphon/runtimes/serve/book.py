@@ -1,8 +1,8 @@
 """The book: a table of plans compiled for running, as programs and pages that map calls to programs.
 
-A page says: calls of this collective among these ranks, of this root, from this size to that, are served by program
-number 3. All processes of a job need the same book, as their choices must agree. So it is one string of bytes that one
-process reads and broadcasts. docs/program.md has its layout.
+A *program* is a schedule compiled to operations per rank. A *page* says: calls of this collective among these ranks, of
+this root, from this size to that, are served by program number 3. All processes of a job need the same book, as their
+choices must agree. So it is one string of bytes that one process reads and broadcasts. docs/program.md has its layout.
 
     plans --make_book--> Book --encode_book--> bytes --decode_book--> Book        (`read_table`: a file to a Book)
 
@@ -43,23 +43,18 @@ from antiphon.lower.lowering import both
 
 @dataclass(frozen=True)
 class Page:
-    """The program for calls of this kind among these ranks with start <= nbytes < stop.
+    """The program for calls of this kind among these ranks with start <= nbytes < stop."""
 
-    `members`: in the order of the process group; `root`: a rank of the machine, -1 for none. `program`: -1 for the
-    library, which was measured to be faster. `planner`: with its options, for reports. `seconds`: predicted or
-    measured, if known. `ordered`: values are combined in the same order at all sizes.
-    """
-
-    kind: str
-    members: tuple[int, ...]
-    root: int
-    start: int
-    stop: int | None
-    planner: str
-    program: int
-    measured: bool = False
-    seconds: float | None = None
-    ordered: bool = False
+    kind: str  # "allreduce", ...
+    members: tuple[int, ...]  # in the order of the process group
+    root: int  # a rank of the machine, -1 for none
+    start: int  # bytes
+    stop: int | None  # bytes; None: no end
+    planner: str  # with its options, for reports
+    program: int  # number of the program in the book; -1: the MPI library, which was measured to be faster
+    measured: bool = False  # whether `seconds` was measured, not predicted
+    seconds: float | None = None  # of a call, if known
+    ordered: bool = False  # whether values are combined in the same order at all sizes
 
 
 @dataclass(frozen=True)
@@ -125,9 +120,9 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     programs: dict[bytes, int] = {}
     omitted: list[str] = []
     for plan in all_plans:
-        why = _why_unfit(plan)
-        if why:
-            omitted.append(f"{plan.collective.kind}: {why}")
+        reason = _unfit_reason(plan)
+        if reason:
+            omitted.append(f"{plan.collective.kind}: {reason}")
             continue
         for entry in plan.entries:
             for schedule in _for_every_root(entry, machine, every_root):
@@ -154,7 +149,7 @@ def _program_number(schedule: Schedule, programs: dict[bytes, int]) -> int:
     return programs[data]
 
 
-def _why_unfit(plan: Plan) -> str:
+def _unfit_reason(plan: Plan) -> str:
     """Return why no call of a process group can be served by a plan, or ""."""
     collective = plan.collective
     if collective.kind not in _ORDER or len(collective.roots) > 1:
@@ -288,8 +283,8 @@ def encode_book(book: Book) -> bytes:
         at += len(padded_program)
     numbers = (book.ranks, len(rows), len(book.programs), len(members), len(book.hosts), len(name), len(labels), 0)
     # the checksum covers all tables; each program has its own
-    rest = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
-    return MAGIC + struct.pack("<II", VERSION, zlib.crc32(rest)) + rest + b"".join(padded)
+    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
+    return MAGIC + struct.pack("<II", VERSION, zlib.crc32(checked_part)) + checked_part + b"".join(padded)
 
 
 def decode_book(data: bytes) -> Book:
@@ -298,19 +293,19 @@ def decode_book(data: bytes) -> Book:
     Its programs are trusted: the process that sent them has proven them. Use `proven_book` for other sources."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise Invalid("this is no book of Antiphon")
-    _, version, check, head, size, *numbers = HEADER.unpack_from(data)
-    ranks, pages, programs, total, hosts, name_bytes, label_bytes, _ = numbers
+    _, version, expected_checksum, head, size, *numbers = HEADER.unpack_from(data)
+    ranks, pages, programs, member_count, hosts, name_bytes, label_bytes, _ = numbers
     if version != VERSION:
         raise Invalid(f"version {version} of books is not known here; version {VERSION} is")
     # check sizes and checksum before anything is interpreted
-    if size != len(data) or not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != check:
+    if size != len(data) or not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != expected_checksum:
         raise Invalid("the book is cut off or damaged; make it anew from its table")
     at = HEADER.size
     tables = []
     for length in (
         name_bytes,
         4 * hosts,
-        4 * total,
+        4 * member_count,
         label_bytes,
         PAGE_ENTRY.size * pages,
         PROGRAM_ENTRY.size * programs,
@@ -322,12 +317,12 @@ def decode_book(data: bytes) -> Book:
     members = np.frombuffer(tables[2], "<i4").tolist()
     bodies: list[bytes] = []
     # programs are in order and do not overlap, so a small file cannot claim many large programs
-    free = head
+    previous_end = head
     for row in PROGRAM_ENTRY.iter_unpack(tables[5]):
-        bodies.append(_decode_program(data, free, row))
-        free = row[0] + row[1]
+        bodies.append(_decode_program(data, previous_end, row))
+        previous_end = row[0] + row[1]
     used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(tables[4])) for column in (3, 9))
-    if used_members > total or used_labels > label_bytes:
+    if used_members > member_count or used_labels > label_bytes:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
         decoded = [_decode_page(row, members, tables[3], ranks, programs) for row in PAGE_ENTRY.iter_unpack(tables[4])]
@@ -337,11 +332,11 @@ def decode_book(data: bytes) -> Book:
     return Book(name, ranks, tuple(np.frombuffer(tables[1], "<i4").tolist()), tuple(decoded), tuple(bodies))
 
 
-def _decode_program(data: bytes, free: int, row: tuple[int, ...]) -> bytes:
+def _decode_program(data: bytes, previous_end: int, row: tuple[int, ...]) -> bytes:
     """Return the bytes of a program. It must begin after the one before it, so that all fit into the book."""
-    at, size, check, _ = row
+    at, size, expected_checksum, _ = row
     body = data[at : at + size]
-    if at < free or at % 8 or len(body) != size or zlib.crc32(body) != check:
+    if at < previous_end or at % 8 or len(body) != size or zlib.crc32(body) != expected_checksum:
         raise Invalid("the book is cut off or damaged; make it anew from its table")
     return body
 
@@ -389,8 +384,8 @@ def _refuse_misfit(book: Book, page: Page, programs: Sequence[Program]) -> None:
     """Raise Invalid if the collective of a program is not that of the page that lists it."""
     collective = programs[0].collective
     roots = (page.root,) if page.root >= 0 else ()
-    facts = collective.kind, collective.ranks, collective.members, collective.roots
-    if facts != (page.kind, book.ranks, page.members, roots) or np.any(collective.weights != 1):
+    program_facts = collective.kind, collective.ranks, collective.members, collective.roots
+    if program_facts != (page.kind, book.ranks, page.members, roots) or np.any(collective.weights != 1):
         raise Invalid(
             f"it is {collective.kind} among other ranks, with another root or with uneven blocks than its page says"
             if collective.kind == page.kind

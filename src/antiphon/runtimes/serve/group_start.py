@@ -109,9 +109,9 @@ def start_serving(
         except (AntiphonError, OSError) as error:
             fields = _fault_fields(error)
         # the first exchange: every process reports its offer, or its fault
-        opening = {**fields, "version": version()}
+        first_fields = {**fields, "version": version()}
         while True:
-            offers, fields = _exchange_fields(group, opening), {}
+            offers, fields = _exchange_fields(group, first_fields), {}
             try:
                 if not any("fault" in message for message in offers):
                     engine = engine or engine_of()
@@ -317,7 +317,7 @@ def _ask_for_plans(start: AutoStart, serving: Serving, group: Processes) -> None
 
 # ---- errors that all processes have at the same time ----
 
-_PRINTS = "_antiphon_prints"
+_PRINTS_ERROR = "_antiphon_prints"
 _SILENT_DELAY = 0.5  # seconds that the silent processes wait: launchers end all when the first has ended
 
 
@@ -327,14 +327,14 @@ def print_once(error: Exception, prints: bool) -> None:
     The process that `prints` shows one line, the others end silently, with the usual exit code. ANTIPHON_DEBUG=1 shows
     the tracebacks of all. The first process that torchrun started on a host always prints: every host has its own log.
     """
-    setattr(error, _PRINTS, prints or os.environ.get("LOCAL_RANK") == "0")
+    setattr(error, _PRINTS_ERROR, prints or os.environ.get("LOCAL_RANK") == "0")
     if getattr(sys.excepthook, "__module__", "") != __name__:
-        _hook_before(sys.excepthook)
+        _install_hook(sys.excepthook)
 
 
-def _hook_before(usual: object) -> None:
+def _install_hook(usual: object) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        prints = getattr(error, _PRINTS, None)
+        prints = getattr(error, _PRINTS_ERROR, None)
         if prints is None or os.environ.get("ANTIPHON_DEBUG"):
             usual(kind, error, trace)  # type: ignore[operator]
         elif prints:

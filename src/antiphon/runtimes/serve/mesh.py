@@ -1,7 +1,7 @@
 """Connect the processes of a group by stream sockets, over any channel that exchanges a string per process.
 
-Each process opens its doors (listening sockets: TCP, and a Unix-domain socket for processes of its host) and sends
-their addresses to all others by the channel. Then of each two processes the higher rank connects (knocks) to the lower
+Each process opens listening sockets (TCP, and a Unix-domain socket for processes of its host) and sends
+their addresses to all others by the channel. Then of each two processes the higher rank connects to the lower
 one, with a handshake that proves that both belong to the job (`admission`).
 """
 
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from antiphon.errors import Invalid, quote
-from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, connect_all, derive_key
+from antiphon.runtimes.serve.admission import BACKLOG, LocalProcess, PeerConnection, connect_all, derive_key
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
@@ -49,27 +49,37 @@ def connect_mesh(
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
     secret_data = secret.data if secret else b""
-    with _Door(address, ranks) as door:
-        texts = exchange(json.dumps(asdict(door.card)))
+    with _Listeners(address, ranks) as listeners:
+        texts = exchange(json.dumps(asdict(listeners.card)))
         if len(texts) != ranks:
             raise Invalid(f"{len(texts)} processes answered, {ranks} were expected")
         # exchange done: every process knows how to reach every other one
         neighbors = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
         cards = {peer: _read_card(texts[peer], f"rank {peer}") for peer in neighbors}
-        # the higher of two ranks knocks
-        knocks = [_make_knock(peer, cards[peer], door.card, secret_data) for peer in neighbors if peer < rank]
-        party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
-        key = derive_key(secret_data, door.card.token)
+        # the higher of two ranks connects to the lower
+        peer_connections = [
+            _peer_connection(peer, cards[peer], listeners.card, secret_data) for peer in neighbors if peer < rank
+        ]
+        this_process = LocalProcess(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
+        key = derive_key(secret_data, listeners.card.token)
         sockets = connect_all(
-            party, door.sockets, key, [r for r in neighbors if r > rank], knocks, time.monotonic() + timeout
+            this_process,
+            listeners.sockets,
+            key,
+            [r for r in neighbors if r > rank],
+            peer_connections,
+            time.monotonic() + timeout,
         )
     return [_configure_socket(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
 
 
 @dataclass(frozen=True)
 class _Card:
-    """How to reach a door. `path`: of the Unix-domain socket, which processes of the same `host` can see; `token`: the
-    random part of the door's key."""
+    """How to reach the listening sockets of a process.
+
+    `path`: of the Unix-domain socket, which processes of the same `host` can see.
+    `token`: the random part of the key of the handshake there.
+    """
 
     tcp: tuple[str, int]
     host: str
@@ -99,7 +109,7 @@ def _is_ip_address(host: str) -> bool:
     return False
 
 
-class _Door:
+class _Listeners:
     """The sockets that others connect to: a TCP one, and unless an address is given a Unix-domain one."""
 
     def __init__(self, address: str, ranks: int) -> None:
@@ -123,20 +133,20 @@ class _Door:
         tcp = self.sockets[0].getsockname()
         self.card = _Card((tcp[0], tcp[1]), _host_name(), path, secrets.token_hex(32))
 
-    def __enter__(self) -> _Door:
+    def __enter__(self) -> _Listeners:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
 
-def _make_knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> Knock:
+def _peer_connection(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> PeerConnection:
     key = derive_key(secret_data, card.token)
     # same kernel and a visible folder: a Unix-domain socket is faster than TCP
     if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
-        return Knock(peer, [(socket.AF_UNIX, card.path)], key, card.path)
+        return PeerConnection(peer, [(socket.AF_UNIX, card.path)], key, card.path)
     family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET
-    return Knock(peer, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
+    return PeerConnection(peer, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
 def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.socket:
@@ -153,7 +163,7 @@ def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.s
 
 def _host_name() -> str:
     """Return a text that is the same for all processes of a kernel. Containers and namespaces on it differ in the
-    folder of a door, which is visible to their own processes only."""
+    folder of a Unix-domain socket, which is visible to their own processes only."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -16,14 +16,21 @@ from typing import Any
 
 from antiphon.errors import Invalid, TimedOut, quote
 from antiphon.runtimes.engine.native import TransportFailed
-from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, connect_all, derive_key
+from antiphon.runtimes.serve.admission import (
+    BACKLOG,
+    LocalProcess,
+    PeerConnection,
+    SocketAddress,
+    connect_all,
+    derive_key,
+)
 from antiphon.runtimes.serve.group_start import Processes, start_serving, table_or_auto
 from antiphon.runtimes.serve.secret import hint_of, job_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import receive_text, send_text, texts_of
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
-PATIENCE = 30.0  # seconds in which a listener at the address must answer as rank 0 does
+ANSWER_TIMEOUT = 30.0  # seconds in which a listener at the address must answer as rank 0 does
 
 
 def over_sockets(
@@ -53,16 +60,18 @@ class Star:
         self.end = time.monotonic() + timeout
         host, port = _parse_address(address)
         self.where = f"{host}:{port}"
-        places = self._resolve_places(host, port)
-        self.secret = job_secret(secret, all(map(_is_loopback, places)), self.where)
-        party = Party(rank, ranks, self.where, timeout, hint_of(self.secret))
+        addresses = self._resolve_addresses(host, port)
+        self.secret = job_secret(secret, all(map(_is_loopback, addresses)), self.where)
+        this_process = LocalProcess(rank, ranks, self.where, timeout, hint_of(self.secret))
         key = derive_key(self.secret.data, b"rendezvous")
         if rank:
-            knock = Knock(0, places, key, self.where, early=True, patience=PATIENCE)
-            self.connections = connect_all(party, [], b"", (), [knock], self.end)
+            peer_connection = PeerConnection(
+                0, addresses, key, self.where, may_start_later=True, answer_timeout=ANSWER_TIMEOUT
+            )
+            self.connections = connect_all(this_process, [], b"", (), [peer_connection], self.end)
         else:
-            with self._open_door(places[0]) as door:
-                self.connections = connect_all(party, [door], key, range(1, ranks), [], self.end)
+            with self._open_listener(addresses[0]) as listener:
+                self.connections = connect_all(this_process, [listener], key, range(1, ranks), [], self.end)
         for connection in self.connections.values():
             connection.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
@@ -92,7 +101,7 @@ class Star:
         except OSError as error:
             raise TransportFailed(f"{self.where}: a process is gone ({error.strerror or error})") from None
 
-    def _resolve_places(self, host: str, port: int) -> list[Place]:
+    def _resolve_addresses(self, host: str, port: int) -> list[SocketAddress]:
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -100,19 +109,19 @@ class Star:
             raise Invalid(f"address: {self.where} is unknown here ({why}); choose another") from None
         return [(row[0], row[4]) for row in rows]
 
-    def _open_door(self, place: Place) -> socket.socket:
+    def _open_listener(self, socket_address: SocketAddress) -> socket.socket:
         try:
             with contextlib.ExitStack() as stack:
-                door = stack.enter_context(socket.socket(place[0], socket.SOCK_STREAM))
-                door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                door.bind(place[1])
-                door.listen(max(BACKLOG, self.ranks))
+                listener = stack.enter_context(socket.socket(socket_address[0], socket.SOCK_STREAM))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(socket_address[1])
+                listener.listen(max(BACKLOG, self.ranks))
                 stack.pop_all()
-                return door
+                return listener
         except OSError as error:
             raise Invalid(f"address: {self.where} cannot be listened at ({error.strerror}); choose another") from None
 
 
-def _is_loopback(place: Place) -> bool:
+def _is_loopback(socket_address: SocketAddress) -> bool:
     """Return whether only processes of this host can connect there."""
-    return ipaddress.ip_address(place[1][0].partition("%")[0]).is_loopback
+    return ipaddress.ip_address(socket_address[1][0].partition("%")[0]).is_loopback

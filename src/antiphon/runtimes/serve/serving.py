@@ -43,7 +43,8 @@ from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.ledger import Ledger
 
 Array = NDArray[Any]
-IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
+# whose buffers hold a block for each rank
+SPLIT_KINDS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
 MAX_PLANS = 64  # cached, each with its scratch
 MAX_EARLY_PLANS = 16  # prepared before they are needed
@@ -69,13 +70,13 @@ class Serving:
         self._programs: dict[bytes, OpenProgram] = {}
         self._program_of: dict[int, bytes] = {}  # by id of the page
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
-        self._tried: set[tuple[str, int]] = set()  # (kind, root) for which a plan was made at once
-        self._base = base
+        self._planned_calls: set[tuple[str, int]] = set()  # (kind, root) for which a plan was made at once
+        self._broadcast_program = base
         self._books: list[Book] = []  # in the order in which pages are searched
         self._turns: Turns | None = None
-        self._early: dict[tuple[int, int, int, bool], NativePlan] = {}  # plans for a book not yet in use
+        self._prepared_plans: dict[tuple[int, int, int, bool], NativePlan] = {}  # plans for a book not yet in use
         self._warming: Warming | None = None
-        self._sum = b""
+        self._sum_program = b""
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
         # rebound when the group asks for plans, and once it has failed
@@ -114,7 +115,7 @@ class Serving:
 
     def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
         """Return the size of a call with blocks of `unit` elements, as plans count it."""
-        return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
+        return unit * itemsize * (self.ranks if kind in SPLIT_KINDS else 1)
 
     def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
         """Return the page of a call, or None for the library. `library`: whether the library supports the call."""
@@ -123,11 +124,11 @@ class Serving:
         if page is not None:
             return page if page.program >= 0 else None
         key = (call.kind, call.root)
-        if not self.fill or key in self._tried:
+        if not self.fill or key in self._planned_calls:
             return None
         # no page: all processes get here at the same call, so process 0 can broadcast a plan
         book = self._make_default_book(call.kind, call.root, timeout)
-        self._tried.add(key)
+        self._planned_calls.add(key)
         self._add_book(book)
         return self.find(call, timeout, library)
 
@@ -220,13 +221,15 @@ class Serving:
 
     def _broadcast_bytes(self, buffer: Array, timeout: float, stage: int) -> None:
         self.head.stage(stage)
-        self._run_plan(self._open_program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
+        self._run_plan(
+            self._open_program(self._broadcast_program).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout
+        )
 
     # ---- plans that another process makes meanwhile ----
 
     def ask_for_plans(self, turns: Turns, program: bytes) -> None:
         """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
-        self._turns, self._sum, turns.ready = turns, program, self._prepare_for_book
+        self._turns, self._sum_program, turns.ready = turns, program, self._prepare_for_book
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
@@ -236,7 +239,7 @@ class Serving:
         # decided by the number and size of the call alone, so equal on all processes
         if turns is None or not turns.due(head.number, kind, nbytes):
             return
-        book = turns.turn(head.number, self._add_up)
+        book = turns.turn(head.number, self._sum_over_processes)
         if book is not None:
             self._switch_to(book, turns.data)
         head.stage(0)
@@ -244,11 +247,11 @@ class Serving:
         if turns.over and not self.broken:
             self.begin = head.begin
 
-    def _add_up(self, values: Array) -> None:
+    def _sum_over_processes(self, values: Array) -> None:
         """Add up values over all processes, in place."""
         assert self._turns is not None
         self.head.stage(3)
-        plan = self._open_program(self._sum).plan(self.rank, len(values), True)
+        plan = self._open_program(self._sum_program).plan(self.rank, len(values), True)
         self._run_plan(plan, None, values, "sum", self._turns.timeout)
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
@@ -265,10 +268,10 @@ class Serving:
             if new_page is not None and new_page.program >= 0:
                 with suppress(AntiphonError):  # the call itself will raise it
                     plan = self._open_program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
-                    self._early[id(new_page), unit, itemsize, in_place] = plan
+                    self._prepared_plans[id(new_page), unit, itemsize, in_place] = plan
                 yield
         # touch the memory in a background thread, and report "not ready" until it is done
-        self._warming = Warming([(plan, key[2]) for key, plan in self._early.items()])
+        self._warming = Warming([(plan, key[2]) for key, plan in self._prepared_plans.items()])
         while not self._warming.done:
             yield
 
@@ -277,10 +280,10 @@ class Serving:
         old_books = self._books
         self.head.extend(data)
         # make room for the plans prepared early
-        for key in list(self._plans)[: max(0, len(self._plans) + len(self._early) - MAX_PLANS)]:
+        for key in list(self._plans)[: max(0, len(self._plans) + len(self._prepared_plans) - MAX_PLANS)]:
             del self._plans[key]
-        self._plans |= self._early
-        self._early = {}
+        self._plans |= self._prepared_plans
+        self._prepared_plans = {}
         pages = SizeChooser[Page]()
         # keep a chooser that the owner of the group has installed
         if self.chooser is self.pages:

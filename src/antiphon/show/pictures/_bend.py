@@ -29,14 +29,14 @@ def least_hidden_bend(
     """
     across = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
     t = np.linspace(0, 1, samples)[1:-1, None]
-    best, least_hidden = (side, start), math.inf
+    best, least_overlap = (side, start), math.inf
     for bend in bends:
         middle = (start + end) / 2 + across * (side + bend)
         gaps = np.linalg.norm(curve_points(start, middle, end, t)[:, None] - centres[None], axis=2) - radii
-        hidden = float(np.maximum(-gaps, 0).sum())
-        if hidden < least_hidden:
-            best, least_hidden = (side + bend, middle), hidden
-        if not hidden:
+        overlap = float(np.maximum(-gaps, 0).sum())
+        if overlap < least_overlap:
+            best, least_overlap = (side + bend, middle), overlap
+        if not overlap:
             break
     return best
 
@@ -59,15 +59,15 @@ def curve_points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Float
 
 def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
     """Return the part of the curve that is farther than `gaps` pixels from its start and its end."""
-    fine = np.linspace(0, 1, 257)[:, None]
-    curve = curve_points(start, middle, end, fine)
+    samples = np.linspace(0, 1, 257)[:, None]
+    curve = curve_points(start, middle, end, samples)
     inside = np.flatnonzero(
         (np.linalg.norm(curve - start, axis=1) >= gaps[0]) & (np.linalg.norm(curve - end, axis=1) >= gaps[1])
     )
     if len(inside) < 2:
         return start, middle, end
     # the control point of a part of the curve follows from de Casteljau's construction
-    low, high = float(fine[inside[0], 0]), float(fine[inside[-1], 0])
+    low, high = float(samples[inside[0], 0]), float(samples[inside[-1], 0])
     first = (1 - low) * ((1 - high) * start + high * middle) + low * ((1 - high) * middle + high * end)
     ends = curve_points(start, middle, end, np.array([[low], [high]]))
     return ends[0], first, ends[1]

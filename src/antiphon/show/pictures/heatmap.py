@@ -59,13 +59,13 @@ class Panel:
         return self.left + self.cell[0] * len(self.best)
 
     @property
-    def short(self) -> bool:
+    def has_short_labels(self) -> bool:
         return bool(self.key) and max(map(len, self.labels)) <= SHORT
 
     @property
     def head(self) -> float:
         """Pixels above the cells."""
-        return 44.0 if self.short else 22.0
+        return 44.0 if self.has_short_labels else 22.0
 
     @property
     def height(self) -> float:
@@ -240,7 +240,7 @@ def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
             f'<circle class="hm-dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#ffffff">'
             f"<title>{title}</title></circle>"
         )
-        if panel.short:
+        if panel.has_short_labels:
             weight = ' font-weight="700"' if panel.wins[size] else ""
             tone = "ink" if panel.wins[size] else "soft"
             yield _draw_text(
@@ -251,11 +251,11 @@ def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
 def _row_labels(panel: Panel) -> Iterator[str]:
     """Draw the labels of the best rows, and as many others as there is room for."""
     tall = panel.cell[1]
-    best, apart = set(panel.best), 10.5 / tall
+    best, min_distance = set(panel.best), 10.5 / tall
     shown: list[int] = []
     # Labels by priority: rows best most often, then the ends, then all others, as far as there is room.
     for row in [*sorted(best, key=lambda row: -panel.best.count(row)), 0, len(panel.rows) - 1, *range(len(panel.rows))]:
-        if all(abs(row - other) >= apart for other in shown):
+        if all(abs(row - other) >= min_distance for other in shown):
             shown.append(row)
     for row in sorted(shown):
         weight = ' font-weight="700"' if row in best else ""

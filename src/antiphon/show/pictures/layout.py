@@ -1,8 +1,8 @@
 """Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
 Input: a `Graph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes, in
-pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`inner`), by the first rule that matches
-its structure:
+pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that
+matches its structure:
 
     names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
     there are no switches                           circles, one per group
@@ -11,8 +11,8 @@ its structure:
     every rank has one switch (router)              routers on a circle, their ranks outside
     else                                            ranks at the bottom, switches in levels above
 
-The boxes are then placed in rows below their fabric (`below`), or in a circle without one (`place_around`). A `Drawing`
-is a block that is moved, flipped and framed as one.
+The boxes are then placed in rows below their fabric (`place_below_fabric`), or in a circle without one
+(`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as one.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ _DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5:
 
 @dataclass
 class Drawing:
-    """The points of nodes (`at`) and the frames around boxes, within (0, 0) to (width, height)."""
+    """The points of nodes (`position`) and the frames around boxes, within (0, 0) to (width, height)."""
 
-    at: dict[int, Point]
+    position: dict[int, Point]
     frames: list[Frame] = field(default_factory=list)
     width: float = 0.0
     height: float = 0.0
 
     def moved(self, dx: float, dy: float) -> Drawing:
-        at = {node: (x + dx, y + dy) for node, (x, y) in self.at.items()}
+        position = {node: (x + dx, y + dy) for node, (x, y) in self.position.items()}
         frames = [(x + dx, y + dy, w, h, label) for x, y, w, h, label in self.frames]
-        return Drawing(at, frames, self.width, self.height)
+        return Drawing(position, frames, self.width, self.height)
 
 
-def fit_drawing(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
-    """Return a block just large enough for these nodes and frames, with a margin."""
-    left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] for f in frames]
-    right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] + f[2] for f in frames]
-    top_edges = [y - graph.nodes[n].half[1] for n, (_, y) in at.items()] + [f[1] for f in frames]
-    bottom_edges = [y + graph.nodes[n].half[1] for n, (_, y) in at.items()] + [f[1] + f[3] for f in frames]
-    block = Drawing(
-        at,
+def fit_drawing(graph: Graph, position: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
+    """Return a drawing just large enough for these nodes and frames, with a margin."""
+    left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] for f in frames]
+    right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] + f[2] for f in frames]
+    top_edges = [y - graph.nodes[n].half[1] for n, (_, y) in position.items()] + [f[1] for f in frames]
+    bottom_edges = [y + graph.nodes[n].half[1] for n, (_, y) in position.items()] + [f[1] + f[3] for f in frames]
+    drawing = Drawing(
+        position,
         list(frames),
         max(right_edges) - min(left_edges) + 2 * _MARGIN,
         max(bottom_edges) - min(top_edges) + 2 * _MARGIN,
     )
-    return block.moved(_MARGIN - min(left_edges), _MARGIN - min(top_edges))
+    return drawing.moved(_MARGIN - min(left_edges), _MARGIN - min(top_edges))
 
 
-def flip_drawing(block: Drawing) -> Drawing:
-    """Return the block upside down; frames stay."""
-    at = {node: (x, block.height - y) for node, (x, y) in block.at.items()}
-    return Drawing(at, list(block.frames), block.width, block.height)
+def flip_drawing(drawing: Drawing) -> Drawing:
+    """Return the drawing upside down; frames stay."""
+    position = {node: (x, drawing.height - y) for node, (x, y) in drawing.position.items()}
+    return Drawing(position, list(drawing.frames), drawing.width, drawing.height)
 
 
-def frame_drawing(block: Drawing, label: str) -> Drawing:
-    """Return the block with a frame around it."""
-    block = block.moved(0, 8)
-    block.height += 16
-    block.frames.insert(0, (4, 4, block.width - 8, block.height - 8, label))
-    return block
+def frame_drawing(drawing: Drawing, label: str) -> Drawing:
+    """Return the drawing with a frame around it."""
+    drawing = drawing.moved(0, 8)
+    drawing.height += 16
+    drawing.frames.insert(0, (4, 4, drawing.width - 8, drawing.height - 8, label))
+    return drawing
 
 
 def arrange(graph: Graph) -> Drawing:
@@ -88,15 +88,17 @@ def arrange(graph: Graph) -> Drawing:
             boxes[graph.nodes[node].container].append(node)
     inside = {node for nodes in boxes.values() for node in nodes}
     if len(boxes) < 2 or graph.is_tree(everything):
-        return inner(graph, everything)
+        return lay_out_part(graph, everything)
     # 2. without a fabric the boxes face each other, else they hang below it
     outside = [node for node in everything if node not in inside]
     if not outside:
-        return place_around(graph, [frame_drawing(inner(graph, nodes), name) for name, nodes in boxes.items()])
-    return below(graph, {name: inner(graph, nodes, facing=True) for name, nodes in boxes.items()}, outside)
+        return place_around(graph, [frame_drawing(lay_out_part(graph, nodes), name) for name, nodes in boxes.items()])
+    return place_below_fabric(
+        graph, {name: lay_out_part(graph, nodes, facing=True) for name, nodes in boxes.items()}, outside
+    )
 
 
-def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
+def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """Lay out a machine, or one box of a cluster; with `facing` a fabric above it, its ranks are in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     # the order of these rules matters: each assumes that the ones before do not apply
@@ -133,31 +135,31 @@ def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int
 
 
 def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
-    """Lay out a grid: last axis to the right, the one before down, the third last into the depth, more in blocks."""
+    """Lay out a grid: last axis to the right, the one before down, the third last into the depth, more in drawings."""
     axes = len(next(iter(coordinates.values())))
-    sizes = [1 + max(at[axis] for at in coordinates.values()) for axis in range(axes)][::-1]
+    sizes = [1 + max(position[axis] for position in coordinates.values()) for axis in range(axes)][::-1]
     layers = sizes[2] if axes > 2 else 1  # drawn one behind the other where they are few
     cell, depth = _DEPTH.get(layers, (120.0, 0.0))
     # offset of one step along each axis, the last axis first
     step: list[Point] = [(cell, 0.0), (0.0, cell)]
-    wide, high = cell * sizes[0], cell * (sizes[1] if axes > 1 else 1)
+    width, height = cell * sizes[0], cell * (sizes[1] if axes > 1 else 1)
     for axis in range(2, axes):
         if axis == 2 and depth:
             step.append((depth * cell, -1.2 * depth * cell))
-            wide, high = wide + depth * cell * (layers - 1), high + 1.2 * depth * cell * (layers - 1)
+            width, height = width + depth * cell * (layers - 1), height + 1.2 * depth * cell * (layers - 1)
         elif axis % 2 or axis == 2:
-            step.append((wide + 40, 0.52 * cell))
-            wide = (wide + 40) * sizes[axis]
+            step.append((width + 40, 0.52 * cell))
+            width = (width + 40) * sizes[axis]
         else:
-            step.append((0.52 * cell, high + 40))
-            high = (high + 40) * sizes[axis]
-    at = {}
-    for node, position in coordinates.items():
-        x = sum(step[i][0] * p for i, p in enumerate(position[::-1]))
-        y = sum(step[i][1] * p for i, p in enumerate(position[::-1]))
-        beside = graph.nodes[node].place.endswith("/rank")  # next to its router
-        at[node] = (x + 26, y + 28) if beside else (x, y)
-    return fit_drawing(graph, at)
+            step.append((0.52 * cell, height + 40))
+            height = (height + 40) * sizes[axis]
+    positions = {}
+    for node, coordinate in coordinates.items():
+        x = sum(step[i][0] * p for i, p in enumerate(coordinate[::-1]))
+        y = sum(step[i][1] * p for i, p in enumerate(coordinate[::-1]))
+        is_beside_router = graph.nodes[node].place.endswith("/rank")  # next to its router
+        positions[node] = (x + 26, y + 28) if is_beside_router else (x, y)
+    return fit_drawing(graph, positions)
 
 
 # ---- no switches: circles ----
@@ -174,16 +176,16 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
     radius = max(70.0, max(map(len, groups)) * 8.7 + 20)
     columns = min(len(groups), 4)
     cell = 2 * radius + 90
-    at: dict[int, Point] = {}
+    position: dict[int, Point] = {}
     for number, group in enumerate(groups):
         centre = (cell * (number % columns), cell * (number // columns))
         # a little askew, so that links between groups do not lie on top of each other
-        askew = math.pi / len(group) - (0.22 if len(groups) > 1 else 0.0) if len(group) > 1 else 0.0
+        rotation = math.pi / len(group) - (0.22 if len(groups) > 1 else 0.0) if len(group) > 1 else 0.0
         mirror = -1 if number % 2 else 1  # neighbours face each other: links between equal places stay short
         for i, node in enumerate(group):
-            angle = -math.pi / 2 - askew + 2 * math.pi * i / len(group)
-            at[node] = (centre[0] + mirror * radius * math.cos(angle), centre[1] + radius * math.sin(angle))
-    return fit_drawing(graph, at)
+            angle = -math.pi / 2 - rotation + 2 * math.pi * i / len(group)
+            position[node] = (centre[0] + mirror * radius * math.cos(angle), centre[1] + radius * math.sin(angle))
+    return fit_drawing(graph, position)
 
 
 # ---- switches ----
@@ -191,34 +193,34 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
 
 def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Place each switch with its ranks around it, side by side."""
-    at: dict[int, Point] = {}
+    position: dict[int, Point] = {}
     for number, (switch, ends) in enumerate(hubs.items()):
         radius = max(88.0, 7.6 * len(ends) + 30)
         x = number * (2 * radius + 120)
-        at[switch] = (x, 0.0)
+        position[switch] = (x, 0.0)
         for i, node in enumerate(ends):
             angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ends)
-            at[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
-    return fit_drawing(graph, at)
+            position[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
+    return fit_drawing(graph, position)
 
 
 def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Place the ranks of each switch in a row above it, side by side."""
-    at: dict[int, Point] = {}
+    position: dict[int, Point] = {}
     x = 0.0
     for switch, ends in hubs.items():
         for i, node in enumerate(ends):
-            at[node] = (x + 40.0 * i, 0.0)
-        at[switch] = (x + 20.0 * (len(ends) - 1), 92.0)
+            position[node] = (x + 40.0 * i, 0.0)
+        position[switch] = (x + 20.0 * (len(ends) - 1), 92.0)
         x += 40.0 * len(ends) + 24
-    return fit_drawing(graph, at)
+    return fit_drawing(graph, position)
 
 
 def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     """Return the switch called root, or the one or two in the middle of the tree."""
-    named = [n for n in nodes if graph.nodes[n].label == "root"]
-    if len(named) == 1:
-        return named
+    root_switches = [n for n in nodes if graph.nodes[n].label == "root"]
+    if len(root_switches) == 1:
+        return root_switches
     # peel off leaves layer by layer; the centre of the tree remains
     remaining = set(nodes)
     while len(remaining) > 2:
@@ -230,8 +232,8 @@ def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
 def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Lay out a tree, each switch centred above its children."""
     inside, roots = set(nodes), _find_roots(graph, nodes)
-    at: dict[int, Point] = {}
-    edge = [0.0]  # the right edge of what has been placed
+    position: dict[int, Point] = {}
+    right_edge = [0.0]  # the right edge of what has been placed
     visited = set(roots)
     level = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
@@ -253,39 +255,39 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
             # a parent is centred above its children, a leaf is placed at the right edge
             xs = [visit(n, depth + 1) for n in below]
             x = (xs[0] + xs[-1]) / 2
-            edge[0] = max(edge[0] + (14 if len(below) > 1 else 0), x + half + 8)
+            right_edge[0] = max(right_edge[0] + (14 if len(below) > 1 else 0), x + half + 8)
         else:
-            x = edge[0] + half + 4
-            edge[0] = x + half + 4
-        at[node] = (x, depth * level)
+            x = right_edge[0] + half + 4
+            right_edge[0] = x + half + 4
+        position[node] = (x, depth * level)
         return x
 
     for root in roots:
         visit(root, 0)
-    return fit_drawing(graph, at)
+    return fit_drawing(graph, position)
 
 
 def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Place switches on a circle, the ranks of each outside of it. `owner`: the switch of each rank."""
-    most_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
+    max_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
     # large enough that neither switches nor the ranks outside overlap
-    radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most_ranks - 40)
-    at: dict[int, Point] = {}
+    radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * max_ranks - 40)
+    position: dict[int, Point] = {}
     for number, switch in enumerate(switches):
         middle = -math.pi / 2 + 2 * math.pi * (number + 0.5) / len(switches)
-        at[switch] = (radius * math.cos(middle), radius * math.sin(middle))
+        position[switch] = (radius * math.cos(middle), radius * math.sin(middle))
         ranks = [n for n, s in owner.items() if s == switch]
         for i, node in enumerate(ranks):
             angle = middle + (i - (len(ranks) - 1) / 2) * 42 / (radius + 58)
-            at[node] = ((radius + 58) * math.cos(angle), (radius + 58) * math.sin(angle))
-    return fit_drawing(graph, at)
+            position[node] = ((radius + 58) * math.cos(angle), (radius + 58) * math.sin(angle))
+    return fit_drawing(graph, position)
 
 
 def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Place ranks in rows at the bottom, switches in levels above, by their distance from the ranks."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
-    at: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
+    position: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
     level, row, depth = set(ranks), list(ranks), 0
     while row:
         # the switches adjacent to the level below, not yet placed
@@ -293,77 +295,83 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
         level.update(row)
         depth += 1
         for i, switch in enumerate(row):
-            at[switch] = (92.0 * (columns - 1) * (i + 0.5) / len(row), -96.0 * depth)
+            position[switch] = (92.0 * (columns - 1) * (i + 0.5) / len(row), -96.0 * depth)
     for i, switch in enumerate(s for s in switches if s not in level):
-        at[switch] = (92.0 * i, -96.0 * (depth + 1))
-    return fit_drawing(graph, at)
+        position[switch] = (92.0 * i, -96.0 * (depth + 1))
+    return fit_drawing(graph, position)
 
 
 # ---- boxes and their fabric ----
 
 
-def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
+def place_around(graph: Graph, drawings: Sequence[Drawing]) -> Drawing:
     """Place boxes that are connected directly, without a fabric: in a circle, two side by side."""
-    size = max(max(block.width, block.height) for block in blocks)
-    count = len(blocks)
+    size = max(max(drawing.width, drawing.height) for drawing in drawings)
+    count = len(drawings)
     radius = 0.0 if count < 2 else size * 0.56 if count == 2 else size * 0.66 / math.sin(math.pi / count)
     placed = []
-    for number, block in enumerate(blocks):
+    for number, drawing in enumerate(drawings):
         angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
         x, y = radius * math.cos(angle), radius * math.sin(angle)
-        placed.append(block.moved(x - block.width / 2, y - block.height / 2))
-    return _combine_blocks(graph, placed, {})
+        placed.append(drawing.moved(x - drawing.width / 2, y - drawing.height / 2))
+    return _combine_drawings(graph, placed, {})
 
 
-def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
+def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     # boxes of the upper row are flipped, so that their cards face the fabric
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
-    blocks = [
-        frame_drawing(flip_drawing(block) if rows == 2 and i < columns else block, name)
-        for i, (name, block) in enumerate(boxes.items())
+    drawings = [
+        frame_drawing(flip_drawing(drawing) if rows == 2 and i < columns else drawing, name)
+        for i, (name, drawing) in enumerate(boxes.items())
     ]
-    wide, high = max(b.width for b in blocks) + 18, max(b.height for b in blocks)
-    upper = set().union(*(b.at for b in blocks[:columns])) if rows == 2 else set()
+    column_width, row_height = max(b.width for b in drawings) + 18, max(b.height for b in drawings)
+    upper = set().union(*(b.position for b in drawings[:columns])) if rows == 2 else set()
     # fabric: rows of switches by their distance from the boxes
-    level = _switch_levels(graph, blocks, outside)
-    side = _switch_sides(graph, upper, level, rows)
-    shared = sorted({level[s] for s in outside if side[s] == "both"})
-    alone = max((level[s] for s in outside if side[s] != "both"), default=0)
-    drop = min(max(_LEVEL, wide * columns / 8), 190.0)  # from the lowest switches to the boxes: cables stay steep
-    above = drop + (alone - 1) * _LEVEL if alone and rows == 2 else drop - _LEVEL
-    inner = (len(shared) + 1) * _LEVEL
+    level = _switch_levels(graph, drawings, outside)
+    side = _find_box_rows(graph, upper, level, rows)
+    two_sided_levels = sorted({level[s] for s in outside if side[s] == "both"})
+    one_sided_levels = max((level[s] for s in outside if side[s] != "both"), default=0)
+    # from the lowest switches to the boxes: cables stay steep
+    box_distance = min(max(_LEVEL, column_width * columns / 8), 190.0)
+    outer_height = (
+        box_distance + (one_sided_levels - 1) * _LEVEL if one_sided_levels and rows == 2 else box_distance - _LEVEL
+    )
+    inner = (len(two_sided_levels) + 1) * _LEVEL
     # height of the fabric between the rows of boxes
-    band = 2 * above + inner if rows == 2 else above + inner - _LEVEL * 0.5
-    top = high if rows == 2 else 0.0
+    fabric_height = 2 * outer_height + inner if rows == 2 else outer_height + inner - _LEVEL * 0.5
+    top = row_height if rows == 2 else 0.0
     placed = [
-        block.moved(wide * (i % columns), (top + band) if rows == 1 or i >= columns else high - block.height)
-        for i, block in enumerate(blocks)
+        drawing.moved(
+            column_width * (i % columns),
+            (top + fabric_height) if rows == 1 or i >= columns else row_height - drawing.height,
+        )
+        for i, drawing in enumerate(drawings)
     ]
-    at = {node: point for block in placed for node, point in block.at.items()}
-    middle = top + (_LEVEL * 0.5 if rows == 1 else above + _LEVEL)
+    position = {node: point for drawing in placed for node, point in drawing.position.items()}
+    middle = top + (_LEVEL * 0.5 if rows == 1 else outer_height + _LEVEL)
     for number in range(1, max(level.values()) + 1):
         for where in ("upper", "lower", "both"):
             row = [s for s in outside if level[s] == number and side[s] == where]
             if where == "upper":
-                y = top + drop + (number - 1) * _LEVEL
+                y = top + box_distance + (number - 1) * _LEVEL
             elif where == "lower":
-                y = top + band - drop - (number - 1) * _LEVEL
+                y = top + fabric_height - box_distance - (number - 1) * _LEVEL
             else:
-                y = middle + (len(shared) - 1 - shared.index(number)) * _LEVEL if row else 0.0
-            _spread_switches(graph, row, at, y, wide * columns)
-    return _combine_blocks(graph, placed, {s: at[s] for s in outside})
+                y = middle + (len(two_sided_levels) - 1 - two_sided_levels.index(number)) * _LEVEL if row else 0.0
+            _spread_switches(graph, row, position, y, column_width * columns)
+    return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
-def _combine_blocks(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
-    at = {node: point for block in blocks for node, point in block.at.items()} | switches
-    return fit_drawing(graph, at, [frame for block in blocks for frame in block.frames])
+def _combine_drawings(graph: Graph, drawings: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+    position = {node: point for drawing in drawings for node, point in drawing.position.items()} | switches
+    return fit_drawing(graph, position, [frame for drawing in drawings for frame in drawing.frames])
 
 
-def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
+def _switch_levels(graph: Graph, drawings: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
     """Return each switch's distance from the nearest box: 1 if it is connected to one."""
-    level = dict.fromkeys((node for block in blocks for node in block.at), 0)
+    level = dict.fromkeys((node for drawing in drawings for node in drawing.position), 0)
     row, free = list(level), set(outside)
     while row:
         number = level[row[0]] + 1
@@ -373,37 +381,37 @@ def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[in
     return level | dict.fromkeys(free, 1)
 
 
-def _switch_sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
+def _find_box_rows(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
     """Return whether all boxes below a switch are in the "upper" row, in the "lower" one, or in "both"."""
     if rows == 1:
         return dict.fromkeys(level, "both")
     side = {node: "upper" if node in upper else "lower" for node, number in level.items() if number == 0}
     for node in sorted(level, key=lambda n: level[n]):
         if level[node]:
-            under = {side[n] for n in graph.near[node] if level[n] < level[node]}
-            side[node] = under.pop() if len(under) == 1 else "both"
+            row_sides = {side[n] for n in graph.near[node] if level[n] < level[node]}
+            side[node] = row_sides.pop() if len(row_sides) == 1 else "both"
     return side
 
 
-def _spread_switches(graph: Graph, row: Sequence[int], at: dict[int, Point], y: float, width: float) -> None:
+def _spread_switches(graph: Graph, row: Sequence[int], position: dict[int, Point], y: float, width: float) -> None:
     """Place each switch of a row at the mean x of its placed neighbours, as far as switches do not overlap."""
     if not row:
         return
-    over = {}
+    target_x = {}
     for switch in row:
-        xs = [at[n][0] for n in graph.near[switch] if n in at]
-        over[switch] = sum(xs) / len(xs) if xs else width / 2
-    order = sorted(row, key=lambda s: (over[s], s))
-    room = max(2 * graph.nodes[s].half[0] for s in row) + 22
+        xs = [position[n][0] for n in graph.near[switch] if n in position]
+        target_x[switch] = sum(xs) / len(xs) if xs else width / 2
+    order = sorted(row, key=lambda s: (target_x[s], s))
+    spacing = max(2 * graph.nodes[s].half[0] for s in row) + 22
     # too narrow: centre the row with equal gaps
-    if over[order[-1]] - over[order[0]] < room * (len(row) - 1):
-        centre = sum(over.values()) / len(row)
-        room = max(room, min(130.0, 0.8 * width / len(row)))
+    if target_x[order[-1]] - target_x[order[0]] < spacing * (len(row) - 1):
+        centre = sum(target_x.values()) / len(row)
+        spacing = max(spacing, min(130.0, 0.8 * width / len(row)))
         for i, switch in enumerate(order):
-            at[switch] = (centre + (i - (len(row) - 1) / 2) * room, y)
+            position[switch] = (centre + (i - (len(row) - 1) / 2) * spacing, y)
         return
-    last = -math.inf
+    previous_x = -math.inf
     # else keep each above its neighbours, pushed right where the previous one is too close
     for switch in order:
-        last = max(over[switch], last + room)
-        at[switch] = (last, y)
+        previous_x = max(target_x[switch], previous_x + spacing)
+        position[switch] = (previous_x, y)

@@ -46,21 +46,21 @@ def topology_svg(topology: Topology) -> str:
             "keep some ranks with --only, or use --json"
         )
     colour, stroke = _kind_colours(graph), _stroke_widths(graph, topology.unit)
-    block = arrange(graph).moved(0, 34)
+    drawing = arrange(graph).moved(0, 34)
     legend = _make_legend(graph, colour, stroke)
-    width = max(block.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
-    block = block.moved((width - block.width) / 2, 0)
-    below = block.height + 40
+    width = max(drawing.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
+    drawing = drawing.moved((width - drawing.width) / 2, 0)
+    below = drawing.height + 40
     height = below + _ROW * len(legend) + 6
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="16" y="24" font-weight="bold">{escape(topology.name)}</text>',
-        *_draw_frames(block),
-        *_draw_links(graph, block, colour, stroke),
-        *_draw_nodes(graph, block),
-        *_draw_labels(graph, block),
+        *_draw_frames(drawing),
+        *_draw_links(graph, drawing, colour, stroke),
+        *_draw_nodes(graph, drawing),
+        *_draw_labels(graph, drawing),
         *(
             f'<g transform="translate(16 {below + _ROW * (i + 0.5):.0f})">{row}</g>'
             for i, (_, row) in enumerate(legend)
@@ -92,28 +92,28 @@ def _stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
     return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
 
 
-def _draw_frames(block: Drawing) -> list[str]:
+def _draw_frames(drawing: Drawing) -> list[str]:
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
-        for x, y, w, h, _ in block.frames
+        for x, y, w, h, _ in drawing.frames
     ]
 
 
-def _draw_labels(graph: Graph, block: Drawing) -> list[str]:
+def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
     """Draw the names of the frames, on the side away from the fabric, with a rim, to be readable on links."""
-    outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
+    outside = [y for n, (_, y) in drawing.position.items() if not graph.nodes[n].container]
     level = sum(outside) / len(outside) if outside else 0.0
     rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
     return [
         f'<text x="{x + 10:.1f}" y="{y + h - 9 if y > level else y + 17:.1f}" {rim}>{escape(label)}</text>'
-        for x, y, _, h, label in block.frames
+        for x, y, _, h, label in drawing.frames
     ]
 
 
-def _draw_links(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
+def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Draw bands of shared limits first, then the links, the slow ones on top."""
     tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
-    centres = np.array([block.at[n] for n in range(len(graph.nodes))])
+    centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     radii = np.array([min(node.half) for node in graph.nodes])
     drawn: dict[tuple[int, int], int] = defaultdict(int)
     bands, lines = [], []
@@ -162,10 +162,10 @@ def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) 
     return curve_path((a, middle, b))
 
 
-def _draw_nodes(graph: Graph, block: Drawing) -> list[str]:
+def _draw_nodes(graph: Graph, drawing: Drawing) -> list[str]:
     shapes = []
     for number, node in enumerate(graph.nodes):
-        x, y = block.at[number]
+        x, y = drawing.position[number]
         half, tall = node.half
         title = f"<title>{escape(node.place)}</title>"
         if node.shape == RANK:
@@ -185,8 +185,8 @@ def _draw_box(x: float, y: float, half: float, tall: float, fill: str, title: st
     return f'<rect {where} fill="{fill}" stroke="#333">{title}</rect>'
 
 
-def _draw_text(at: Point, text: str, fill: str = "#111", size: int = 13) -> str:
-    where = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
+def _draw_text(position: Point, text: str, fill: str = "#111", size: int = 13) -> str:
+    where = f'x="{position[0]:.1f}" y="{position[1]:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
     return f"<text {where}>{escape(text)}</text>"
 
 

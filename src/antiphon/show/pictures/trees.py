@@ -1,9 +1,9 @@
 """Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture.
 
-Stages of `trees_svg`: recover the trees (`growth`), lay out the machine once for all panels (`_make_stage`), route the
-arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in grey, arrows coloured by their
-distance from the root, the root filled. Title lines compare the schedule's rate with the bound; a panel's caption says
-which share of the data its tree carries.
+Stages of `trees_svg`: recover the trees (`growth`), lay out the machine once for all panels (`_make_panel_layout`),
+route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in grey, arrows coloured
+by their distance from the root, the root filled. Title lines compare the schedule's rate with the bound; a panel's
+caption says which share of the data its tree carries.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from antiphon.units import format_bandwidth
 MAX_NODES = 128
 MAX_PANELS = 24
 _WIDTH = 1150.0  # of the whole picture, as far as one panel allows
-_APART = 62.0  # pixels from node to node that suffice
+_NODE_DISTANCE = 62.0  # pixels from node to node that suffice
 _MARGIN = 31.0  # around the nodes of a panel
 _CAPTION = 30.0  # height of the text below a panel
-_ROOM = 10.0  # between lines and the edge of a panel
+_EDGE_MARGIN = 10.0  # between lines and the edge of a panel
 _RAMP = ("#12406e", "#1f7fa8", "#2e9e78", "#8aa81c", "#dd9a12", "#d0591f", "#a3243f", "#6d2a76")
 _ROOT, _GREY, _PALE, _LINK = "#12406e", "#5b6672", "#8b95a0", "#d5dae0"
-_LOUD, _QUIET = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
+_TITLE_STYLE, _SUBTITLE_STYLE = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
 
 
 def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = None, root: int | None = None) -> str:
@@ -54,31 +54,45 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     check_drawable(topology)
     graph = graph_of(topology)
     grown = growths_of(schedule, topology, root)
-    stage = _make_stage(graph)
+    panel_layout = _make_panel_layout(graph)
     shown = grown.growths[:MAX_PANELS]
     colours = _colour_ramp(max((growth.deepest for _, growth in shown), default=0))
-    words = _title_lines(schedule, topology, limits, grown)
-    legend, room = _make_legend([growth for _, growth in shown], colours)
-    lines = [_route_arrows(stage, growth) for _, growth in shown]
-    before, above, after, below = _measure_overhang(stage, [line.curve for arrows in lines for line in arrows])
-    wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
+    title_lines = _title_lines(schedule, topology, limits, grown)
+    legend, legend_width = _make_legend([growth for _, growth in shown], colours)
+    lines = [_route_arrows(panel_layout, growth) for _, growth in shown]
+    before, above, after, below = _measure_overhang(panel_layout, [line.curve for arrows in lines for line in arrows])
+    panel_width, panel_height = (
+        before + panel_layout.drawing.width + after,
+        above + panel_layout.drawing.height + below + _CAPTION,
+    )
     # Panels in a grid, below the title lines; a row of captions below each.
-    columns, top = _count_columns(wide, len(shown)), 16.0 + 20 * len(words)
-    width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
-    height = top + high * math.ceil(len(shown) / columns) + 46
-    first_x = (width - wide * columns) / 2
+    columns, top = _count_columns(panel_width, len(shown)), 16.0 + 20 * len(title_lines)
+    width = max(
+        panel_width * columns,
+        32 + max(legend_width, 8.6 * len(title_lines[0]), *(7.0 * len(text) for text in title_lines)),
+    )
+    height = top + panel_height * math.ceil(len(shown) / columns) + 46
+    first_x = (width - panel_width * columns) / 2
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
     ]
-    for i, text in enumerate(words):
-        elements.append(f'<text x="16" y="{25 + 20 * i}"{_QUIET if i else _LOUD}>{escape(text)}</text>')
+    for i, text in enumerate(title_lines):
+        elements.append(f'<text x="16" y="{25 + 20 * i}"{_SUBTITLE_STYLE if i else _TITLE_STYLE}>{escape(text)}</text>')
     for i, ((share, growth), arrows) in enumerate(zip(shown, lines, strict=True)):
-        at = f"{first_x + before + wide * (i % columns):.1f} {top + above + high * (i // columns):.1f}"
-        under = f'x="{stage.block.width / 2:.1f}" y="{stage.block.height + below + 7:.1f}" text-anchor="middle"'
+        position = (
+            f"{first_x + before + panel_width * (i % columns):.1f} {top + above + panel_height * (i // columns):.1f}"
+        )
+        caption_x, caption_y = panel_layout.drawing.width / 2, panel_layout.drawing.height + below + 7
+        under = f'x="{caption_x:.1f}" y="{caption_y:.1f}" text-anchor="middle"'
         caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, grown, growth))}</text>'
-        elements += [f'<g transform="translate({at})">', *_draw_panel(stage, growth, arrows, colours), caption, "</g>"]
+        elements += [
+            f'<g transform="translate({position})">',
+            *_draw_panel(panel_layout, growth, arrows, colours),
+            caption,
+            "</g>",
+        ]
     return "\n".join([*elements, f'<g transform="translate(16 {height - 22:.0f})">{legend}</g>', "</svg>"]) + "\n"
 
 
@@ -161,7 +175,7 @@ class Stage:
     """What all panels have in common: the positions of nodes, and the machine's links behind them."""
 
     graph: Graph
-    block: Drawing
+    drawing: Drawing
     centres: Floats
     radii: Floats
     links: tuple[Curve, ...]
@@ -173,32 +187,33 @@ class Stage:
         return self.centres[a], middle, self.centres[b]
 
 
-def _make_stage(graph: Graph) -> Stage:
+def _make_panel_layout(graph: Graph) -> Stage:
     """Return the layout of the machine's picture, with nodes closer together if there is room."""
-    block = arrange(graph)
-    centres = np.array([block.at[n] for n in range(len(graph.nodes))])
+    drawing = arrange(graph)
+    centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
     # Scale the layout down until the closest two nodes are _APART pixels apart, at most to 45 %.
-    factor = 1.0 if block.frames else min(1.0, max(0.45, _APART / float(gaps.min())))
+    factor = 1.0 if drawing.frames else min(1.0, max(0.45, _NODE_DISTANCE / float(gaps.min())))
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
         right, low = (float(v) for v in centres.max(axis=0) + _MARGIN)
-        block = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
+        drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
     radii = np.array([min(node.half) for node in graph.nodes])
-    bare = Stage(graph, block, centres, radii, ())
+    bare = Stage(graph, drawing, centres, radii, ())
     return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
 
 
-def _measure_overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
-    """Return by how many pixels lines exceed the block of nodes: to the left, above, to the right, below."""
-    control_points = np.array([*stage.links, *curves]).reshape(-1, 3, 2)
+def _measure_overhang(panel_layout: Stage, curves: Sequence[Curve]) -> list[float]:
+    """Return by how many pixels lines reach beyond the drawing of the nodes: to the left, above, to the right,
+    below."""
+    control_points = np.array([*panel_layout.links, *curves]).reshape(-1, 3, 2)
     if not len(control_points):
         return [0.0] * 4
     start, middle, end = control_points.transpose(1, 0, 2)
     # The extreme of a quadratic curve is near its point at t = 1/2: (start + 2 control + end) / 4.
     spots = np.concatenate([start, (start + 2 * middle + end) / 4, end])
-    size = np.array([stage.block.width, stage.block.height])
-    over = np.concatenate([_ROOM - spots.min(axis=0), spots.max(axis=0) + _ROOM - size])
+    size = np.array([panel_layout.drawing.width, panel_layout.drawing.height])
+    over = np.concatenate([_EDGE_MARGIN - spots.min(axis=0), spots.max(axis=0) + _EDGE_MARGIN - size])
     return [max(0.0, float(value)) for value in over]
 
 
@@ -208,20 +223,20 @@ def _count_columns(wide: float, count: int) -> int:
     return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
 
-def _draw_panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
+def _draw_panel(panel_layout: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
     frames = [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
-        for x, y, w, h, _ in stage.block.frames
+        for x, y, w, h, _ in panel_layout.drawing.frames
     ]
     through = {node for line in lines for node in line.ends}  # lines end in these, below the box
-    switches = [n for n, node in enumerate(stage.graph.nodes) if node.shape != RANK]
+    switches = [n for n, node in enumerate(panel_layout.graph.nodes) if node.shape != RANK]
     return [
         *frames,
-        f'<path d="{" ".join(map(curve_path, stage.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
-        *(_draw_switch(stage, n) for n in switches if n not in through),
-        *(_draw_arrow(stage, line, colours[line.number - 1]) for line in lines),
-        *(_draw_switch(stage, n) for n in switches if n in through),
-        *_draw_ranks(stage, growth, colours),
+        f'<path d="{" ".join(map(curve_path, panel_layout.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
+        *(_draw_switch(panel_layout, n) for n in switches if n not in through),
+        *(_draw_arrow(panel_layout, line, colours[line.number - 1]) for line in lines),
+        *(_draw_switch(panel_layout, n) for n in switches if n in through),
+        *_draw_ranks(panel_layout, growth, colours),
     ]
 
 
@@ -247,7 +262,7 @@ class DrawnArrow:
     title: str
 
 
-def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
+def _route_arrows(panel_layout: Stage, growth: Growth) -> list[DrawnArrow]:
     """Return the arrows to draw, those farthest from the root first; a line that several hops share is drawn once."""
     alone = _unambiguous_switches(growth)
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
@@ -260,15 +275,17 @@ def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
         for a, b in pairwise(nodes):
             key = (a, b, arrow.number, arrow.inwards)
             if key not in drawn:
-                gaps = [stage.radii[n] + 1.5 if stage.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)]
-                curve = trim_curve(*stage.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
+                gaps = [
+                    panel_layout.radii[n] + 1.5 if panel_layout.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)
+                ]
+                curve = trim_curve(*panel_layout.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
                 drawn[key] = DrawnArrow((a, b), curve, arrow.number, dashed, title)
     return list(drawn.values())
 
 
-def _draw_arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
+def _draw_arrow(panel_layout: Stage, line: DrawnArrow, colour: str) -> str:
     shaft, point = line.curve, ""
-    if stage.graph.nodes[line.ends[1]].shape == RANK:
+    if panel_layout.graph.nodes[line.ends[1]].shape == RANK:
         shaft = trim_curve(*line.curve, (0.0, 7.0))
         point = f'<polygon points="{arrow_head(line.curve[2], shaft[2], 10)}" fill="{colour}"/>'
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
@@ -278,22 +295,22 @@ def _draw_arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
     )
 
 
-def _draw_switch(stage: Stage, number: int) -> str:
-    (x, y), node = stage.centres[number], stage.graph.nodes[number]
+def _draw_switch(panel_layout: Stage, number: int) -> str:
+    (x, y), node = panel_layout.centres[number], panel_layout.graph.nodes[number]
     half, tall = node.half
     where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
     words = f'x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="{_GREY}"'
     return f'<rect {where} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
 
 
-def _draw_ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
+def _draw_ranks(panel_layout: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
     """Draw ranks: the root filled, those that it reaches rimmed in the colour of their hop, all others pale."""
     rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(growth.arrows)}
     shapes = []
-    for number, node in enumerate(stage.graph.nodes):
+    for number, node in enumerate(panel_layout.graph.nodes):
         if node.shape != RANK:
             continue
-        x, y = stage.centres[number]
+        x, y = panel_layout.centres[number]
         fill, rim, ink, thick, bold = "#ffffff", rims.get(number, "#c3cad2"), "#111", 2.2, ""
         if number == growth.root:
             fill, rim, ink, bold = _ROOT, _ROOT, "#ffffff", ' font-weight="bold"'

@@ -8,7 +8,8 @@
 
 #include "program.h"
 
-/* Elements of one buffer that stand together. `stride`: between pieces, in scratch; else 0. */
+/* Consecutive elements of one buffer. `stride`: elements from one piece to the next in scratch; 0 in other buffers, where pieces
+ * divide the stretch. */
 typedef struct {
     uint32_t buffer;
     uint64_t begin, length, stride;
@@ -16,17 +17,17 @@ typedef struct {
 
 typedef struct {
     uint8_t kind;
-    uint8_t coarse; /* split, and what waits for it waits for all of it */
+    uint8_t coarse; /* it is split, and operations that wait for it wait for all of its instances */
     uint32_t peer, channel, when;
     uint32_t pieces;    /* of the program */
-    uint32_t instances; /* pieces, or into how many messages it is split */
+    uint32_t instances; /* number of pieces, or of the messages that it is split into */
     uint32_t first;     /* instance */
     uint32_t stretch, stretches;
     uint64_t elements; /* of a message in all, of a fold those of its result */
     uint32_t first_wait, waits;
 } ap_step;
 
-/* Messages to or from one peer on one channel: they start in this order. */
+/* The messages to or from one peer on one channel: queue[begin] to queue[end - 1]. They start in this order. */
 typedef struct {
     uint32_t peer, channel, begin, end;
     int sends;
@@ -62,7 +63,7 @@ typedef struct {
 
 enum { AP_NO_LANE = 0xFFFFFFFFu };
 
-/* Into as many as give each 128 KiB, but no more than four: beyond that latency costs more than overlapping gains. */
+/* The usual split: into messages of 128 KiB, but at most four; more would cost more latency than their overlap gains. */
 enum { AP_USUAL_SPLIT = 1 };
 
 struct ap_plan {

@@ -32,8 +32,10 @@ enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN };
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH };
 enum { AP_PROGRAM_HEADER = 96 };
 
-/* What a program may ask for (docs/program.md, "Limits"). Instances: those of operations that have more than FEW, all
- * together; work: instances times one more than the parts and waits. A split makes FEW of one, so the work is as often more.
+/* Limits on what a program may ask for (docs/program.md, "Limits"). An operation has one instance per piece.
+ * Instances: the total over operations that have more than FEW.
+ * Work: the sum over operations of instances * (1 + parts + waits). A split makes FEW instances of one, so the work may become
+ *   FEW times as much.
  * Elements: of a buffer, a message or an address. */
 enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
 static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes: what addresses are made of cannot wrap */
@@ -42,13 +44,14 @@ typedef struct {
     uint64_t instances, work;
 } ap_burden;
 
-/* False where it is too much. Every addend is below 2^63, and what has been too much is not added to. */
+/* Add an operation to the totals; return false if a limit is exceeded. No sum wraps: every addend is below 2^63, and callers
+ * stop at the first false. */
 static inline int ap_add_burden(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
     if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
     return (b->work += instances * (1 + parts + waits)) <= most_work;
 }
 
-/* Units of weight that a rank hands over and gets, and those of its one buffer in place. */
+/* Sizes of a rank's buffers, in units of weight: input, output, and its single buffer if the call is in place. */
 typedef struct {
     uint64_t input, output, in_place;
 } ap_sides;

@@ -12,9 +12,16 @@
 
 #include "shared.h"
 
-/* A block is small enough to stay in a near cache between its two copies; of FRESH sends others of the same data are
- * recognized. LATE: fruitless looks until a message to several goes on to each alone. STUCK: until what nobody asked for
- * yet is taken out of the way. CALLS of each, with STAGES each, that the others can look at. */
+/* A block is a piece of shared memory through which bytes are copied.
+ *
+ * QUEUE: entries of a queue from one process to another.
+ * BLOCKS: blocks of a process, besides one per process.
+ * BLOCK: bytes of a block; it stays in a near cache between the copy into it and the copy out of it.
+ * INLINE_BYTES: messages up to this size are in the queue's entry itself.
+ * FRESH: recent sends among which a send of the same data to another process is recognized; both then share blocks.
+ * LATE: polls without progress until a message to several receivers continues to each separately.
+ * STUCK: polls without progress until messages that no receive was posted for are copied out of their blocks.
+ * CALLS, STAGES: calls of a process, and stages of each, that other processes can read. */
 enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
 

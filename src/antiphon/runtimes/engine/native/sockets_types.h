@@ -19,7 +19,8 @@ enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64 };
 /* Seconds to send what is queued when the wire is closed. */
 enum { FLUSH = 10 };
 
-/* Messages set aside for a rank take no more memory than what this run receives, and what was read with its last message. */
+/* A message is set aside if it arrives before the call posts a receive for it. Those of a rank take at most as much memory as
+ * this run receives from it, plus what was read together with the last message. */
 enum { BEYOND = 16 * STAGE };
 _Static_assert(sizeof(message) <= AP_MESSAGE_OVERHEAD, "`expected` counts this for each message");
 

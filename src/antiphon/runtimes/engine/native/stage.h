@@ -10,9 +10,10 @@
 
 #include "plan.h"
 
-enum { AP_WINDOW = 16 }; /* messages of a lane that are under way at once */
+enum { AP_WINDOW = 16 }; /* messages of a lane (to one peer on one channel) that are under way at once */
 
-/* The elements of a message, stretch by stretch. An operation without pieces that is split is one stream. */
+/* Iterates over the stretches of a message. If an operation without pieces is split, its stretches are taken as one sequence of
+ * elements, of which instance i gets the i-th of n equal parts: `low` to `high`. */
 typedef struct {
     const ap_step *step;
     uint32_t instance, next;

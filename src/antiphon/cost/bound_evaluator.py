@@ -1,8 +1,9 @@
 """Evaluate the proved lower bound of a collective with the latencies and bandwidths of a cost model.
 
-A witness (a cut, a path) holds for any latencies and bandwidths; only its seconds depend on them. `ProvedLimits` keeps
-the witnesses. Its methods return the bound as a function from nbytes to least seconds under a profile, for models with
-barriers between steps (no message of a step starts before the previous step has ended everywhere) and without.
+A witness (a cut, a path) proves a bound for any latencies and bandwidths; only its seconds depend on them.
+`BoundEvaluator` keeps the witnesses. Its methods return the bound as a function from nbytes to least seconds under a
+profile, for models with barriers between steps (no message of a step starts before the previous step has ended
+everywhere) and without.
 
 Example: a ring of 4 ranks, with a path of 3 us and a cut of 1.5 s per GB. Without barriers the bound is
 max(3 us, 1 us + 1.5e-9 * nbytes), where 1 us is the latency of the last message over the cut.
@@ -28,7 +29,7 @@ SecondsBySize = Callable[[int], float]  # nbytes -> least seconds
 
 
 @dataclass(frozen=True, eq=False)
-class ProvedLimits:
+class BoundEvaluator:
     """The proved lower bound of a collective on a machine, to be evaluated with the figures of a model."""
 
     topology: Topology
