@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from antiphon.formats.stock.nccl_tuner import SUPPORTED, ALGORITHMS
+from antiphon.formats.stock.nccl_tuner import ALGORITHMS, SUPPORTED
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Owner, relative_time
 from antiphon.runtimes.measure.library import Candidate, Library
