@@ -260,7 +260,8 @@ def test_what_is_missing_is_named(job: Job, tmp_path: Path) -> None:
     for words, environment, says in (
         (TUNE, {"LD_LIBRARY_PATH": str(tmp_path)}, "found neither CUDA's libcudart with libnccl.so.2 nor ROCm's"),
         (TUNE.replace("nccl", f"nccl:library={broken}"), {}, "libbroken.so nor ROCm's"),
-        (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "0"}, "sees no GPU"),
+        (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "0"}, "sees no GPU; see nvidia-smi"),
+        (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "35"}, "sees no GPU (cudaGetDeviceCount: an error); see nvidia-smi"),
         (TUNE, {"NCCL_ALGO": "ring"}, "NCCL_ALGO is set, so NCCL's own choice is none"),
         (TUNE, {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}, "pip install 'antiphon[mpi]'"),
     ):

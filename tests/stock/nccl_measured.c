@@ -1,9 +1,10 @@
 /* Stands in for NCCL (with its CUDA runtime) where settings are measured: float32 sums among processes of this host, and a
  * GPU's clock that goes by the setting of each call.
  *
- * $STAND_IN_DATA: a file of zeros that all ranks share. $STAND_IN_VERSION: what ncclGetVersion returns. $STAND_IN_GPUS: there are none. $STAND_IN_TIMES: lines
- * "factor key": a call with this key takes so many nanoseconds per byte; 0: it is refused; keys without a line take 1 without
- * any setting, else 2. Keys: collective, then what is set, e.g. "allreduce RING_SIMPLE channels=16 chunk=131072 registered".
+ * $STAND_IN_DATA: a file of zeros that all ranks share. $STAND_IN_VERSION: what ncclGetVersion returns. $STAND_IN_GPUS: there
+ * are none, and the error of asking. $STAND_IN_TIMES: lines "factor key": a call with this key takes so many nanoseconds
+ * per byte; 0: it is refused; keys without a line take 1 without any setting, else 2. Keys: collective, then what is set,
+ * e.g. "allreduce RING_SIMPLE channels=16 chunk=131072 registered".
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -169,7 +170,10 @@ BOTH(ncclAlltoAll, ALLTOALL, "alltoall", 0, 0, ncclComm_t comm)
 BOTH(ncclGather, GATHER, "gather", 0, root, int root, ncclComm_t comm)
 BOTH(ncclScatter, SCATTER, "scatter", 0, root, int root, ncclComm_t comm)
 
-int GPU(GetDeviceCount)(int *count) { return *count = getenv("STAND_IN_GPUS") ? 0 : 8, 0; }
+int GPU(GetDeviceCount)(int *count) {
+    const char *error = getenv("STAND_IN_GPUS");
+    return *count = error ? 0 : 8, error ? atoi(error) : 0;
+}
 int GPU(SetDevice)(int device) { return device < 0; }
 int GPU(StreamCreateWithFlags)(void **stream, unsigned flags) { return *stream = malloc(1), flags != 1; }
 int GPU(StreamSynchronize)(void *stream) { return stream == NULL; }

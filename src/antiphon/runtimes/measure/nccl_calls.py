@@ -137,9 +137,13 @@ class Gpu(CLibrary):
 
     def __init__(self, vendor: str, local: int) -> None:
         super().__init__(load_library(vendor, GPU_RUNTIMES[vendor]), vendor)
-        devices = self.get(c_int, "GetDeviceCount")
+        devices, why = 0, ""
+        try:
+            devices = self.get(c_int, "GetDeviceCount")
+        except Refused as error:
+            why = f" ({error})"
         if not devices:
-            raise Missing("--on nccl: this process sees no GPU; see nvidia-smi or rocm-smi")
+            raise Missing(f"--on nccl: this process sees no GPU{why}; see nvidia-smi or rocm-smi")
         self.call("SetDevice", c_int(local % devices))
         self.stream = c_void_p(self.get(c_void_p, "StreamCreateWithFlags", c_uint(NOT_WAITING)))
         self.events = [c_void_p(self.get(c_void_p, "EventCreate")) for _ in range(2)]
