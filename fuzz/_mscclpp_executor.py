@@ -186,6 +186,10 @@ class Executor:
                  for kind in ("memory", "port")}  # fmt: skip
         refs = {kind: [i for row in block.get("remote_buffer_refs", ()) if row["access_channel_type"] == kind
                        for i in row["remote_buffer_ids"]] for kind in ("memory", "port")}  # fmt: skip
+        joined = [(group["ranks"], row["buffer_type"]) for row in self.gpus[rank]["channels"]
+                  if row["channel_type"] == "switch" for group in row["rank_groups"]]  # fmt: skip
+        refs["switch"] = [joined[i] for row in block["channels"] if row["channel_type"] == "switch"
+                          for i in row["channel_ids"]]  # fmt: skip
         syncs = 0
         for at, one in enumerate(block["ops"]):
             name = one["name"]
@@ -363,6 +367,11 @@ class Executor:
                 at = self.gpus[rank]["remote_buffers"][refs["memory"][place["buffer_id"]]]["rank"]
             return at, half, place["index"] * self.per + skip
 
+        def everywhere(place: Any, skip: int) -> list[Any]:
+            ranks, kind = refs["switch"][place["switch_channel_id"]]
+            base = place["index"] * self.per + skip
+            return [lambda i, at=at: self.address(rank, kind, base + i, at) for at in ranks]
+
         if name in ("put", "pws", "pwsf"):
             for source, target in zip(sources, targets, strict=False):
                 skip, count = span(target["size"])
@@ -381,6 +390,10 @@ class Executor:
             more = [others(place, skip) for place in sources[1:]] if name != "copy" else []
             far = [theirs(place, skip) for place in targets[1:]] if name in ("res", "rres") else []
             yield [mine(sources[0], skip), *more], [], [mine(targets[0], skip), *far], [], count
+        elif name in ("glres", "gstore"):
+            skip, count = span(targets[0]["size"])
+            reads = everywhere(sources[0], skip) if name == "glres" else [mine(sources[0], skip)]
+            yield reads, [], everywhere(targets[0], skip), [], count
         elif name in ("upkt", "rppkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt"):
             skip, count = span(sources[0]["size"])
             marks = {"upkt": [], "repkt": [], "recpkt": targets[1:2]}.get(name, targets[name.startswith("re") :])

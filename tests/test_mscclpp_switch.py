@@ -3,8 +3,10 @@
 import copy
 import json
 import random
+import sys
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,14 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.foreign import reader_of
 from antiphon.formats.lint.form import Call
 from antiphon.formats.lint.mscclpp import MSCCLPP
+from antiphon.formats.mscclpp import groups
 from antiphon.formats.mscclpp.read import plan_of
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
+executor = import_module("_mscclpp_executor")
 
 Row = dict[str, Any]
 
@@ -118,6 +124,27 @@ def test_a_group_of_blocks_shares_the_signals_to_many_partners(kind: str, blocks
                 except Invalid as error:  # others go to the barrier more often
                     fault = str(error)
                 assert fault is not None, (name, at)
+
+
+def run_orders(plan: Row, seeds: int) -> None:
+    for seed in range(seeds):
+        executor.Executor(plan, seed, calls=2).run()
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "broadcast"])
+def test_shared_signals_as_the_executor_runs_them(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a block had channels for two partners alone; without a barrier some order of the threads goes wrong."""
+    for most in (2, 16):
+        monkeypatch.setattr(groups, "MOST_CHANNELS", most)
+        for plan in files(kind, star(4), blocks=4).values():
+            assert any(operations(plan, "barrier")) == (most == 2)
+            run_orders(plan, 4)
+            if most == 2:
+                for gpu in plan["gpus"]:
+                    for block in gpu["threadblocks"]:
+                        block["ops"] = [one for one in block["ops"] if one["name"] != "barrier"]
+                with pytest.raises(executor.WrongError):
+                    run_orders(plan, 30)
 
 
 def test_plain_transfers_beside_switches() -> None:
