@@ -40,7 +40,7 @@ def test_the_best_plan_until_then_is_kept(added: Add, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "name"),
-    [("planning", ""), ("computing the bound", "bound"), ("verifying a schedule", "measure"),
+    [("planning", ""), ("computing the bound", "bound"), ("verifying a schedule", "verify_schedule"),
      ("predicting how long a plan takes", "prepare")],
 )  # fmt: skip
 def test_without_a_plan_it_says_what_was_stopped(

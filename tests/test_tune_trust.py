@@ -35,7 +35,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.registry import Entry, PlannerCapabilities, find
-from antiphon.select import Tuning, collective, pool, tune, tuner
+from antiphon.select import Tuning, collective, pool, schedule_cache, tune, tuner
 from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, find_baseline
 from antiphon.select.limits import compare_links
@@ -145,13 +145,13 @@ def test_marks_tell_schedules_apart() -> None:
 def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And cost what they cost when each is looked at alone."""
     verified: list[Schedule] = []
-    real = _task.verify
+    real = schedule_cache.verify
 
     def noted(schedule: Schedule, machine: Topology) -> Any:
         verified.append(schedule)
         return real(schedule, machine)
 
-    monkeypatch.setattr(_task, "verify", noted)
+    monkeypatch.setattr(schedule_cache, "verify", noted)
     swept = quick(spec="dgx1v", planners=["ring"], sweep={"pieces": "1:9"}, nccl=False)
     assert len(verified) == 1
     for found in swept.candidates[::4]:
@@ -165,7 +165,7 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
 def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     proved: list[int] = []
     sent: list[ScheduleCache] = []
-    real, given = pool.as_done, _task.verify
+    real, given = pool.as_done, schedule_cache.verify
 
     def noted(tasks: Any, terms: Any) -> Any:
         sent.append(terms.work.args[1])
@@ -176,7 +176,7 @@ def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest
         return given(schedule, machine)
 
     monkeypatch.setattr(pool, "as_done", noted)
-    monkeypatch.setattr(_task, "verify", seen)
+    monkeypatch.setattr(schedule_cache, "verify", seen)
     quick(planners=["ring", "sccl"], effort=0.01, workers=1)
     assert proved
     assert [replace(cache, evaluations={}) for cache in sent] == [ScheduleCache()]
@@ -213,7 +213,7 @@ def test_the_last_timeline_is_that_of_the_very_schedule_and_machine() -> None:
     assert loads.timeline(schedule, machine).total == one.total
     kept = weakref.ref(loads.timeline(schedule, machine))
     assert kept() is not None
-    del schedule
+    del schedule, one
     assert kept() is None
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -157,7 +157,8 @@ def pipelined_steps(schedule: Schedule) -> int:
     return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
 
 
-_CachedTraffic = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
+_References = tuple["weakref.ref[Any] | None", ...]
+_CachedTraffic = tuple[_References, tuple[Any, ...], _Traffic]
 # The rate, time and pipelining of one schedule are computed in several consecutive calls.
 _traffic_cache: list[_CachedTraffic] = []
 MAX_CACHED = 4  # schedules, and envelopes of each, in the cache
@@ -184,11 +185,7 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     same machine with other link speeds, which pricing by several protocols asks for.
     """
     uniform = isinstance(schedule.pieces, int)
-    rows = (
-        topology.link_src, topology.link_dst, topology.link_type, schedule.collective, schedule.chunks, schedule.routes,
-        schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op, schedule.route, schedule.joint,
-        None if uniform else schedule.pieces,
-    )  # fmt: skip
+    rows = (topology.link_src, topology.link_dst, topology.link_type, *_columns_of(schedule))
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = next(
         (traffic for whose, of, traffic in _traffic_cache[:] if all(map(_is_same_object, rows, whose)) and of == wires),
@@ -199,15 +196,22 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
         unpipelined = replace(schedule, pieces=1) if uniform else schedule
         cached = _compute_traffic(unpipelined, topology, _resolve_legal(schedule, topology))
         if _entry_count(cached) <= MAX_LAST_ENTRIES:
-            _traffic_cache.append(
-                (
-                    tuple(None if entry is None else weakref.ref(entry, _drop_dead_entries) for entry in rows),
-                    wires,
-                    cached,
-                )
-            )
+            _traffic_cache.append((_weak_references(rows, _drop_dead_entries), wires, cached))
             del _traffic_cache[:-MAX_CACHED]
     return cached
+
+
+def _columns_of(schedule: Schedule) -> tuple[Any, ...]:
+    """Return the objects that a schedule's loads depend on, apart from a uniform number of pieces."""
+    return (
+        schedule.collective, schedule.chunks, schedule.routes, schedule.step, schedule.chunk, schedule.src,
+        schedule.dst, schedule.op, schedule.route, schedule.joint,
+        None if isinstance(schedule.pieces, int) else schedule.pieces,
+    )  # fmt: skip
+
+
+def _weak_references(values: Iterable[Any], when_dead: Callable[[Any], None]) -> _References:
+    return tuple(None if value is None else weakref.ref(value, when_dead) for value in values)
 
 
 def _entry_count(traffic: _Traffic) -> int:
@@ -329,42 +333,59 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
 
 
 _Latencies = tuple[Longs, Longs, Floats]  # `window_step`, `window_length` and `window_latency` of `Loads`
-_Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline, _Latencies | None]
-_last: list[_Last] = []  # pricing a schedule, its claims and its gap all ask for the same timeline
+_Totals = tuple[Exact, int]  # the load of every resource in all steps together, and its scale
+
+
+@dataclass(frozen=True, eq=False)
+class _Timing:
+    """A timeline; of a long schedule also its latencies and totals, so that its traffic is computed once."""
+
+    line: Timeline
+    latency_columns: _Latencies | None
+    totals: _Totals | None
+
+
+# Pricing a schedule, its rate, its claims and its gap all ask for the same timeline.
+_timing_cache: list[tuple[_References, tuple[int, ...], _Timing]] = []
 
 
 def timeline(schedule: Schedule, topology: Topology) -> Timeline:
     """Return the time of every step at zero latency, pipelining included but not expanded: O(E log E) in load entries
     E.
 
-    The last result is cached while its schedule and topology exist.
+    The last few results are cached while their columns and topology exist.
     """
-    return _time_steps(schedule, topology)[0]
+    return _time_steps(schedule, topology).line
 
 
-def _time_steps(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
-    """Return the last timeline and latencies, or compute them."""
-    for cached_schedule, cached_topology, line, latency_columns in _last[:]:
-        if cached_schedule() is schedule and cached_topology() is topology:
-            return line, latency_columns
-    line, latency_columns = _compute_timeline(schedule, topology)
-    _last[:] = [(weakref.ref(schedule, _clear_last), weakref.ref(topology, _clear_last), line, latency_columns)]
-    return line, latency_columns
+def _time_steps(schedule: Schedule, topology: Topology) -> _Timing:
+    """Return the cached timing of this topology and these columns, or compute it."""
+    columns = (topology, *_columns_of(schedule))
+    pieces = (schedule.pieces,) if isinstance(schedule.pieces, int) else ()
+    for cached_columns, cached_pieces, timing in _timing_cache[:]:
+        if cached_pieces == pieces and all(map(_is_same_object, columns, cached_columns)):
+            return timing
+    timing = _compute_timing(schedule, topology)
+    _timing_cache.append((_weak_references(columns, _drop_dead_timings), pieces, timing))
+    del _timing_cache[:-MAX_CACHED]
+    return timing
 
 
-def _clear_last(_: object) -> None:
-    _last.clear()
+def _drop_dead_timings(_: object) -> None:
+    _timing_cache[:] = [entry for entry in _timing_cache if all(ref is None or ref() is not None for ref in entry[0])]
 
 
-def _compute_timeline(schedule: Schedule, topology: Topology) -> tuple[Timeline, _Latencies | None]:
-    """Return the timeline, and for a long schedule also the latency columns of `Loads`.
+def _compute_timing(schedule: Schedule, topology: Topology) -> _Timing:
+    """Return the timeline, and for a long schedule also the latency columns of `Loads` and the total loads.
 
-    The traffic of a long schedule is not cached; with both results from one pass it is computed once.
+    The traffic of a long schedule is not cached; with all results from one pass it is computed once.
     """
     lines, end, slices, pieces = list[Timeline](), 0, list[_Latencies](), _uniform_pieces(schedule)
+    is_long, totals = _is_long(schedule), _no_totals(topology)
     for traffic in _traffic_in_slices(schedule, topology):
-        if _is_long(schedule):
+        if is_long:
             slices.append(_latencies_on(traffic, topology, pieces))
+            totals = _add_totals(totals, traffic)
         line = _compute_line(traffic, pieces, topology)
         if not len(line.begin):
             continue
@@ -376,14 +397,30 @@ def _compute_timeline(schedule: Schedule, topology: Topology) -> tuple[Timeline,
     if slices:
         begins, lasts, slowest = (np.concatenate(columns) for columns in zip(*slices, strict=True))
         latency_columns = begins, lasts, slowest
-    if len(lines) < 2:
-        return (lines[0] if lines else line), latency_columns
-    return Timeline(
-        np.concatenate([line.begin for line in lines]),
-        np.concatenate([line.length for line in lines]),
-        tuple(seconds for line in lines for seconds in line.seconds),
-        np.concatenate([line.resource for line in lines]),
-    ), latency_columns
+    if len(lines) > 1:
+        line = Timeline(
+            np.concatenate([line.begin for line in lines]),
+            np.concatenate([line.length for line in lines]),
+            tuple(seconds for line in lines for seconds in line.seconds),
+            np.concatenate([line.resource for line in lines]),
+        )
+    elif lines:
+        line = lines[0]
+    return _Timing(line, latency_columns, totals if is_long else None)
+
+
+def _no_totals(topology: Topology) -> _Totals:
+    return np.zeros(topology.links + len(topology.limits), object), 1
+
+
+def _add_totals(totals: _Totals, traffic: _Traffic) -> _Totals:
+    """Return the totals with the loads of some further steps."""
+    per_step = traffic.unpipelined
+    max_sum = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
+    load = per_step.load if max_sum < 2**62 else per_step.load.astype(object)
+    in_slice = np.zeros(len(totals[0]), load.dtype)
+    np.add.at(in_slice, per_step.resource, load * per_step.window)
+    return totals[0] + in_slice, per_step.scale
 
 
 def _is_long(schedule: Schedule) -> bool:
@@ -412,7 +449,7 @@ def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traf
 
 def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
     """Return `window_step`, `window_length` and `window_latency` of `Loads`, without the loads themselves."""
-    latency_columns = _time_steps(schedule, topology)[1] if _is_long(schedule) else None
+    latency_columns = _time_steps(schedule, topology).latency_columns if _is_long(schedule) else None
     if latency_columns is not None:
         return latency_columns
     return _latencies_on(traffic_of(schedule, topology), topology, _uniform_pieces(schedule))
@@ -473,15 +510,12 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     With all steps overlapping, the link or limit with the greatest total load over capacity decides.
     """
     unpipelined = replace(schedule, pieces=1) if isinstance(schedule.pieces, int) else schedule
-    totals, scale = np.zeros(topology.links + len(topology.limits), object), 1
     # With all steps overlapping only the total load of each resource counts.
-    for traffic in _traffic_in_slices(unpipelined, topology):
-        per_step = traffic.unpipelined
-        max_sum = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
-        load = per_step.load if max_sum < 2**62 else per_step.load.astype(object)
-        in_slice = np.zeros(len(totals), load.dtype)
-        np.add.at(in_slice, per_step.resource, load * per_step.window)
-        totals, scale = totals + in_slice, per_step.scale
+    timing = _time_steps(unpipelined, topology) if _is_long(unpipelined) else None
+    if timing is None or timing.totals is None:
+        totals, scale = _add_totals(_no_totals(topology), traffic_of(unpipelined, topology))
+    else:
+        totals, scale = timing.totals
     capacity, class_of = topology.resources.capacity, topology.resources.class_of
     classes = np.unique(class_of[totals != 0]).tolist()
     shares = [Fraction(int(totals[class_of == number].max()), capacity[number]) for number in classes]

@@ -177,8 +177,14 @@ def join(
     ends = [(numbers.of(a), numbers.of(b), kind) for a, b, kind in new]
     first = sum(box.links for box in boxes)
     limits = [*_box_limits(boxes, box_names)]
+    links_of: dict[int, list[int]] = {}  # by node, its new links
+    for i, (a, b, _) in enumerate(ends):
+        links_of.setdefault(a, []).append(i)
+        links_of.setdefault(b, []).append(i)
     for card in cards:
-        limits += _card_limits(card, {numbers.of(end) for end in card.ends}, ends, first)
+        own = {numbers.of(end) for end in card.ends}
+        nearby = sorted({i for node in own for i in links_of.get(node, ())})
+        limits += _card_limits(card, own, [(first + i, ends[i][0], ends[i][1]) for i in nearby])
     inner = [
         (int(numbers.where[i][a]), int(numbers.where[i][b]), box.types[kind])
         for i, box in enumerate(boxes)
@@ -280,10 +286,12 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     while True:
         links = alive[src] & alive[dst]
         a, b = src[links], dst[links]
-        # Distinct neighbours in either direction: parallel and opposite links count once.
-        pairs = np.unique(np.concatenate([a.astype(np.int64) * nodes + b, b.astype(np.int64) * nodes + a]))
-        neighbours = np.bincount(pairs // nodes, minlength=nodes)
-        useful = ranks | ((neighbours > 1) & _reach_nodes(ranks, a, b) & _reach_nodes(ranks, b, a))
+        # Several neighbours, in either direction: some link leads elsewhere than another. No sort: O(links).
+        neighbour, several = np.full(nodes, -1, np.int64), np.zeros(nodes, bool)
+        neighbour[a], neighbour[b] = b, a
+        for end, other in ((a, b), (b, a)):
+            several[end[neighbour[end] != other]] = True
+        useful = ranks | (several & _reach_nodes(ranks, a, b) & _reach_nodes(ranks, b, a))
         if np.array_equal(alive, useful):
             return
         alive &= useful
@@ -306,9 +314,13 @@ def _with_links(topology: Topology, kept_links: Bools) -> Topology:
 
 def _keep_limits(topology: Topology, kept_links: Bools) -> tuple[SharedLimit, ...]:
     """Return the shared limits with only these links, renumbered in order, without the limits that lose all of them."""
-    number = np.cumsum(kept_links) - 1
-    links_of = [tuple(int(number[link]) for link in limit.links if kept_links[link]) for limit in topology.limits]
-    return tuple(replace(limit, links=links) for limit, links in zip(topology.limits, links_of, strict=True) if links)
+    number, resources = np.cumsum(kept_links) - 1, topology.resources
+    # a group of a large machine keeps few of its limits: the others are not even looked at
+    concerned = np.unique(resources.limit_of[np.repeat(kept_links, np.diff(resources.limit_ptr))]) - topology.links
+    limits = [topology.limits[i] for i in concerned.tolist()]
+    return tuple(
+        replace(limit, links=tuple(int(number[link]) for link in limit.links if kept_links[link])) for limit in limits
+    )
 
 
 def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
@@ -399,14 +411,12 @@ def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[Sha
         first += box.links
 
 
-def _card_limits(
-    card: Card, ends: set[int], links: Sequence[tuple[int, int, LinkType]], first: int
-) -> list[SharedLimit]:
-    """Return the limits that a network card puts on the new links."""
+def _card_limits(card: Card, ends: set[int], links: Sequence[tuple[int, int, int]]) -> list[SharedLimit]:
+    """Return the limits that a network card puts on new links (number, source, destination)."""
     bandwidth = parse_bandwidth(card.bandwidth, f"bandwidth of card {card.name}")
     # Links between two ends of one card stay inside of it and do not load it.
-    out = tuple(first + i for i, (a, b, _) in enumerate(links) if a in ends and b not in ends)
-    into = tuple(first + i for i, (a, b, _) in enumerate(links) if b in ends and a not in ends)
+    out = tuple(number for number, a, b in links if a in ends and b not in ends)
+    into = tuple(number for number, a, b in links if b in ends and a not in ends)
     if not out and not into:
         raise Invalid(f"join: no new link leaves or reaches the ends of card {quote(card.name)}")
     if not card.duplex:

@@ -36,11 +36,12 @@ from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Send, Stopped, Terms, stream_job
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, measure, order_claim
+from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, figures_verified, measure, order_claim
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.parse_request import budget_of, collective, machine_of
 from antiphon.select.proofs import recheck_certificate
 from antiphon.select.provenance import label_of
+from antiphon.select.schedule_cache import ScheduleCache, fingerprints, verify_schedule
 from antiphon.units import parse_size
 
 DEFAULT_PLANNERS = ("ring", "relay")  # if no planner is named: the first that supports the collective
@@ -251,14 +252,16 @@ def _plans_by(
     topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
     any_schedule = any_plan = False
+    cache = ScheduleCache()
     enter(PLANNING)
-    for schedule in call("planner", planner, entry.load(), options, request):
+    for planned in call("planner", planner, entry.load(), options, request):
         any_schedule = True
         if bounds is None:
             enter(BOUNDING)
             bounds = bound(topology, target)
         enter(VERIFYING)
-        claims: dict[str, Any] = {"planner": planner, **measure(schedule, topology, bounds)}
+        schedule = verify_schedule(cache, fingerprints(planned)[0], planned, topology)
+        claims: dict[str, Any] = {"planner": planner, **figures_verified(schedule, topology, bounds)}
         order = order_claim(schedule) if deterministic else {}
         # this schedule combines in several orders and one is required: leave it out
         if order is None:

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +75,17 @@ class ScheduleCache:
     def forget_last(self) -> None:
         """Free the schedule verified last: before another is verified, and before the cache is sent to a process."""
         self._last_rows, self._last_schedule = b"", None
+
+
+def verify_schedule(cache: ScheduleCache, rows: bytes, schedule: Schedule, topology: Topology) -> Schedule:
+    """Return the schedule, verified; `rows` is the fingerprint of its rows, regardless of pieces."""
+    verified = cache.same_rows(rows, schedule)
+    if verified is not None:
+        return verified
+    cache.forget_last()
+    verify(schedule, topology).or_raise()
+    cache.set_last(rows, schedule)
+    return schedule
 
 
 def fingerprint(schedule: Schedule) -> bytes:

@@ -45,7 +45,7 @@ from antiphon.cost.model_bound import model_bound
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
-from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints
+from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints, verify_schedule
 from antiphon.select.uses import CANNOT, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
@@ -175,7 +175,7 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
         evaluation = cache.evaluations.get((task.kind, fingerprint))
         verified = schedule
         if evaluation is None:
-            verified = verify_schedule(context, cache, rows, schedule)
+            verified = verify_schedule(cache, rows, schedule, context.topology)
             try:
                 evaluation = price_schedule(context, task, fingerprint, verified)
             except _UnpricedError as error:
@@ -267,17 +267,6 @@ def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
         verify(schedule, context.topology).or_raise()
         raise ValueError("the schedule is for another collective than the one asked for")
     check_plain(schedule.provenance, "provenance")
-
-
-def verify_schedule(context: Context, cache: ScheduleCache, rows: bytes, schedule: Schedule) -> Schedule:
-    """Return the schedule, verified; `rows` is the fingerprint of its rows, regardless of pieces."""
-    verified = cache.same_rows(rows, schedule)
-    if verified is not None:
-        return verified
-    cache.forget_last()
-    verify(schedule, context.topology).or_raise()
-    cache.set_last(rows, schedule)
-    return schedule
 
 
 # ---- stage 3: price ----

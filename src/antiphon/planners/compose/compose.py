@@ -111,8 +111,7 @@ def _pipeline_plans(
     if nbytes is None:
         for plan in plans:
             finer = PIECE_NUMBERS if plan.aim == "rate" and plan.pipelined < plan.unpipelined else PIECE_NUMBERS[:1]
-            schedules = (plan.in_pieces(depth, ends or 0, search) for depth in (finer if pieces is None else (pieces,)))
-            yield from (schedule for schedule in schedules if schedule is not None)
+            yield from plan.in_pieces(finer if pieces is None else (pieces,), ends or 0, search)
         return
     request = search.request
     fastest = (plan.fastest_for(nbytes, pieces, ends, search) for plan in plans)
@@ -151,7 +150,8 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.forth = GroupPlanner(self.request, self.names)
-        self.back = GroupPlanner(replace(self.request, topology=reverse(self.request.topology)), self.names)
+        turned = replace(self.request, topology=reverse(self.request.topology))
+        self.back = GroupPlanner(turned, self.names, self.forth)
 
     def stage_split(self, split: Split, aim: str) -> StagedPlan:
         return stage_collective(self.request.collective, split, self.forth, self.back, aim)
@@ -210,10 +210,13 @@ class _BuiltPlan:
         sizes = pipeline.choose_sizes(nbytes, pieces, ends)
         return None if sizes is None else self._with_options(pipeline.to_schedule(sizes), search)
 
-    def in_pieces(self, pieces: int, ends: int, search: _Search) -> Schedule | None:
+    def in_pieces(self, piece_numbers: Sequence[int], ends: int, search: _Search) -> Iterator[Schedule]:
+        """Yield the schedule in each of these numbers of pieces that allows as many end parts."""
         pipeline = self._make_pipeline(search)
-        sizes = pipeline.sizes_with_ends(pieces, ends)
-        return None if sizes is None else self._with_options(pipeline.to_schedule(sizes), search)
+        for pieces in piece_numbers:
+            sizes = pipeline.sizes_with_ends(pieces, ends)
+            if sizes is not None:
+                yield self._with_options(pipeline.to_schedule(sizes), search)
 
     def _make_pipeline(self, search: _Search) -> Pipeline:
         topology, profile = search.request.topology, search.request.profile

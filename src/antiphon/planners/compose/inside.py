@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.latency import latency_of
+from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Ints, Longs
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import degrade, keep, nodes_between, relabel
+from antiphon.core.reshape import degrade, keep, nodes_between, relabel, reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
@@ -83,15 +85,23 @@ class _Group:
     key: Any
 
 
-class GroupPlanner:
-    """Plans within groups of one machine, each computed once."""
+_Key = tuple[int, Collective]  # the machine of a class of groups, by id, and what is planned on it
 
-    def __init__(self, request: Request, planners: Sequence[str]) -> None:
+
+class GroupPlanner:
+    """Plans within groups of one machine, each computed once. `forth`: the planner for the machine whose links this one
+    has reversed; groups are extracted once for both, and a group that looks like its own reverse is planned once.
+    """
+
+    def __init__(self, request: Request, planners: Sequence[str], forth: GroupPlanner | None = None) -> None:
         self.request = request
         self.planners = planners
-        self._plans: dict[tuple[int, Collective], list[GroupPlan]] = {}
+        self.forth = forth
         self._classes: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
-        self._first_of_class: dict[Any, _Group] = {}
+        self._plans: dict[_Key, list[GroupPlan]] = {} if forth is None else forth._plans
+        self._first_of_class: dict[Any, _Group] = {} if forth is None else forth._first_of_class
+        self._extracted: dict[bytes, tuple[Topology, Ints]] = {}  # by the ranks of the group
+        self._counted: set[_Key] = set()
         self.tried = 0  # classes of groups planned, once per collective
 
     def classify_groups(self, groups: Longs) -> list[GroupClass]:
@@ -107,7 +117,7 @@ class GroupPlanner:
     def _list_classes(self, groups: Longs) -> Iterator[GroupClass]:
         """Yield the classes of isomorphic groups."""
         rows, number = np.unique(groups, axis=0, return_inverse=True)
-        all_groups = [_extract_group(self.request.topology, row) for row in rows]
+        all_groups = [_name_group(self.request.topology, *self._extract(row)) for row in rows]
         classes: dict[Any, list[int]] = {}
         for at, group in enumerate(all_groups):
             classes.setdefault(group.key, []).append(at)
@@ -119,26 +129,42 @@ class GroupPlanner:
                 first.machine, members, np.array([images[int(at)] for at in number.ravel()[members]], np.int32)
             )
 
+    def _extract(self, ranks: Longs) -> tuple[Topology, Ints]:
+        """Return a group's machine and its links, extracted once: the stages of a plan have many groups in common."""
+        if self.forth is not None:
+            machine, links = self.forth._extract(ranks)
+            return reverse(machine), links
+        key = ranks.tobytes()
+        if key not in self._extracted:
+            self._extracted[key] = _extract_group(self.request.topology, ranks)
+        return self._extracted[key]
+
     def plans_for(self, machine: Topology, target: Collective) -> list[GroupPlan]:
         """Return the planners' undominated plans of a collective on a group's machine, verified."""
         key = (id(machine), target)
+        self.tried += key not in self._counted
         if key not in self._plans:
-            self.tried += 1
             self._plans[key] = self._try_planners(machine, target)
+        self._counted.add(key)
         return self._plans[key]
 
     def _try_planners(self, machine: Topology, target: Collective) -> list[GroupPlan]:
         """Call the planners until one meets the bounds; return the undominated plans."""
-        limit = bound(machine, target)
+        limit: Bound | None = None
+        latency = latency_of(machine, needs_of(target))
+        least_steps = 0 if latency is None else latency.steps
         candidates: list[GroupPlan] = []
         is_met = False
         for name in sorted(self.planners, key=lambda name: _planner_effort(name, machine, target) > MOST_EFFORT):
             if candidates and _planner_effort(name, machine, target) > MOST_EFFORT:
                 break
             candidates += self._call_planner(name, machine, target)
-            # once a plan meets the bounds no other planner can be better
-            is_met = any(_is_optimal(plan, limit) for plan in candidates)
-            if is_met:
+            # a plan that meets both bounds is the best of all in both; of large groups the bound takes seconds
+            least = min((plan.unpipelined for plan in candidates), default=Fraction(0))
+            promising = [plan for plan in candidates if plan.steps <= least_steps and plan.unpipelined == least]
+            limit = bound(machine, target) if promising and limit is None else limit
+            is_met = limit is not None and any(_is_optimal(plan, limit) for plan in promising)
+            if is_met:  # no other planner can be better
                 break
         scattered = list(self._scatter_and_gather(machine, target)) if target.kind == "broadcast" and not is_met else []
         best = [
@@ -222,8 +248,10 @@ def _undominated_plans(candidates: Sequence[GroupPlan]) -> list[GroupPlan]:
     return undominated
 
 
-def _extract_group(topology: Topology, ranks: Longs) -> _Group:
-    """Extract a group from the machine, with ranks numbered as the group lists them."""
+def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
+    """Extract a group from the machine, with ranks numbered as the group lists them: its machine, and which links of
+    the whole it has.
+    """
     allocation = keep(topology, ranks.tolist())
     number = np.empty(allocation.topology.nodes, np.int64)
     number[: len(ranks)] = np.argsort(ranks)
@@ -247,6 +275,11 @@ def _extract_group(topology: Topology, ranks: Longs) -> _Group:
             f"planner compose: ranks {listed} of {topology.name} are a group whose ranks "
             "are not joined among themselves; give --option groups=... (4x2, 3+4), or use planner relay or trees"
         )
+    return machine, links
+
+
+def _name_group(topology: Topology, machine: Topology, links: Ints) -> _Group:
+    """Bring an extracted group into the canonical form."""
     label, key = _canonical_name(machine)
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]

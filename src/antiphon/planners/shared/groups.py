@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -229,11 +230,20 @@ def reverse_parts(placements: Sequence[Placement]) -> list[Placement]:
     """Return the parts of a reducescatter, from those of an allgather on the reversed machine: run backwards, the last
     one first."""
     end = max((placement.stop for placement in placements), default=0)
-    inverted = {id(placement.schedule): invert(placement.schedule) for placement in placements}
     return [
-        replace(placement, schedule=inverted[id(placement.schedule)], start=end - placement.stop)
+        replace(placement, schedule=_invert_once(placement.schedule), start=end - placement.stop)
         for placement in placements
     ]
+
+
+_inverses: WeakKeyDictionary[Schedule, Schedule] = WeakKeyDictionary()
+
+
+def _invert_once(schedule: Schedule) -> Schedule:
+    """Return the schedule run backwards, computed once while it exists: splits have plans for groups in common."""
+    if schedule not in _inverses:
+        _inverses[schedule] = invert(schedule)
+    return _inverses[schedule]
 
 
 def delay_after(placements: Sequence[Placement], before: Sequence[Placement]) -> list[Placement]:
