@@ -45,7 +45,7 @@ from antiphon.formats.chrome import ChromeTrace, merge_traces
 from antiphon.formats.jobs import read_recording
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
-from antiphon.formats.probe.joining import joined
+from antiphon.formats.probe.joining import join_box_and_fabric
 from antiphon.formats.probe.joining import read_machine as named_machine
 from antiphon.formats.probe.table import read as read_machine
 from antiphon.formats.probe.table import recognise_source
@@ -150,7 +150,9 @@ def use_machine(source: str) -> Callable[[Path], None]:
         same(found.machine, serialize.loads(serialize.dumps(found.machine)))
         if found.machine.links < MOST_TRANSFERS:
             with contextlib.suppress(AntiphonError):
-                joined(network("dgx1v"), found) if found.hosts else joined(found, network("star:ranks=2"))
+                join_box_and_fabric(network("dgx1v"), found) if found.hosts else join_box_and_fabric(
+                    found, network("star:ranks=2")
+                )
 
     return use
 
