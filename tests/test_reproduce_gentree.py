@@ -145,7 +145,7 @@ def test_table_4(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     limits = [((8 * n - 1) / (8 * n)) / ((n - 1) / n) for n in (2, 4, 8)]
     assert gains == pytest.approx(limits, rel=0.05)
     assert rows["64 GPUs, plan"]["ours"] == {"plan": "8 x 8"}
-    assert not gentree.falls({16: dict.fromkeys(gentree.WEAKENS, 1.2), 32: dict.fromkeys(gentree.WEAKENS, 1.2)})
+    assert not gentree.falls({16: dict.fromkeys(gentree.LARGE_SIZES, 1.2), 32: dict.fromkeys(gentree.LARGE_SIZES, 1.2)})
 
 
 # ---- Table 6 ----

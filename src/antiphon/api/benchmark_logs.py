@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
 
@@ -47,7 +47,7 @@ def check_log(
     from antiphon.core.reshape import only as keep_only
     from antiphon.select.log_check import check_runs
 
-    machine = _given.machine(topology)
+    machine = _inputs.machine(topology)
     if only is not None:
         machine = keep(machine, only, name=keep_only(machine, only).name).topology
     return check_runs(_read(file), machine, library)

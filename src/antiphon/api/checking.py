@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import public, size, text, whole_number, yes_or_no
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def check(
     combine_of(op)
     rules = RUNTIMES[runtime]
     call = Call(size(nbytes, "nbytes"), kind.itemsize, kind.name, op, count, in_place, root)
-    if _given.is_path(plan):
-        name = name_of(_given.path(plan, "plan"))
+    if _inputs.is_path(plan):
+        name = name_of(_inputs.path(plan, "plan"))
         with reading(name):
             data = read_bytes(name)
             if reader_of(data) is not None:
                 return [check_file(data, os.path.basename(name), rules, call)]
-    rows = check_plan(_given.right(plan, collective, "checked"), rules, call)
+    rows = check_plan(_inputs.verified_plan(plan, collective, "checked"), rules, call)
     finding = note_several_files(rows)
     if finding is not None:
         next(row for row in rows if row["runs"])["findings"].append(finding)

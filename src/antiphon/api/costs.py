@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import public, size
 from antiphon.errors import Invalid
 
@@ -180,8 +180,8 @@ def predict_library(
     from antiphon.cost.nccl.library import library as library_of
     from antiphon.units import parse_sizes
 
-    machine = _given.machine(topology, "topology")
-    target = _given.collective(wanted, machine)
+    machine = _inputs.machine(topology, "topology")
+    target = _inputs.collective(wanted, machine)
     members = sorted(target.members)
     root = members.index(target.roots[0]) if target.roots else 0
     if len(members) < machine.ranks:
@@ -193,8 +193,8 @@ def _place_plan(plan: PlanLike | CollectiveLike, collective: str, topology: Mach
     """Return the plan, on a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 
-    on = None if topology is None else _given.machine(topology, "topology")
-    chosen = _given.plan(plan, collective, on=on)
+    on = None if topology is None else _inputs.machine(topology, "topology")
+    chosen = _inputs.plan(plan, collective, on=on)
     if not machine_is_told(chosen):
         raise Invalid("plan: its file does not name the machine; give it with --topology (in Python topology=)")
     return chosen

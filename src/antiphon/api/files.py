@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
 from antiphon.errors import Invalid, Unsupported, quote
@@ -180,12 +180,12 @@ def save(value: Any, path: Path) -> None:
     from antiphon.core.files import write_bytes
 
     name = path_of(path, "path")
-    if _given.is_ours(value) and callable(getattr(value, "save", None)):
+    if _inputs.is_own_type(value) and callable(getattr(value, "save", None)):
         value.save(name)
     elif isinstance(value, Mapping):
         from antiphon.select import save_plans
 
-        save_plans(name, _given.plans(value, "value"), table=True)
+        save_plans(name, _inputs.plans(value, "value"), table=True)
     elif not _save_rows(value, name):
         write_bytes(name, _encode_value(value))
 
@@ -298,7 +298,7 @@ def export(
 
     entry = find_format(name)
     tables = entry.can.tables
-    checked: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
+    checked: Any = (_inputs.verified_plans if tables else _inputs.verified_plan)(plan, collective, "written")
     notes: list[str] = []
     try:
         emitted = emit(checked, name, nbytes=nbytes, options=options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import public, yes_or_no
 from antiphon.api.running import run as run_plan
 
@@ -40,7 +40,7 @@ def up(topology: MachineLike, *, scale: str = "", name: str = "") -> Row:
     """
     from antiphon.runtimes.lab import lab
 
-    return lab.lab_up(_given.machine(topology), scale=scale, name=name)
+    return lab.lab_up(_inputs.machine(topology), scale=scale, name=name)
 
 
 @public
@@ -105,7 +105,7 @@ def command(
     from antiphon.runtimes.lab import lab
 
     is_up = isinstance(where, str) and (not where or where in lab.lab_names())
-    lab_or_machine: Any = where if is_up else _given.machine(where)
+    lab_or_machine: Any = where if is_up else _inputs.machine(where)
     return lab.lab_command(
         lab_or_machine, command, scale=scale, name=name, timeout=float(timeout), quiet=yes_or_no(quiet, "quiet")
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import public
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topolog
     """
     from antiphon.core.reshape import only as keep_only
 
-    machine = _given.machine(spec)
+    machine = _inputs.machine(spec)
     return machine if only is None else keep_only(machine, only)
 
 
@@ -210,7 +210,7 @@ def degrade(
     from antiphon.topologies.degraded import degrade_machine
 
     return degrade_machine(
-        _given.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
+        _inputs.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
         drop_ranks=drop_ranks or (), fraction=fraction, seed=seed,
     )  # fmt: skip
 
@@ -247,7 +247,7 @@ def collective(
     >>> collective("allgather", "ring:ranks=4").blocks
     4
     """
-    return _given.collective(wanted, _given.machine(topology), root, ranks)
+    return _inputs.collective(wanted, _inputs.machine(topology), root, ranks)
 
 
 @public
@@ -283,5 +283,5 @@ def bound(
     """
     from antiphon.core.bounds import bound as find
 
-    machine = _given.machine(topology)
-    return find(machine, _given.collective(wanted, machine, root, ranks))
+    machine = _inputs.machine(topology)
+    return find(machine, _inputs.collective(wanted, machine, root, ranks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import checked, operator, public, several, text, whole_number, yes_or_no
 from antiphon.api._checked import dtype as data_type
 from antiphon.api._checked import size as one_size
@@ -113,12 +113,12 @@ def bench(  # noqa: PLR0913
     from antiphon.units import parse_sizes as sizes
 
     subjects = what
-    if not _given.is_path(what):
+    if not _inputs.is_path(what):
         sources = what if isinstance(what, list | tuple) else [what]
-        subjects = [plan for source in sources for plan in _given.plans(source, "what").values()]
-    machine = None if topology is None else _given.machine(topology)
+        subjects = [plan for source in sources for plan in _inputs.plans(source, "what").values()]
+    machine = None if topology is None else _inputs.machine(topology)
     return measure(
-        _given.by_name(subjects), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"),
+        _inputs.by_name(subjects), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"),
         on=on, planner=planner, options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
         op=several(operator)(op, "op"), iterations=iterations, warmup=warmup, model=model, profile=profile, miad=miad,
         seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, progress=progress,
@@ -168,7 +168,7 @@ def micro(  # noqa: PLR0913
     from antiphon.units import parse_sizes as sizes
 
     options = checked({"ranks": processes, "patterns": patterns}, ranks=whole_number(1), patterns=several(text))
-    machine = None if topology is None else _given.machine(topology)
+    machine = None if topology is None else _inputs.machine(topology)
     return bench_micro(
         machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), on=on, pieces=pieces, iterations=iterations,
         warmup=warmup, model=model, profile=profile, mpiexec=mpiexec, timeout=timeout, progress=progress, **options,
@@ -399,14 +399,14 @@ def tune(  # noqa: PLR0913
     # checked here, since the command of a lab is a list of words
     if text(command, "command") and logs is None:
         raise Invalid("command: writes logs; pass logs=, a folder for them, too")
-    machine = _given.machine(topology)
+    machine = _inputs.machine(topology)
     options = search.options()
     del options["shortlist"]
     if isinstance(wanted, str) and wanted == "all":
         target: Any = wanted
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _given.collective(wanted, machine, root, ranks)
+        target = _inputs.collective(wanted, machine, root, ranks)
     if logs is not None:
         from antiphon.runtimes.measure.library_logs import tune_from_logs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import checked, operator, public, size, yes_or_no
 from antiphon.api._checked import dtype as _dtype
 from antiphon.api.report import Report
@@ -92,9 +92,9 @@ def plan(  # noqa: PLR0913
     """
     from antiphon.select import plan as make
 
-    machine = _given.machine(topology)
+    machine = _inputs.machine(topology)
     return make(
-        _given.collective(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
+        _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
         nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, effort=effort,
         budget=budget, seed=seed, tell=tell,
     )  # fmt: skip
@@ -171,9 +171,9 @@ def frontier(  # noqa: PLR0913
     """
     from antiphon.select import frontier as find
 
-    machine = _given.machine(topology)
+    machine = _inputs.machine(topology)
     return find(
-        _given.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
+        _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
         budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
     )  # fmt: skip
 
@@ -222,7 +222,7 @@ def compose(
         raise Invalid("plans: expected several plans or files")
     operands: list[Plan] = []
     for number, source in enumerate(plans, start=1):
-        by_collective = _given.plans(source, f"plan {number}")
+        by_collective = _inputs.plans(source, f"plan {number}")
         if len(by_collective) > 1:
             kinds = ", ".join(by_collective)
             raise Invalid(f"plan {number}: holds {len(by_collective)} plans ({kinds}); give one of them")
@@ -295,9 +295,9 @@ def verify(
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
-    machine = None if topology is None else _given.machine(topology)
+    machine = None if topology is None else _inputs.machine(topology)
     try:
-        plans = list(_given.plans(plan).values())
+        plans = list(_inputs.plans(plan).values())
     except Wrong as error:  # a file of another program, executed as it stands
         return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
     verdict = judged(plans, machine, proof=proof, **data)
@@ -370,5 +370,5 @@ def write(
     """
     from antiphon.author import Writing
 
-    machine = _given.machine(topology)
-    return Writing(_given.collective(wanted, machine, root, ranks), machine, chunks, pieces, verify)
+    machine = _inputs.machine(topology)
+    return Writing(_inputs.collective(wanted, machine, root, ranks), machine, chunks, pieces, verify)

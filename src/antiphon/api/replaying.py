@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
 from antiphon.errors import Invalid, quote
@@ -78,7 +78,7 @@ def replay(  # noqa: PLR0913
     from antiphon.select.replay import Prices
     from antiphon.select.replay import replay as run
 
-    traces = [files] if _given.is_path(files) else files
+    traces = [files] if _inputs.is_path(files) else files
     if not isinstance(traces, Sequence) or isinstance(traces, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or not 0 < cores <= 2**20):
@@ -89,10 +89,10 @@ def replay(  # noqa: PLR0913
     sizes: dict[tuple[str, int], list[int]] = {}  # by kind and group
     for call in job.calls:
         sizes.setdefault((call.kind, call.group), []).append(call.nbytes)
-    plans: dict[str, Plan] = {} if table is None else _given.plans(table, "table")
+    plans: dict[str, Plan] = {} if table is None else _inputs.plans(table, "table")
     machine: Topology | None = None
     if topology is not None:
-        machine = _given.machine(topology)
+        machine = _inputs.machine(topology)
     elif plans:
         machine = next(iter(plans.values())).topology
     for plan in plans.values():
@@ -134,7 +134,7 @@ def _read_measured(measured: Any) -> tuple[Any, str]:
     from antiphon.formats.xml import opening
     from antiphon.select.prices import fastest_rows
 
-    if not _given.is_path(measured):
+    if not _inputs.is_path(measured):
         if not isinstance(measured, Sequence) or not all(isinstance(row, dict) for row in measured):
             raise Invalid(f"measured: expected a file, or rows, got {quote(measured)}")
         return fastest_rows(measured), "here"

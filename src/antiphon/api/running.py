@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import checked, operator, public, text, whole_number
 from antiphon.api._checked import dtype as dtype_of
 
@@ -98,7 +98,7 @@ def run(  # noqa: PLR0913
     find("runtime", on)
     parsed_sizes = sizes(nbytes, "nbytes")
     dtype, op = dtype_of(dtype, "dtype"), operator(op, "op")
-    verified = _given.right(plan, collective, "run", op, dtype)
+    verified = _inputs.verified_plan(plan, collective, "run", op, dtype)
     rows = run_plan(
         verified, parsed_sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
         compiler=compiler, timeout=float(timeout), scale=scale, name=name, trace=trace, hybrid=hybrid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.api import _given
+from antiphon.api import _inputs
 from antiphon.api._checked import public
 from antiphon.api._old_options import old_measuring, old_search_options
 from antiphon.api.search import Search, as_search
@@ -89,16 +89,16 @@ def tune(  # noqa: PLR0913
     """
     from antiphon.select import tune as find
 
-    machine = _given.machine(topology)
+    machine = _inputs.machine(topology)
     options = as_search(search).options()
     target: Any = wanted
     if isinstance(wanted, str) and wanted == "all":
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _given.collective(wanted, machine, root, ranks)
+        target = _inputs.collective(wanted, machine, root, ranks)
     return find(
         target, machine, nbytes=SPAN if nbytes is None else nbytes, model=model or "", profile=profile,
-        planners=planners, nccl=nccl, against=None if against is None else _given.machine(against, "against"),
+        planners=planners, nccl=nccl, against=None if against is None else _inputs.machine(against, "against"),
         progress=progress, **options,
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def tune_over(  # noqa: PLR0913
             raise Invalid(f"{name}: is for one machine; leave it out")
 
     return find(
-        _given.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
+        _inputs.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
         profile=profile, planners=planners, root=root, ranks=ranks, nccl=nccl, progress=progress, **options,
     )  # fmt: skip
 

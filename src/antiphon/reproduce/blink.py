@@ -53,8 +53,8 @@ RINGS = (
 )
 EPSILONS = (0.2, 0.1, 0.05, 0.02)  # coarser ones leave too few trees to choose six from: 11 at 0.3, 4 at 0.5
 GIGABITS = (40, 100, 200, 400, 600, 800)
-KNEE = 300  # Gbit/s, "~300Gbps" (5.4)
-KEEPS_UP = Fraction(9, 10)  # of the network: "keeps up with it"
+KNEE_GBITS = 300  # Gbit/s, "~300Gbps" (5.4)
+MIN_NETWORK_SHARE = Fraction(9, 10)  # of the network: "keeps up with it"
 
 
 # ---- counts ----
@@ -306,7 +306,7 @@ def figure22b() -> Iterator[Row]:
     """100 MB on 3 and 5 GPUs of two servers; `blink_servers` states the assumptions."""
     for gigabits in GIGABITS:
         point = cluster.point(gigabits)
-        expected = "network" if gigabits < KNEE else "NVLink"
+        expected = "network" if gigabits < KNEE_GBITS else "NVLink"
         ours = {
             "limit": point.limit,
             "bytes_per_second": point.speed,
@@ -314,7 +314,7 @@ def figure22b() -> Iterator[Row]:
         }
         yield row(
             f"network of {gigabits} Gbit/s", {"limit": expected}, ours,
-            point.limit == expected and (expected == "NVLink" or point.speed >= KEEPS_UP * point.network),
+            point.limit == expected and (expected == "NVLink" or point.speed >= MIN_NETWORK_SHARE * point.network),
             note=f"{point.speed / float(point.rate):.3g} of what endless data get", engine="blink",
         )  # fmt: skip
     top = cluster.point(cluster.PLENTY).rate
@@ -322,10 +322,11 @@ def figure22b() -> Iterator[Row]:
     met = cluster.point(top / cluster.GIGABIT)
     pairs = ", ".join(f"{count} have {links}" for links, count in sorted(cluster.knees().items()))
     yield row(
-        "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE * cluster.GIGABIT)},
-        {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT, KNEE) and met.rate == top,
-        note=f"5.4: ~{KNEE} Gbit/s, here {_in_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: the "
-        f"paper names neither. {_in_gigabits(nominal)} at their nominal speed. The slower server's trees have a rate "
+        "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE_GBITS * cluster.GIGABIT)},
+        {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT, KNEE_GBITS) and met.rate == top,
+        note=f"5.4: ~{KNEE_GBITS} Gbit/s, here {_in_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: "
+        f"the paper names neither. {_in_gigabits(nominal)} at their nominal speed. The slower "
+        "server's trees have a rate "
         f"of 2 links here; of all pairs of a 3- and a 5-GPU allocation {pairs}",
         engine="blink",
     )  # fmt: skip

@@ -56,11 +56,11 @@ from antiphon.reproduce.rows import (
 )
 from antiphon.topologies import topology
 
-PLAIN = "alpha-beta"
+PLAIN_MODEL = "alpha-beta"
 MIN_EQUAL_CELLS, CELLS = 24, 30  # cells of Table 6 that must agree, of hierarchical networks without ACPS
-DEPTHS = (1, 2, 4, 8, 16)  # pieces that are tried
+PIECE_COUNTS = (1, 2, 4, 8, 16)  # pieces that are tried
 BOX = 8  # GPUs of a server
-WEAKENS = ("3.2e7", "1e8", "3.2e8")  # sizes at which latency hardly counts
+LARGE_SIZES = ("3.2e7", "1e8", "3.2e8")  # floats; sizes at which latency hardly counts
 # network -> row of Table 6 -> the switches that it is about, by their names in the machine
 _MIDDLE = {"Middle SW": [f"sw{i}" for i in range(16)], "Root SW": ["root"]}
 SWITCHES: Mapping[str, Mapping[str, list[str]]] = {
@@ -78,7 +78,7 @@ SWITCHES: Mapping[str, Mapping[str, list[str]]] = {
         "Cross DC": ["dc0/root-dc1/root"],
     },
 }  # fmt: skip
-BELOW = {  # servers at a middle switch
+SERVERS_BELOW = {  # servers at a middle switch
     ("SYM384", "Middle SW"): 24, ("SYM512", "Middle SW"): 32, ("ASY384", "Middle SW 0-7"): 32,
     ("ASY384", "Middle SW 8-15"): 16, ("CDC384", "DC0 Middle SW"): 32, ("CDC384", "DC1 Middle SW"): 16,
 }  # fmt: skip
@@ -105,10 +105,10 @@ def table3() -> Iterator[Row]:
             name = TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm
             machine = one_switch(servers)
             seconds |= predict_times(plan(name, machine), machine, {str(servers): TABLE3_SIZE}, "genmodel", profile)
-        off = relative_deviations(list(seconds.values()), published)
+        deviations = relative_deviations(list(seconds.values()), published)
         yield row(
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
-            {"seconds": round_seconds(seconds)}, near(off), deviation=percent_text(SERVERS, off),
+            {"seconds": round_seconds(seconds)}, near(deviations), deviation=percent_text(SERVERS, deviations),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
@@ -146,20 +146,22 @@ def table4() -> Iterator[Row]:
         boxes = gpus // BOX
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _chosen_row(gpus, machine)
-        plans = [verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
-        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN, None) for schedule in plans]
+        plans = [
+            verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in PIECE_COUNTS
+        ]
+        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN_MODEL, None) for schedule in plans]
         ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
-        nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
+        nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN_MODEL, None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
-        theirs = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
-        ratio = {size: theirs["NCCL"][size] / theirs["GenTree"][size] for size in TABLE4_SIZES}
-        off = relative_deviations(list(gains[gpus].values()), list(ratio.values()))
+        published_seconds = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
+        ratio = {size: published_seconds["NCCL"][size] / published_seconds["GenTree"][size] for size in TABLE4_SIZES}
+        deviations = relative_deviations(list(gains[gpus].values()), list(ratio.values()))
         yield row(
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
-            {"speedup": _round_times(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
+            {"speedup": _round_times(ratio), **{name: published_seconds[name] for name in ("GenTree", "NCCL")}},
             {"speedup": _round_times(gains[gpus]), "GenTree": round_seconds(ours), "NCCL": round_seconds(nccl)},
-            judge_row(near(off), min(gains[gpus].values()) > 1),
-            deviation=f"speedup {percent_text(list(TABLE4_SIZES), off)}",
+            judge_row(near(deviations), min(gains[gpus].values()) > 1),
+            deviation=f"speedup {percent_text(list(TABLE4_SIZES), deviations)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
             engine="hierarchical-ps, multi-ring, alpha-beta",
@@ -186,7 +188,7 @@ def _chosen_row(gpus: int, machine: Topology) -> Row:
 def falls(gains: Mapping[int, Times]) -> bool:
     """Whether the speedup, by number of GPUs, is less with more of them at every size where latency does not count."""
     rows = list(gains.values())
-    return all(a[size] > b[size] for a, b in pairwise(rows) for size in WEAKENS)
+    return all(a[size] > b[size] for a, b in pairwise(rows) for size in LARGE_SIZES)
 
 
 def _round_times(values: Times) -> Times:
@@ -198,8 +200,8 @@ def _round_times(values: Times) -> Times:
 
 def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     """The plan type of every switch; where ours differs, the published one is priced beside it."""
-    same = {"one switch": 0, "hierarchical": 0}
-    cells = dict(same)
+    equal_cells = {"one switch": 0, "hierarchical": 0}
+    compared_cells = dict(equal_cells)
     for network in networks:
         machine = topology(network.lower())
         chosen_kinds = {size: chosen(gentree_plan(machine, floats)) for size, floats in SIZES.items()}
@@ -212,18 +214,23 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
             differing = [size for size in SIZES if ours[size] != published[size]]
             if "ACPS" not in printed:
                 where = "one switch" if network.startswith("SS") else "hierarchical"
-                cells[where] += len(SIZES)
-                same[where] += len(SIZES) - len(differing)
-            why = [slower(network, switch, size, published, ours) for size in differing]
+                compared_cells[where] += len(SIZES)
+                equal_cells[where] += len(SIZES) - len(differing)
+            comparisons = [slower(network, switch, size, published, ours) for size in differing]
             yield row(
                 f"{network} {switch}", published, ours,
-                all(refuted for refuted, _ in why), deviation="; ".join(comparison for _, comparison in why) or None,
+                all(refuted for refuted, _ in comparisons),
+                deviation="; ".join(comparison for _, comparison in comparisons) or None,
                 engine="gentree",
             )  # fmt: skip
-    enough = cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
-    ok = judge_row(same == cells, same["one switch"] == cells["one switch"] and same["hierarchical"] >= enough)
+    enough = compared_cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
+    ok = judge_row(
+        equal_cells == compared_cells,
+        equal_cells["one switch"] == compared_cells["one switch"] and equal_cells["hierarchical"] >= enough,
+    )
     yield row(
-        "cells that are the same", dict(cells), dict(same), ok, note="hierarchical ones without ACPS", engine="gentree",
+        "cells that are the same", dict(compared_cells), dict(equal_cells), ok,
+        note="hierarchical ones without ACPS", engine="gentree",
     )  # fmt: skip
 
 
@@ -232,12 +239,12 @@ def slower(
 ) -> tuple[bool, str]:
     """Return whether the published plan type is slower there by GenModel than ours, both as verified schedules."""
     kinds = published[size], ours[size]
-    servers = BELOW.get((network, switch))
+    servers = SERVERS_BELOW.get((network, switch))
     if servers is not None:  # such a switch alone: all below it happens at once, on all data
         machine, fan_ins = one_switch(servers, BETA), [_fan_ins(kind, servers) for kind in kinds]
         where = f"on {servers} servers"
     else:
-        children, inner = 16, BELOW.get((network, "Middle SW"))
+        children, inner = 16, SERVERS_BELOW.get((network, "Middle SW"))
         if inner is None:
             return False, f"{size}: {kinds[1]}"
         machine = topology(network.lower())
@@ -248,8 +255,8 @@ def slower(
     for fan in fan_ins:
         schedule = verified_plan(hierarchical_ps, machine, fanins=fan)
         seconds += predict_times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
-    beside = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
-    comparison = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{beside}"
+    remark = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
+    comparison = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{remark}"
     return seconds[1] < seconds[0], comparison
 
 

@@ -37,19 +37,20 @@ from antiphon.reproduce.rows import Row, judge_row, row
 from antiphon.units import format_size
 
 KIB, MIB = 2**10, 2**20
-NEAR_ONE = 0.05  # converged
-AGREE = 0.05  # "relatively consistent"
-NEAR_EACH_OTHER = 0.1
-DROP = 0.05  # what counts as falling off
+# How the paper's words are checked, as relative differences of times:
+MAX_CONVERGED_GAP = 0.05  # "converges to the ring"
+MAX_DIFFERENCE = 0.05  # "relatively consistent"
+MAX_RATIO_GAP = 0.1  # "near each other"
+MIN_DROP = 0.05  # "falls off"
 
 FIGURE4_NODES = 2
 FIGURE4_SIZES = tuple(2**e for e in range(10, 27, 2))
-FIGURE4_TOLD = (64 * KIB, 4 * MIB, 64 * MIB)
-SPLIT = 64 * KIB  # from where on the curves part
+FIGURE4_SHOWN = (64 * KIB, 4 * MIB, 64 * MIB)
+CURVES_PART_FROM = 64 * KIB  # from where on the curves part
 
 FIGURE8_NODES = 16
 FIGURE8_SIZES = tuple(2**e for e in range(4, 25))
-FIGURE8_TOLD = (16, 32 * KIB, 256 * KIB, MIB, 16 * MIB)
+FIGURE8_SHOWN = (16, 32 * KIB, 256 * KIB, MIB, 16 * MIB)
 SMALL, MEDIUM = 32 * KIB, MIB  # V.C: up to the first, up to the second
 MULTIPLYING_KS = (2, 4, 8)  # what the paper compares of recursive multiplying (V.C)
 
@@ -97,7 +98,7 @@ def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
 
 def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
     """Check the claim that k-ring comes within 5 % of the ring for 64 MB."""
-    ok = abs(curve[-1] - 1) <= NEAR_ONE
+    ok = abs(curve[-1] - 1) <= MAX_CONVERGED_GAP
     return row(
         f"with contention, {fidelity}", {"converges_to_the_ring": True},
         {"converges_to_the_ring": ok, "speedup": _by_size(curve)}, ok,
@@ -107,8 +108,8 @@ def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
 
 def without_contention(curve: Sequence[float]) -> Row:
     """Check the claim that without contention the speedup grows with every size from 64 KB on."""
-    large = [speedup for size, speedup in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
-    ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + NEAR_ONE
+    large = [speedup for size, speedup in zip(FIGURE4_SIZES, curve, strict=True) if size >= CURVES_PART_FROM]
+    ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + MAX_CONVERGED_GAP
     return row(
         "without contention", {"keeps_growing": True}, {"keeps_growing": ok, "speedup": _by_size(curve)}, ok,
         note="from 64 KiB to 64 MiB with every size", engine="kring, loggp",
@@ -117,11 +118,13 @@ def without_contention(curve: Sequence[float]) -> Row:
 
 def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[float]) -> Row:
     """Check the claim that contention hardly matters up to 64 KB."""
-    apart = [abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, uncontended, strict=True) if size <= SPLIT]
-    ok = max(apart) <= AGREE
+    differences = [
+        abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, uncontended, strict=True) if size <= CURVES_PART_FROM
+    ]
+    ok = max(differences) <= MAX_DIFFERENCE
     return row(
         f"up to 64 KiB both agree, {fidelity}", {"agree": True},
-        {"agree": ok, "greatest_difference": float(f"{max(apart):.2g}")}, ok,
+        {"agree": ok, "greatest_difference": float(f"{max(differences):.2g}")}, ok,
         note="at most 5 % apart", engine="kring, loggp",
     )  # fmt: skip
 
@@ -132,7 +135,7 @@ def _other_orders(plans: Plans) -> Row:
     for order in ("streams", "data"):
         for contention in ("on", "off"):
             curve = _speedup_curve(plans, f"{PACKETS},order={order},contention={contention}")
-            ours[f"{order}, contention {contention}"] = _by_size(curve, FIGURE4_SIZES, FIGURE4_TOLD)
+            ours[f"{order}, contention {contention}"] = _by_size(curve, FIGURE4_SIZES, FIGURE4_SHOWN)
     return row(
         "if rounds need not end before the next begin", None, ours, True,
         note="for comparison: the rows above are of blocking rounds (order=rounds). Where each level has a stream of "
@@ -155,7 +158,7 @@ def figure8() -> Iterator[Row]:
     yield near_each_other(times[RECMULT.name], sizes)
     for family in FAMILIES:
         yield falls_off(family, times[family.name], sizes)
-    yield from _of_all(times, sizes)
+    yield from _family_rows(times, sizes)
 
 
 def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
@@ -171,7 +174,9 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     }
     claim, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
-    gain = {f"k {k}": _by_size(curve, sizes, FIGURE8_TOLD) for k, curve in speedups(times).items() if k != family.plain}
+    gain = {
+        f"k {k}": _by_size(curve, sizes, FIGURE8_SHOWN) for k, curve in speedups(times).items() if k != family.plain
+    }
     all_factors = merge_equal(sizes, fastest_k(times))
     return row(
         f"{family.name}, the best k", {"best": claim},
@@ -192,13 +197,13 @@ def _turns_once(medium: Sequence[int]) -> bool:
 def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that recursive multiplying by 4 and by 8 take nearly the same time."""
     ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
-    upto = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
-    ok = max(*upto, 1 / min(upto)) <= 1 + NEAR_EACH_OTHER
-    close = [size for size, speedup in zip(sizes, ratio, strict=True) if abs(speedup - 1) <= NEAR_EACH_OTHER]
+    small_ratios = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
+    ok = max(*small_ratios, 1 / min(small_ratios)) <= 1 + MAX_RATIO_GAP
+    close = [size for size, speedup in zip(sizes, ratio, strict=True) if abs(speedup - 1) <= MAX_RATIO_GAP]
     return row(
         "recursive multiplying, 4 and 8 near each other", {"near": True},
-        {"near": ok, "8 over 4": _by_size(ratio, sizes, FIGURE8_TOLD)}, ok,
-        deviation=None if ok else f"8 is up to {100 * max(upto) - 100:.0f} % faster; within 10 % "
+        {"near": ok, "8 over 4": _by_size(ratio, sizes, FIGURE8_SHOWN)}, ok,
+        deviation=None if ok else f"8 is up to {100 * max(small_ratios) - 100:.0f} % faster; within 10 % "
         + (f"from {format_size(close[0])} on" if close else "at no size")
         + ". Small messages cost rounds, 3 by 4 and 2 by 8: in the model the overheads of a rank's messages overlap",
         note="measured, for small to medium sizes (V.C, V.E)", engine="loggp by packets",
@@ -214,10 +219,10 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]
     drops = {k: 1 - gain[k][-1] / max(gain[k]) for k in large}
     last = {k: gain[k][-1] for k in gain}
-    falls = max(drops.values()) >= DROP
-    behind = max(last[k] for k in large) <= (1 - DROP) * max(last.values())
-    ok = judge_row(min(drops.values()) >= DROP and behind, falls)
-    plain = "k = 64 is the ring itself, at any figures: 1.000; those between, whose groups span nodes, fall off"
+    falls = max(drops.values()) >= MIN_DROP
+    is_behind = max(last[k] for k in large) <= (1 - MIN_DROP) * max(last.values())
+    ok = judge_row(min(drops.values()) >= MIN_DROP and is_behind, falls)
+    ring_note = "k = 64 is the ring itself, at any figures: 1.000; those between, whose groups span nodes, fall off"
     return row(
         f"{family.name}, large k fall off", {"fall_off": True},
         {
@@ -227,27 +232,29 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
         }, ok,
         deviation=None if ok
         else f"by {', '.join(f'{drop:.0%}'.replace('%', ' %') + f' for k = {k}' for k, drop in drops.items())}"
-        + ("" if behind else "; as much as any other k does: for large sizes it is not behind them"),
-        note=plain if family is KRING else "k = 64: one round with everyone", engine="loggp by packets",
+        + ("" if is_behind else "; as much as any other k does: for large sizes it is not behind them"),
+        note=ring_note if family is KRING else "k = 64: one round with everyone", engine="loggp by packets",
     )  # fmt: skip
 
 
-def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
+def _family_rows(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     """Check Figure 5 (a): the speedup of the fastest of all families over the fastest algorithm without a parameter,
     and which family that is."""
     best = {name: [min(column) for column in zip(*by_k.values(), strict=True)] for name, by_k in times.items()}
-    plain = [min(column) for column in zip(*(next(iter(by_k.values())) for by_k in times.values()), strict=True)]
+    plain_seconds = [
+        min(column) for column in zip(*(next(iter(by_k.values())) for by_k in times.values()), strict=True)
+    ]
     fastest_seconds = [min(column) for column in zip(*best.values(), strict=True)]
-    gain = [a / b for a, b in zip(plain, fastest_seconds, strict=True)]
+    gain = [a / b for a, b in zip(plain_seconds, fastest_seconds, strict=True)]
     small = min(speedup for size, speedup in zip(sizes, gain, strict=True) if size <= SMALL)
     yield row(
         "Figure 5 (a), over 1.3 times for small sizes", {"over_1.3": True},
-        {"over_1.3": small > 1.3, "speedup": _by_size(gain, sizes, FIGURE8_TOLD)}, small > 1.3,
+        {"over_1.3": small > 1.3, "speedup": _by_size(gain, sizes, FIGURE8_SHOWN)}, small > 1.3,
         note="the best k of the best family over the fastest algorithm without a parameter; simulations show higher "
         "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip
     fastest = [
-        " or ".join(name for name, seconds in best.items() if seconds[at] <= limit * (1 + NEAR_ONE))
+        " or ".join(name for name, seconds in best.items() if seconds[at] <= limit * (1 + MAX_CONVERGED_GAP))
         for at, limit in enumerate(fastest_seconds)
     ]
     named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}

@@ -1,8 +1,8 @@
 """Convert an argument of a public function to a machine, a collective or plans: an object, its name, or its file.
 
 `antiphon.plan("allreduce", "dgx1v")`, `plan(Collective(...), topology)` and `plan("my.json", Path("box.json"))` all
-arrive as objects. Plans also come from results of `tune` and `frontier`; `right` and `all_right` verify them, before
-anything is run or written by them.
+arrive as objects. Plans also come from results of `tune` and `frontier`; `verified_plan` and `verified_plans` verify
+them before anything is run or written by them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def collective(value: Any, topology: Topology, root: int | None = None, ranks: A
     return value
 
 
-def is_ours(value: Any) -> bool:
+def is_own_type(value: Any) -> bool:
     """Return whether its type is of this package. Attributes of foreign objects may raise anything."""
     return type(value).__module__.startswith("antiphon.")
 
@@ -77,7 +77,7 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
         return {value.collective.kind: value}
     if isinstance(value, Frontier):
         return {value.collective.kind: value.plan()}
-    mapping = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_ours(value) else None
+    mapping = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_own_type(value) else None
     if not isinstance(mapping, Mapping) or not all(isinstance(plan, Plan) for plan in mapping.values()):
         raise Invalid(f"{name}: expected a Plan, its file, or a result of plan, tune or load, got {quote(value)}")
     if not mapping:
@@ -101,7 +101,7 @@ def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | No
     return by_collective[collective or next(iter(by_collective))]
 
 
-def right(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:
+def verified_plan(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:
     """Return the plan, verified.
 
     Infeasible if it is wrong, or if its switches do not support `op` and `dtype`. `use` is the participle for the
@@ -112,8 +112,8 @@ def right(value: Any, collective: str, use: str, op: str | None = None, dtype: s
     return chosen
 
 
-def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
-    """Return all plans by collective, or only the one for `collective`, each verified as by `right`."""
+def verified_plans(value: Any, collective: str, use: str) -> dict[str, Plan]:
+    """Return all plans by collective, or only the one for `collective`, each verified as by `verified_plan`."""
     chosen = plan(value, collective) if collective else None
     by_collective = plans(value) if chosen is None else {chosen.collective.kind: chosen}
     for each_plan in by_collective.values():
@@ -124,7 +124,10 @@ def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
 
 
 def _refuse_wrong(plan: Plan, value: Any, use: str, op: str | None = None, dtype: str | None = None) -> None:
-    """Raise Infeasible if a plan is wrong. `value`: the argument, named in the message; `use`: as of `right`."""
+    """Raise Infeasible if a plan is wrong.
+
+    `value`: the argument, named in the message; `use`: as of `verified_plan`.
+    """
     from antiphon.select import check
 
     fault = check(plan, plan.topology, op=op, dtype=dtype)
