@@ -119,7 +119,7 @@ def pack_columns(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     """Combine columns (each with a bound of its values) into one number per row that sorts like them; return a bound,
     too.
 
-    >>> packed((np.array([1, 0, 1]), 2), (np.array([2, 2, 0]), 3))
+    >>> pack_columns((np.array([1, 0, 1]), 2), (np.array([2, 2, 0]), 3))
     (array([5, 2, 3]), 6)
     """
     first, bound = columns[0]
@@ -152,7 +152,7 @@ def is_ascending(*columns: NDArray[Any]) -> bool:
 def index_in_run(group: NDArray[Any]) -> Longs:
     """Return the index of every element within its run of equal values.
 
-    >>> places(np.array([7, 7, 3, 7, 7, 7]))
+    >>> index_in_run(np.array([7, 7, 3, 7, 7, 7]))
     array([0, 1, 0, 0, 1, 2])
     """
     at = np.arange(len(group))
@@ -162,7 +162,7 @@ def index_in_run(group: NDArray[Any]) -> Longs:
 def sums_by_group(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
     """Return the sums of whole numbers by group, exact in any order.
 
-    >>> sums(np.array([1, 0, 1]), np.array([5, 6, 7]), 3)
+    >>> sums_by_group(np.array([1, 0, 1]), np.array([5, 6, 7]), 3)
     array([ 6, 12,  0])
     """
     # bincount adds in float64, which is exact for whole numbers below 2^53, and is faster than np.add.at.
@@ -178,7 +178,7 @@ def row_batches(rows: int) -> Iterator[slice]:
 
     Code that works batch by batch keeps its intermediate results in the cache.
 
-    >>> list(blocks(AT_ONCE + 1))
+    >>> list(row_batches(ROWS_PER_BATCH + 1))
     [slice(0, 65536, None), slice(65536, 131072, None)]
     """
     return (slice(low, low + ROWS_PER_BATCH) for low in range(0, rows, ROWS_PER_BATCH))
@@ -187,7 +187,7 @@ def row_batches(rows: int) -> Iterator[slice]:
 def take_batched(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
     """Return table[index], batch by batch; NumPy would convert a whole int32 index to int64 first.
 
-    >>> taken(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
+    >>> take_batched(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
     array([7, 5, 7])
     """
     out = np.empty(len(index), table.dtype)
@@ -199,7 +199,7 @@ def take_batched(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
 def count_values(values: AnyInts, bound: int) -> Longs:
     """Return how often each of 0..bound-1 occurs.
 
-    >>> counts(np.array([2, 0, 2]), 4)
+    >>> count_values(np.array([2, 0, 2]), 4)
     array([1, 0, 2, 0])
     """
     out = np.zeros(bound, np.int64)
@@ -211,7 +211,7 @@ def count_values(values: AnyInts, bound: int) -> Longs:
 def run_starts(ordered: NDArray[Any]) -> Bools:
     """Return where a run of equal values begins in an ordered column.
 
-    >>> starts(np.array([3, 3, 5, 9, 9]))
+    >>> run_starts(np.array([3, 3, 5, 9, 9]))
     array([ True, False,  True,  True, False])
     """
     flags = np.ones(len(ordered), np.bool_)
@@ -248,7 +248,7 @@ def are_among(values: Longs, ascending: Longs) -> Bools:
 def unique_inverse(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     """Return the distinct values, ascending, and the index of every key among them.
 
-    >>> dense(np.array([70, 30, 70, 50]), 100)
+    >>> unique_inverse(np.array([70, 30, 70, 50]), 100)
     (array([30, 50, 70]), array([2, 0, 2, 1]))
     """
     if bound <= TABLE_PER_ROW * len(key):  # mark each value in a table instead of sorting
@@ -268,7 +268,7 @@ def unique_inverse_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, 
     """Return the distinct pairs of values below `bound`, as first * bound + second, and the index of every row among
     them.
 
-    >>> dense_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
+    >>> unique_inverse_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
     (array([ 2, 13]), array([1, 0, 1], dtype=int32))
     """
     rows, possible_pairs = len(first), bound * bound
@@ -291,7 +291,7 @@ def concat_ranges(first: Longs, count: Longs) -> Longs:
 
     With CSR offsets `ptr`, the rows of some owners are `concat_ranges(ptr[owners], np.diff(ptr)[owners])`.
 
-    >>> ranges(np.array([10, 4]), np.array([3, 2]))
+    >>> concat_ranges(np.array([10, 4]), np.array([3, 2]))
     array([10, 11, 12,  4,  5])
     """
     total = int(count.sum())
@@ -312,7 +312,7 @@ def pointers(owner: AnyInts, owners: int) -> Longs:
 def number_rows(*columns: NDArray[Any]) -> Longs:
     """Return the number of every row among the distinct rows of these columns, in ascending order. One sort.
 
-    >>> numbered(np.array([1, 0, 1, 0]), np.array([5, 9, 5, 2]))
+    >>> number_rows(np.array([1, 0, 1, 0]), np.array([5, 9, 5, 2]))
     array([2, 1, 2, 0])
     """
     order = np.lexsort(columns[::-1])

@@ -136,7 +136,7 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
 
     >>> from antiphon.core.example import machine
     >>> resolved = resolve(machine(), np.array([1, 0, 1]), np.array([0, 2, 2]), None, NO_ROUTES)
-    >>> resolved.route, resolved.table[1], resolved.bad
+    >>> resolved.route, resolved.table[1], resolved.faulty_rows
     (array([ 1,  2, -1], dtype=int32), (1,), array([2]))
     """
     rows = len(src)
@@ -181,11 +181,11 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
 def _check_named_routes(
     topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, bad: dict[int, str]
 ) -> None:
-    """Add to `faulty_rows` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
+    """Add to `bad` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
 
     >>> from antiphon.core.example import machine
     >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
-    >>> _check_named(machine(), src, dst, route, Routes.of([[1]]), bad)
+    >>> _check_named_routes(machine(), src, dst, route, Routes.of([[1]]), bad)
     >>> bad
     {1: 'its route 0 leads from node 1 to 0, not from 1 to 2'}
     """

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-MOST_EXAMINED = 60_000  # squares examined before giving up
-MOST_SQUARES = 100_000  # squares listed
+MAX_EXAMINED = 60_000  # squares examined before giving up
+MAX_SQUARES = 100_000  # squares listed
 
 Edge = tuple[int, int]  # ranks a < b
 
@@ -155,7 +155,7 @@ class _Factors:
         """
         squares = self._list_squares()
         examined = 0
-        while squares and sum(self.cycle_counts) > len(self.near) and examined < MOST_EXAMINED:
+        while squares and sum(self.cycle_counts) > len(self.near) and examined < MAX_EXAMINED:
             self.rng.shuffle(squares)
             for a, b, c, d in squares:
                 examined += 1
@@ -178,7 +178,7 @@ class _Factors:
                     # each square once: a is its smallest corner and d > b fixes the direction
                     if b > a and c > a:
                         squares += [(a, b, c, d) for d in near[a] & near[c] if d > b]
-            if len(squares) > MOST_SQUARES:
+            if len(squares) > MAX_SQUARES:
                 break
         return sorted(squares)
 

@@ -28,11 +28,11 @@ import numpy as np
 from antiphon.planners.rings.edge_disjoint import Capacity, count_degrees, pack_cycles
 from antiphon.planners.rings.factor_swaps import Factor, join_by_swaps
 
-MOST_COMPLETE = 128  # up to this many ranks, rings of complete networks are made of rotations
-MOST_JOINED = 128  # up to this many ranks, random factors are joined to rings, within these limits:
-MOST_SPLITS = 12  # random splits into factors, for each number of rings
+MAX_COMPLETE_RANKS = 128  # up to this many ranks, rings of complete networks are made of rotations
+MAX_JOINED_RANKS = 128  # up to this many ranks, random factors are joined to rings, within these limits:
+MAX_SPLITS = 12  # random splits into factors, for each number of rings
 SWAP_EFFORT = 3_000_000  # swaps examined times ranks, over all splits
-MOST_CUT = 128  # up to this many ranks, the smallest cut is looked for
+MAX_CUT_RANKS = 128  # up to this many ranks, the smallest cut is looked for
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _most_rings_cached(
     # the cheapest bound first; costlier ones only if the packing stays below it
     limit, because = _degree_bound(capacity, members)
     widths = set(capacity.values())
-    if 8 <= size <= MOST_COMPLETE and size % 2 == 0 and len(widths) == 1 and len(capacity) == size * (size - 1):
+    if 8 <= size <= MAX_COMPLETE_RANKS and size % 2 == 0 and len(widths) == 1 and len(capacity) == size * (size - 1):
         # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
         # them are many short cycles, which are then joined
         rotations = [[(rank + distance) % size for rank in range(size)] for distance in range(1, size)]
@@ -73,14 +73,14 @@ def _most_rings_cached(
     packed = pack_cycles(capacity, members, seed)
     if len(packed.cycles) < limit:
         limit, because = min((limit, because), _factors_held(capacity, members, limit), key=lambda b: b[0])
-        if size <= MOST_CUT:
+        if size <= MAX_CUT_RANKS:
             limit, because = min((limit, because), _cut_bound(capacity, members), key=lambda b: b[0])
     cycles = packed.cycles
     if packed.optimal and len(cycles) < limit:
         return RingsFound(
             cycles, len(cycles), "every ring was listed, and no more of them fit" if cycles else "none fits"
         )
-    if size <= MOST_JOINED and len(cycles) < limit:
+    if size <= MAX_JOINED_RANKS and len(cycles) < limit:
         cycles = max(cycles, _join_factors(capacity, members, seed, len(cycles), limit), key=len)
     return RingsFound(cycles, limit, because)
 
@@ -93,10 +93,10 @@ def _join_factors(
     capacity: Capacity, members: tuple[int, ...], seed: int, fewest_rings: int, limit: int
 ) -> list[list[int]]:
     """Return more than `have` rings, as many as possible, by joining random factors; [] if that fails."""
-    rng, swaps = random.Random(seed), SWAP_EFFORT // MOST_SPLITS // len(members)
+    rng, swaps = random.Random(seed), SWAP_EFFORT // MAX_SPLITS // len(members)
     # the greatest number first; MOST_SPLITS random splits for each
     for number in range(limit, fewest_rings, -1):
-        for start in range(MOST_SPLITS):
+        for start in range(MAX_SPLITS):
             factors = _split_into_factors(capacity, members, number, rng)
             if factors is None:
                 break

@@ -35,15 +35,15 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
+from antiphon.core.topology import HOST_PREFIXES, Topology
 from antiphon.core.transform import Placement, Spans, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.rows import Order, Seats, rows_to_schedule
 
-MOST_DEPTH = 16  # levels of nesting in an option
-MOST_WHOLE = 2**62  # integers stay below this
+MAX_DEPTH = 16  # levels of nesting in an option
+MOST_WHOLE = 2**62  # integers stay below this, so that sums fit int64
 SizePath = tuple[tuple[int, ...], ...]  # relative sizes of the groups that exchange, from the outermost level inwards
-MOST_FACTORISATIONS = 64  # of the number of ranks: candidates of fan-ins
+MAX_FACTORISATIONS = 64  # of the number of ranks: candidates of fan-ins
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _parse_words(words: list[str], ranks: int, depth: int) -> Groups:
             size, closed = int(words.pop(0)), True
             group = Groups.ring(size) if 1 <= size <= ranks else SINGLE_RANK
             closed = 1 <= size <= ranks
-        if not closed or depth > MOST_DEPTH or not 1 <= times <= ranks:
+        if not closed or depth > MAX_DEPTH or not 1 <= times <= ranks:
             raise ValueError
         subgroups += [group] * times
     return Groups.of_parts(subgroups)
@@ -167,16 +167,19 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
         subgroups, starts = group.subgroups, group.part_starts()
         if not subgroups:
             return
-        own_part = max(i for i, start in enumerate(starts) if first + start <= seat)
+        own_subgroup = max(i for i, start in enumerate(starts) if first + start <= seat)
         # in each subgroup the rank at the same relative position as the current one
-        middle = Fraction(2 * (seat - first - starts[own_part]) + 1, 2 * subgroups[own_part].size)
-        places = [first + start + math.floor(middle * p.size) for start, p in zip(starts, subgroups, strict=True)]
-        part_order = [(own_part + direction * i) % len(subgroups) for i in range(len(subgroups))]
-        for hop, (a, b) in enumerate(pairwise(part_order)):
-            rows.append((step + hop, places[a], places[b]))
-        for hop, number in enumerate(part_order):
+        relative_position = Fraction(2 * (seat - first - starts[own_subgroup]) + 1, 2 * subgroups[own_subgroup].size)
+        entry_seats = [
+            first + start + math.floor(relative_position * subgroup.size)
+            for start, subgroup in zip(starts, subgroups, strict=True)
+        ]
+        subgroup_order = [(own_subgroup + direction * i) % len(subgroups) for i in range(len(subgroups))]
+        for hop, (a, b) in enumerate(pairwise(subgroup_order)):
+            rows.append((step + hop, entry_seats[a], entry_seats[b]))
+        for hop, number in enumerate(subgroup_order):
             # a rank first sends along this chain, then within its subgroup
-            add_chain(subgroups[number], first + starts[number], places[number], step + hop)
+            add_chain(subgroups[number], first + starts[number], entry_seats[number], step + hop)
 
     add_chain(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
@@ -300,14 +303,16 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     # in the shapes below: q stretches, k subgroups
     # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
     contents_count, q, k = len(contents), len(edges) - 1, len(subgroups)
-    at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, subgroup, content] over size * scale
+    stretch_begin = (starts * scale + sizes * edges[:-1, None])[
+        :, :, None
+    ]  # [stretch, subgroup, content] over size * scale
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
-    common = math.gcd(groups.size * scale, int(np.gcd.reduce(at.ravel())), int(np.gcd.reduce(size.ravel())))
+    common = math.gcd(groups.size * scale, int(np.gcd.reduce(stretch_begin.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * scale // common)
-    low = (at // common * unit).ravel()
+    low = (stretch_begin // common * unit).ravel()
     owner = np.broadcast_to(np.arange(contents_count), (q, k, contents_count)).ravel()
-    pieces = contents.cut(owner, low, low + (size // common * unit).ravel())
-    yield from _exchange_stretches(groups, first, (*path, _smallest_ratio(sizes)), pieces, contents_count)
+    stretches = contents.cut(owner, low, low + (size // common * unit).ravel())
+    yield from _exchange_stretches(groups, first, (*path, _smallest_ratio(sizes)), stretches, contents_count)
 
 
 def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
@@ -319,29 +324,31 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
     q, k = len(edges) - 1, len(groups.subgroups)
     unit = shares.lengths // scale
     low = (edges[:-1, None] * unit).ravel()
-    pieces = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
-    yield from _exchange_stretches(groups, 0, (_smallest_ratio(shares.lengths),), pieces, 1)
+    stretches = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
+    yield from _exchange_stretches(groups, 0, (_smallest_ratio(shares.lengths),), stretches, 1)
 
 
 def _exchange_stretches(
-    groups: Groups, first: int, path: SizePath, pieces: Spans, contents_count: int
+    groups: Groups, first: int, path: SizePath, stretches: Spans, contents_count: int
 ) -> Iterator[Exchange]:
     """Yield the exchange of all stretches among the subgroups, then the exchanges inside the subgroups.
 
-    `pieces`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
+    `stretches`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
     """
     subgroups = groups.subgroups
     sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
     edges, scale = find_stretches(subgroups)
     q, k = len(edges) - 1, len(subgroups)
     yield Exchange(
-        path, first + starts + edges[:-1, None] * sizes // scale, pieces.grouped(np.arange(q * k + 1) * contents_count)
+        path,
+        first + starts + edges[:-1, None] * sizes // scale,
+        stretches.grouped(np.arange(q * k + 1) * contents_count),
     )
     if all(not subgroup.subgroups for subgroup in subgroups):
         return
     # every subgroup now holds the contents of all of them: content c of subgroup j, its stretches in order
     order = np.arange(q * k * contents_count).reshape(q, k, contents_count).transpose(1, 2, 0).ravel()
-    inner = pieces.take(order).grouped(np.arange(k * contents_count + 1) * q)
+    inner = stretches.take(order).grouped(np.arange(k * contents_count + 1) * q)
     for subgroup, start in zip(subgroups, starts.tolist(), strict=True):
         yield from _exchanges_within(subgroup, first + start, path, inner)
 
@@ -396,11 +403,11 @@ def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]
 
     The host is the first component of a place that begins with host, box, server or node, otherwise the last but one.
     """
-    path_parts = [topology.places[rank].split("/") for rank in members]
-    for depth in range(1, max(map(len, path_parts)) + 1):
-        if all(len(p) >= depth and p[depth - 1].startswith(("host", "box", "server", "node")) for p in path_parts):
+    paths = [topology.places[rank].split("/") for rank in members]
+    for depth in range(1, max(map(len, paths)) + 1):
+        if all(len(path) >= depth and path[depth - 1].startswith(HOST_PREFIXES) for path in paths):
             return groups_at(topology, members, depth)
-    return groups_at(topology, members, max(max(map(len, path_parts)) - 1, 0))
+    return groups_at(topology, members, max(max(map(len, paths)) - 1, 0))
 
 
 def list_factorizations(number: int) -> list[list[int]]:
@@ -413,7 +420,7 @@ def list_factorizations(number: int) -> list[list[int]]:
     """
     lists: list[list[int]] = []
     level: list[tuple[list[int], int]] = [([], number)]
-    while level and len(lists) < MOST_FACTORISATIONS:
+    while level and len(lists) < MAX_FACTORISATIONS:
         lists += [[*head, rest] for head, rest in level]
         level = [
             ([*head, f], rest // f)
@@ -421,7 +428,7 @@ def list_factorizations(number: int) -> list[list[int]]:
             for f in range(rest // 2, 1, -1)
             if rest % f == 0
         ]  # fmt: skip
-    return lists[:MOST_FACTORISATIONS]
+    return lists[:MAX_FACTORISATIONS]
 
 
 def parse_fanins(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
