@@ -64,7 +64,7 @@ def test_machines() -> None:
 
 
 def test_bounds_by_size() -> None:
-    counts = few(bounds_by_size, examples(60))
+    counts = few(bounds_by_size, examples(96))
     assert counts["times equal to the bound"] > 20
 
 
