@@ -9,6 +9,7 @@ from antiphon.core.messages.paths import (
     resolve_routes,
     resource_name,
     seconds_per_byte,
+    uses_of,
 )
 from antiphon.core.messages.sets import Sets, sets
 from antiphon.core.messages.table import Messages, messages
@@ -32,5 +33,6 @@ __all__ = [
     "resource_name",
     "seconds_per_byte",
     "sets",
+    "uses_of",
     "waits",
 ]

@@ -29,6 +29,7 @@ from antiphon.core.messages import (
     messages,
     paths,
     seconds_per_byte,
+    uses_of,
     waits,
 )
 from antiphon.core.schedule import Schedule
@@ -190,15 +191,24 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     >>> level.tolist(), latency.tolist(), per_byte.tolist(), capacity, busiest
     ([0, 0, 0, 0], [1e-06], [1e-09], 1e-09, 0)
     """
-    slowness = seconds_per_byte(routes.topology)
-    beta = np.zeros(len(routes.messages))
+    slowness, route = seconds_per_byte(routes.topology), routes.route
+    # by route, as there may be a thousand times as many messages
+    use_route, use_resource = uses_of(routes.topology, routes.table, np.arange(len(routes.table), dtype=np.int32))
     # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
-    np.maximum.at(beta, routes.use_message, slowness[routes.use_resource])
-    kinds, kind = np.unique(np.stack([routes.alpha, beta], axis=1), axis=0, return_inverse=True)
-    weight_carried = sums_by_group(routes.use_resource, routes.messages.weight[routes.use_message], routes.resources)
+    beta_of_route = np.zeros(len(routes.table) + 1)  # the last: within a rank
+    np.maximum.at(beta_of_route, use_route, slowness[use_resource])
+    beta = beta_of_route[route]
+    # times are not negative, so their bits are ordered as they are: number them as whole numbers, in order of size
+    bits = [np.asarray(times, np.float64).view(np.int64) for times in (routes.alpha, beta)]
+    number, columns = _find_classes([*bits, np.zeros(len(beta), np.int32)])
+    in_order = np.lexsort((columns[1], columns[0]))
+    latency, per_byte = (column[in_order].view(np.float64) for column in columns[:2])
+    level = as_int32(np.argsort(in_order))[number]
+    weight_of_route = sums_by_group(route + 1, routes.messages.weight, len(routes.table) + 1)[1:]
+    weight_carried = sums_by_group(use_resource, weight_of_route[use_route], routes.resources)
     load = (weight_carried / routes.messages.scale).astype(np.float64) * slowness
     busiest = int(load.argmax()) if len(load) else -1
-    return as_int32(kind.ravel()), kinds[:, 0], kinds[:, 1], float(load[busiest]) if len(load) else 0.0, busiest
+    return level, latency, per_byte, float(load[busiest]) if len(load) else 0.0, busiest
 
 
 def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -> Graph:
