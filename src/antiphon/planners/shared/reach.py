@@ -149,16 +149,16 @@ def drop_slow_hops(reach: Reach, block_bytes: float) -> bool:
         return sum(t.latency for t in types) + block_bytes / min(float(t.bandwidth) for t in types)
 
     direct = [{head: min(map(seconds, paths)) for head, paths in reach.neighbours(rank).items()} for rank in ranks]
-    least = np.full((topology.ranks, topology.ranks), np.inf)
+    chain_seconds = np.full((topology.ranks, topology.ranks), np.inf)
     for rank in ranks:
-        least[rank, list(direct[rank])] = list(direct[rank].values())
+        chain_seconds[rank, list(direct[rank])] = list(direct[rank].values())
     for middle in ranks:  # Floyd and Warshall: chains through ranks up to this one
-        np.minimum(least, least[:, middle, None] + least[None, middle, :], out=least)
+        np.minimum(chain_seconds, chain_seconds[:, middle, None] + chain_seconds[None, middle, :], out=chain_seconds)
     slow = {
         (rank, head)
         for rank in ranks
         for head, time in direct[rank].items()
-        if least[rank, head] < time * (1 - _SAME_TIME)
+        if chain_seconds[rank, head] < time * (1 - _SAME_TIME)
     }
     for rank in ranks:
         reach.near[rank] = {head: paths for head, paths in reach.near[rank].items() if (rank, head) not in slow}
