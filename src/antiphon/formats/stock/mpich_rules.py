@@ -1,4 +1,11 @@
-"""Write selection trees for MPICH 4 and 5: which of its own algorithms serves which size."""
+"""Write selection trees for MPICH 4 and 5: which of its own algorithms serves which size.
+
+A selection tree has conditions on the communicator and the message as inner nodes and algorithms as leaves
+(mpich_trees). For each collective of the table, the library's own tree is kept except for communicators of as many
+processes as the machine has ranks: there conditions on the size are inserted, one branch per range of sizes. Example,
+an allreduce of 8 processes by `ring` up to 64 KB: {"comm_size<=8": {"avg_msg_size<65536": {"algorithm=...ring": {}},
+"avg_msg_size=any": the library's own branch}}.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +32,11 @@ FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
 
 class Collective(NamedTuple):
-    """`size`: by which number MPICH knows its sizes, and whether that is of the block for one process."""
+    """A collective as MPICH's selection files name it."""
 
     name: str
-    size: str
-    of_block: bool = False
+    size: str  # the quantity in conditions on the message size
+    of_block: bool = False  # whether that quantity counts the block for one process, not the whole buffer
 
 
 COLLECTIVES = {

@@ -69,16 +69,13 @@ MIN_MODELLED, MAX_MODELLED = 1024, 2**30  # bytes between which the model is eva
 
 
 class Rule(NamedTuple):
-    """NCCL's algorithm for a range ("": none), and why NCCL shall choose by itself, or what the choice costs or gains.
+    """NCCL's algorithm for a range of sizes, or the reason why NCCL chooses by itself."""
 
-    Channels and chunk bytes 0: NCCL's own.
-    """
-
-    algorithm: str
-    reason: str
-    protocol: str = "auto"
-    channels: int = 0
-    chunk: int = 0
+    algorithm: str  # "": NCCL chooses by itself
+    reason: str  # why it does; of a rule, the measured or predicted gain
+    protocol: str = "auto"  # one of PROTOCOLS
+    channels: int = 0  # 0: NCCL's own number
+    chunk: int = 0  # bytes, 0: NCCL's own
 
     def __str__(self) -> str:
         """Return the settings in words: ring simple, 16 channels, chunks of 512KiB."""
@@ -100,14 +97,14 @@ class RangeRule(NamedTuple):
 
 
 class RuleTable(NamedTuple):
-    """The rules of all plans of a table. `unruled`: ranges left to the library; `library`: None without figures."""
+    """The rules of all plans of a table."""
 
-    library: Library | None
-    title: str
-    ranks: int
-    nodes: int
+    library: Library | None  # the model of NCCL or RCCL on this machine; None if it has no figures of it
+    title: str  # first comment of the file
+    ranks: int  # of the machine
+    nodes: int  # its number of hosts, as NCCL counts nodes
     rules: Sequence[RangeRule]
-    unruled: Sequence[RangeRule]
+    unruled: Sequence[RangeRule]  # ranges in which the library chooses by itself
 
     @property
     def name(self) -> str:

@@ -37,12 +37,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Process:
-    """Where a process runs. `boot`: the id of its host, drawn anew at every boot. `visible`: the GPUs that it sees, as
-    the environment variable lists them; "-" where none is set."""
+    """Where a process runs."""
 
-    boot: str
-    host: str
-    visible: str
+    boot: str  # the random id that Linux draws at every boot; processes with the same one are on the same host
+    host: str  # name of the host
+    visible: str  # the GPUs that it sees: "=" and the value of the environment variable; "-" if none is set
 
 
 def process_line() -> str:

@@ -134,21 +134,18 @@ def _no_steps(book: Book) -> Iterator[None]:
 
 @dataclass
 class Turns:
-    """One process's part in adopting plans. `leads`: this is process 0, whose subprocess `planning` makes them.
+    """One process's part in adopting plans."""
 
-    `path`: the cache file of the answer, "" for none. `row`: of the report. `ready`: steps that prepare a book.
-    """
-
-    leads: bool
-    planning: PlanningProcess | None
-    path: str
-    row: Row
-    timeout: float
+    leads: bool  # whether this is process 0
+    planning: PlanningProcess | None  # the subprocess of process 0 that plans
+    path: str  # the cache file of the answer, "" for none
+    row: Row  # of the report, in which the outcome is entered
+    timeout: float  # seconds without any progress after which a sum fails
     next: int = 1  # the number of the call that may ask next
-    over: bool = False
+    over: bool = False  # whether plans were adopted, or will never come
     answer: Answer | None = None
-    why: str = ""
-    ready: Callable[[Book], Iterator[None]] = _no_steps
+    why: str = ""  # the reason if there will be no plans
+    ready: Callable[[Book], Iterator[None]] = _no_steps  # returns the steps that prepare a process for a book
     data: bytes = b""  # of the book, once it is here
     book: Book | None = None
     _steps: Iterator[None] | None = None

@@ -35,7 +35,8 @@ DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "scatter": ((0, "direct"),),
     "alltoall": ((0, "direct"),),
 }
-# On one host messages cost little, and data for several processes is copied once: use the fewest steps.
+# The same for processes on one host, where messages cost little, and data for several processes is copied once: the
+# fewest steps.
 NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     **DEFAULTS,
     "allreduce": ((0, "direct"), (10_000, "colocated-ps")),

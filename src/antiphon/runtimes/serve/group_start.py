@@ -57,18 +57,14 @@ class Outdated(Exception):
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a group. `places`: the rank of each among all `everyone` processes of the job.
+    """The processes of a group."""
 
-    `exchange`: gives every process the texts of all; it may raise Outdated the second time. `strict`: a table without a
-    plan for this group is an error, else the group starts without plans.
-    """
-
-    rank: int
-    ranks: int
-    exchange: Exchange
-    places: Sequence[int]
-    everyone: int
-    strict: bool = True
+    rank: int  # of this process in the group
+    ranks: int  # number of processes of the group
+    exchange: Exchange  # gives every process the texts of all; it may raise Outdated the second time
+    places: Sequence[int]  # per process of the group its number among all processes of the job
+    everyone: int  # number of processes of the job
+    strict: bool = True  # whether a table without a plan for this group is an error; else it starts without plans
     timeout: float = 1800.0  # seconds without any progress while asking for plans (table "auto")
 
 
@@ -230,18 +226,14 @@ _POLL = 0.005  # seconds
 
 @dataclass
 class AutoStart:
-    """How a group with table `auto` starts: with a cached `book`, or with the `program` of an allreduce.
+    """How a group with table `auto` starts: with a cached book, or planning while it runs."""
 
-    By that allreduce the processes ask for the plans that the subprocess `planning` of process 0 makes (auto_turns).
-    `path`: the cache file; `answer`: the plans, if process 0 has them already; `why`: the reason if there are none.
-    """
-
-    book: Book | None
-    program: bytes
-    path: str
-    planning: PlanningProcess | None = None
-    answer: Answer | None = None
-    why: str = ""
+    book: Book | None  # plans from the cache
+    program: bytes  # of an allreduce, by which the processes ask whether plans are ready (auto_turns)
+    path: str  # the cache file
+    planning: PlanningProcess | None = None  # the subprocess of process 0 that plans
+    answer: Answer | None = None  # the plans, if process 0 has them already
+    why: str = ""  # the reason if there are none
 
 
 def start_auto(group: Processes) -> AutoStart:

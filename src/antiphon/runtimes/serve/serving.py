@@ -51,10 +51,11 @@ MAX_EARLY_PLANS = 16  # prepared before they are needed
 
 
 class Serving:
-    """The programs of a group over one wire. One call at a time.
+    """The programs of a group over one wire (the connections between its processes). One call at a time.
 
-    `book`: the first book, the same at all processes. `fill`: calls without a page get a plan for a fully connected
-    machine. Process 0 makes it and broadcasts it by the program `base`, which is needed with `fill` only.
+    `book`: the first book, the same at all processes.
+    `fill`: calls without a page get a plan for a fully connected machine, which process 0 makes and broadcasts.
+    `base`: the program of that broadcast, needed with `fill` only.
 
     `chooser` returns the page of a call. It is `pages`, or a replacement that returns pages of the same book, the same
     at all processes. Calls carry no members: all are of this group.
