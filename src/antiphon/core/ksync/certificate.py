@@ -26,7 +26,9 @@ The field `about` states which problem the certificate is about:
              for the reducescatter, too, where reversing all links gives the same machine; otherwise nothing is checked
              of that half
     broadcast from 3, reduce to 3    for an allreduce of any form: it brings the input of rank 3 to all ranks, and all
-             inputs to rank 3 (a broadcast from 3 on the machine with all links reversed), in as many chunks
+             inputs to rank 3 (a broadcast from 3 on the machine with all links reversed), in as many chunks. Likewise
+             for a custom relation of sums (transform/sums.py): to the ranks whose sums include it, and from those that
+             the sum of rank 3 includes
 
 A block of weight w is cut into w * `parts_per_unit` chunks. The blocks that a rank starts with weigh `input_weight`
 together, so C = parts_per_unit * input_weight.
@@ -49,6 +51,7 @@ from antiphon.core.ksync.renaming import Naming, rename_instance
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
+from antiphon.core.transform.sums import sums_of
 from antiphon.errors import Invalid, quote, unknown
 
 # What a certificate proves
@@ -84,9 +87,10 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
     contained, root = next(
         (about.partition(p)[1:] for p in (BROADCAST_FROM, REDUCE_TO) if about.startswith(p)), ("", "")
     )
-    if collective.kind == "allreduce" and root in map(str, collective.members):
-        spread = Collective("broadcast", collective.ranks, collective.members, (int(root),))
-        return instance_of(topology if contained == BROADCAST_FROM else reverse(topology), spread)
+    sums = sums_of(collective) if root.isdigit() else None
+    broadcasts = {} if sums is None else sums.broadcasts() if contained == BROADCAST_FROM else sums.reduces()
+    if root in map(str, broadcasts):
+        return instance_of(topology if contained == BROADCAST_FROM else reverse(topology), broadcasts[int(root)])
     raise Invalid(
         f"certificate: it is about {quote(about)}, expected plan, dual, halves, or broadcast from or reduce to a rank; "
         "plan anew"

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, BROADCAST_FROM, FORMAT, OPTIMAL, REDUCE_TO
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
+from antiphon.core.transform.sums import SumRelation, sums_of
 from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.effort_budget import EffortBudget
@@ -38,7 +38,7 @@ from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.points import Conversion
 from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.search import SearchState
-from antiphon.planners.synth.sums import Shape, Sums, rename_sends, schedule_of_sends, solve_sums
+from antiphon.planners.synth.sums import Shape, Sums, SumTarget, rename_sends, schedule_of_sends, solve_sums
 from antiphon.planners.synth.task import Effort
 
 
@@ -90,7 +90,8 @@ class SumPoint:
 
 @dataclass(eq=False)
 class AllForms:
-    """The search of an allreduce in every form. `search`, `problem`: the allgather of the same members.
+    """The search of an allreduce (or another collective of sums) in every form. `search`, `problem`: its allgather,
+    which copies every input to all ranks that want it.
 
     `budget`: its own, a share of that of `work`.
     """
@@ -102,15 +103,34 @@ class AllForms:
     shapes: dict[int, list[Shape]] = field(default_factory=dict)
     refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of shape
 
+    @cached_property
+    def sums(self) -> SumRelation:
+        """Which inputs every rank wants, in the numbers of the machine."""
+        sums = sums_of(self.work.collective)
+        assert sums is not None
+        return sums
+
+    @cached_property
+    def target(self) -> SumTarget:
+        """The same in the numbers of the search."""
+        number = np.argsort(self.problem.back.nodes).tolist()
+        inputs = tuple(sorted(number[rank] for rank in self.sums.inputs))
+        return SumTarget(
+            inputs, {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.wanted.items()}
+        )
+
     # ---- bounds ----
 
     @cached_property
     def spreads(self) -> list[Spread]:
         """The broadcasts and reduces that an allreduce contains; symmetric ones once."""
         work, spreads, posed_before = self.work, list[Spread](), set[str]()
-        for root in work.collective.members[: SUM_LIMITS.max_roots]:
-            broadcast = Collective("broadcast", work.collective.ranks, work.collective.members, (root,))
-            for about, machine in ((BROADCAST_FROM, work.topology), (REDUCE_TO, reverse(work.topology))):
+        contained = (
+            (BROADCAST_FROM, work.topology, self.sums.broadcasts()),
+            (REDUCE_TO, reverse(work.topology), self.sums.reduces()),
+        )
+        for about, machine, broadcasts in contained:
+            for root, broadcast in itertools.islice(broadcasts.items(), SUM_LIMITS.max_roots):
                 search, problem = replace(work, budget=self.budget).start_search(
                     Conversion(machine, broadcast, AS_PLANNED)
                 )
@@ -202,7 +222,7 @@ class AllForms:
             )
             effort = Effort(conflicts, seed=work.seed + turn)
             answer: Sums = search.run_solver(
-                solve_sums, search.instance, (steps, rounds), shape, effort, self.budget.left()
+                solve_sums, search.instance, self.target, (steps, rounds), shape, effort, self.budget.left()
             )
             self.budget.pay(answer.price)
             if answer.sends is not None:
@@ -227,8 +247,8 @@ class AllForms:
     # ---- symmetry ----
 
     def _size_of(self, shape: Shape, steps: int) -> int:
-        arcs, members = len(self.search.instance.arcs), len(self.work.collective.members)
-        return shape.orbits * steps * arcs * members * shape.slots**2 // len(shape.fixing)
+        arcs, inputs = len(self.search.instance.arcs), len(self.target.inputs)
+        return shape.orbits * steps * arcs * inputs * shape.slots**2 // len(shape.fixing)
 
     def _list_shapes(self, chunks: int) -> list[Shape]:
         """Return the symmetries to try for this many chunks, the smallest encodings first."""
@@ -257,7 +277,8 @@ class AllForms:
         group = self.search.group
         number = {row.tobytes(): element for element, row in enumerate(group.nodes)}
         trivial = frozenset([0])
-        if len(number) < len(group):  # some elements differ in parallel bonds alone
+        # some elements differ in parallel bonds alone, or change which sums include a rank's own input
+        if len(number) < len(group) or not all(self.target.is_kept_by(row) for row in group.nodes.tolist()):
             return [trivial]
         rng = np.random.default_rng(self.work.seed)
         elements = rng.permutation(len(group))[: SUM_LIMITS.max_elements].tolist()

@@ -31,7 +31,7 @@ from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import TURN_LIMITS, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.frontier import Point
-from antiphon.planners.synth.points import Conversion, conversion_for, schedule_at, send_everywhere
+from antiphon.planners.synth.points import SUMMED, Conversion, conversion_for, schedule_at, send_everywhere
 from antiphon.planners.synth.problem import Problem
 from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import rounds_of
@@ -57,8 +57,8 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
         if value < 1:
             raise Invalid(f"{name}: expected a whole number from 1, got {value}")
     conversion = conversion_for(work.topology, work.collective)
-    if work.collective.kind == "allreduce":
-        return _find_allreduce(work, conversion, (chunks, steps, rounds))
+    if conversion.about in (COMPOSED, SUMMED):
+        return _find_sums(work, conversion, (chunks, steps, rounds))
     search, problem = work.start_search(conversion)
     weight = work.collective.input_weight
     if chunks % weight:
@@ -116,14 +116,15 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
 # ---- allreduce ----
 
 
-def _find_allreduce(work: Problem, conversion: Conversion, requested: PointFigures) -> Schedule:
-    """Return the allreduce in the first form that has it: two halves, every input sent everywhere, sums."""
+def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -> Schedule:
+    """Return the schedule in the first form that has it: two halves or inputs sent everywhere (allreduce), sums."""
     _raise_infeasible(_excluded_by_bounds(work, requested))
     search, problem = work.start_search(conversion)
     forms = start_all_forms(work, search, problem)
     searched: list[dict[str, Any]] = []
-    for form, form_text, make in _FORMS:
-        if len(searched) == 1:  # only now: one program per kind of root costs more than finding existing halves
+    for form, form_text, make in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
+        # after the halves: one program per kind of root costs more than finding existing ones
+        if make == _as_everywhere or work.collective.kind == "custom":
             _raise_infeasible(_excluded_by_spreads(forms, requested))
         try:
             result = make(forms, requested)
@@ -137,7 +138,7 @@ def _find_allreduce(work: Problem, conversion: Conversion, requested: PointFigur
             searched.append({"form": form, "what": form_text, "outcome": UNFIT, "why": result})
     attempts = "; ".join(f"as {attempt['form']} ({attempt['what']}): {attempt['why']}" for attempt in searched)
     raise NotFound(
-        f"planner sccl found no allreduce with C = {requested[0]}, S = {requested[1]}, R = {requested[2]} "
+        f"planner sccl found no {work.collective.kind} with C = {requested[0]}, S = {requested[1]}, R = {requested[2]} "
         f"on {work.topology.name}, and nothing proves that there is none; {attempts}",
         searched,
     )
@@ -151,7 +152,7 @@ def _raise_infeasible(reasons: Iterator[str]) -> None:
 
 
 def _any_form(work: Problem) -> str:
-    return f"allreduce of any form on {work.topology.name}"
+    return f"{work.collective.kind} of any form on {work.topology.name}"
 
 
 def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]:

@@ -27,9 +27,12 @@ from antiphon.core.routes import opposite_links
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
+from antiphon.core.transform.sums import sums_of
 from antiphon.errors import Unsupported
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.task import schedule_of
+
+SUMMED = "sums"
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Conversion:
     """How to get a collective from a spreading one: the machine and collective to search, and the name of the
     conversion.
 
-    `about`: AS_PLANNED (no conversion), TURNED (run backwards), or COMPOSED (a reducescatter, then an allgather).
+    `about`: AS_PLANNED (no conversion), TURNED (run backwards), COMPOSED (a reducescatter, then an allgather), or
+    SUMMED (searched in every form only; the spreading one has its symmetries).
     """
 
     topology: Topology
@@ -64,6 +68,9 @@ def conversion_for(topology: Topology, collective: Collective) -> Conversion:
     try:
         return Conversion(reverse(topology), dual(collective)[0], TURNED)
     except Unsupported as error:
+        sums = sums_of(collective)
+        if sums is not None:
+            return Conversion(topology, sums.spread(), SUMMED)
         raise Unsupported(f"planner sccl: {error}, and so synthesized; use planner relay") from None
 
 

@@ -3,8 +3,9 @@
 A cell is one of a rank's copies (slots) of a chunk. It holds a sum of ranks' inputs (contributions); at first slot 0 of
 every member holds its own, all other cells are empty. In a step cells are sent over arcs (paths from rank to rank) or
 copied within a rank; what arrives replaces the cell or is added to it. In the end slot 0 of every member holds all
-contributions. Two halves, trees, rings, recursive doubling, exchanges in another order per chunk and mixtures of these
-are such algorithms with one slot; sending every input everywhere takes more.
+contributions (of other collectives, those that its sum consists of). Two halves, trees, rings, recursive doubling,
+exchanges in another order per chunk and mixtures of these are such algorithms with one slot; sending every input
+everywhere takes more.
 
 Variables per chunk:
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +69,19 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class SumTarget:
+    """`inputs`: the ranks that have one; `wanted`: per rank that wants a sum, the ranks of its inputs."""
+
+    inputs: tuple[int, ...]
+    wanted: Mapping[int, frozenset[int]]
+
+    def is_kept_by(self, images: Sequence[int]) -> bool:
+        """Return whether renumbering every node so leaves the target as it is."""
+        moved = {images[v]: frozenset(images[i] for i in ranks) for v, ranks in self.wanted.items()}
+        return moved == self.wanted and {images[i] for i in self.inputs} == set(self.inputs)
+
+
+@dataclass(frozen=True)
 class Sums:
     """The sends, or None; `refuted`: none exist with this symmetry and these slots. `price`: the effort spent.
 
@@ -81,14 +95,15 @@ class Sums:
 
 
 def solve_sums(
-    instance: Instance, point: tuple[int, int], shape: Shape, effort: Effort, effort_left: int | None = None
+    instance: Instance, target: SumTarget, point: tuple[int, int], shape: Shape, effort: Effort,
+    effort_left: int | None = None,
 ) -> Sums:  # fmt: skip
     """Search an allreduce in (steps, rounds), with as many chunks as the shape has, by one solver after the other.
 
-    `instance`: the allgather of the same members, for its arcs and capacities. O(orbits * steps * arcs / |K| * members)
+    `instance`: any on the same machine, for its arcs and capacities. O(orbits * steps * arcs / |K| * inputs)
     variables with one slot.
     """
-    encoding = SumEncoding(instance, point[0], point[1], shape)
+    encoding = SumEncoding(instance, target, point[0], point[1], shape)
     spent = 0
     for solver in ("minisat", "cadical"):
         remaining = None if effort_left is None else effort_left - spent
@@ -102,9 +117,8 @@ def solve_sums(
 class SumEncoding:
     """The clauses of one chunk per orbit, with the variables of its sends."""
 
-    def __init__(self, instance: Instance, steps: int, rounds: int, shape: Shape) -> None:
-        self.instance, self.steps, self.shape = instance, steps, shape
-        self.members = instance.collective.members
+    def __init__(self, instance: Instance, target: SumTarget, steps: int, rounds: int, shape: Shape) -> None:
+        self.instance, self.target, self.steps, self.shape = instance, target, steps, shape
         self.clauses = Clauses()
         ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)
         self.arcs: list[Cell] = list(ends)  # tail, head; after the arcs of the instance one per rank to itself
@@ -134,7 +148,7 @@ class SumEncoding:
         ranks, slots, out = self.instance.ranks, range(self.shape.slots), self.clauses
         holds = {
             (self.first_pair[v][i], q): self.true if v == i and not q else -self.true
-            for v in range(ranks) for i in self.members for q in slots
+            for v in range(ranks) for i in self.target.inputs for q in slots
         }  # fmt: skip
         for step in range(self.steps):
             for arc in sorted(set(self.first_arc)):
@@ -148,8 +162,10 @@ class SumEncoding:
                 for q in slots:
                     self._encode_cell(orbit, v, q, step, holds, after)
             holds = after
-        result_pairs = {self.first_pair[v][i] for v in self.members for i in self.members}
-        out.rows += [[holds[pair, 0]] for pair in sorted(result_pairs)]
+        for rank, sources in sorted(self.target.wanted.items()):
+            for source in self.target.inputs:
+                included = holds[self.first_pair[rank][source], 0]
+                out.rows.append([included if source in sources else -included])
 
     def _encode_cell(
         self, orbit: int, v: int, q: int, step: int, holds: dict[tuple[int, int], int],
@@ -167,7 +183,7 @@ class SumEncoding:
         out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in coming)])
         # a replacement comes from exactly one sender; arcs alike under K are used together
         out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(coming, 2)]
-        for i in self.members:
+        for i in self.target.inputs:
             pair = self.first_pair[v][i]
             if (pair, q) in after:
                 continue
@@ -183,8 +199,8 @@ class SumEncoding:
             out.rows.append([-now, *terms])
             out.rows += [[-term, now] for term in terms]
         for goes, u, p in coming:  # an empty cell cannot be sent
-            contents = {holds[self.first_pair[u][i], p] for i in self.members} - {-self.true}
-            if self.true not in contents and (p or u not in self.members):
+            contents = {holds[self.first_pair[u][i], p] for i in self.target.inputs} - {-self.true}
+            if self.true not in contents and (p or u not in self.target.inputs):
                 out.rows.append([-goes, *sorted(contents)])
 
     def _add_conjunction(self, a: int, b: int) -> int:

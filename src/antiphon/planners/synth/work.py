@@ -33,6 +33,7 @@ from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.effort_budget import EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, is_large, usual_steps
 from antiphon.planners.synth.points import (
+    SUMMED,
     Conversion,
     build_certificate,
     conversion_for,
@@ -55,8 +56,8 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
     search, problem = work.start_search(conversion)
     floor = bound(conversion.topology, conversion.collective).without_help.inverse
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
-    if conversion.about == COMPOSED:
-        yield from _find_allreduces(work, search, problem, limits, max_steps)
+    if conversion.about in (COMPOSED, SUMMED):
+        yield from _find_sums(work, search, problem, limits, max_steps)
         return
     for canonical_point in _find_spreading(search, floor, replace(limits, steps=max_steps), limits.steps, work.tell):
         point = problem.translate_point(canonical_point)
@@ -65,16 +66,18 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
         yield with_certificate(schedule, point, conversion.about, limits.k)
 
 
-def _find_allreduces(
+def _find_sums(
     work: Problem, search: SearchState, problem: CanonicalProblem, limits: Limits, max_steps: int
 ) -> Iterator[Schedule]:
-    """Yield the points of an allreduce. A part of the effort is for the search in every form, which comes last."""
+    """Yield the points of a collective of sums. Of an allreduce those of two halves come first; a part of the effort is
+    for the search in every form.
+    """
     floor = bound(work.topology, work.collective).without_help.inverse
     forms = start_all_forms(work, search, problem)
     best: dict[int, Fraction] = {}
     spent: EffortSpent | None = None
     try:
-        for schedule, ratio in _find_halves(forms, limits, max_steps):
+        for schedule, ratio in _find_halves(forms, limits, max_steps) if work.collective.kind == "allreduce" else ():
             best[schedule.steps] = min(ratio, best.get(schedule.steps, ratio))
             yield schedule
     except EffortSpent as error:
@@ -84,7 +87,7 @@ def _find_allreduces(
             for point in forms.improve_points(floor, limits, max_steps, best):
                 yield with_form(forms, point.schedule, (point.chunks, point.steps, point.rounds), point.engine)
         except EffortSpent:
-            work.tell("the effort for other forms of allreduce is spent; --effort gives more")
+            work.tell("the effort for the search in every form is spent; --effort gives more")
     if spent is not None:
         raise spent
 

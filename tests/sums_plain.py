@@ -1,4 +1,4 @@
-"""Whether an allreduce exists, from the definition of a schedule's step: a search through all, for tiny machines.
+"""Whether sums of inputs (an allreduce, a scan) exist, from the definition of a step: all choices, for tiny machines.
 
 A rank holds sums, each a set of contributions, at first its own input alone. In a step it may send each over any links,
 keep all, and form new sums: each of sums that it held before, as often as it likes, and of sums that arrive, each of
@@ -19,28 +19,29 @@ from sccl_cases import ways_through_switches
 from antiphon.core.topology import Topology
 
 Resource = tuple[str, int]  # "link" or "limit" and its number
+Wanted = dict[int, int]  # per rank the set of contributions that it wants, as bits
 
 
-def exists(topology: Topology, chunks: int, steps: int, rounds: int) -> bool:
+def exists(topology: Topology, wanted: Wanted, chunks: int, steps: int, rounds: int) -> bool:
     """Whether there is one with so many rounds, whatever the rounds of each step."""
     per_step = itertools.product(range(1, rounds - steps + 2), repeat=steps)
-    return any(_exists(topology, chunks, each) for each in per_step if sum(each) == rounds)
+    return any(_exists(topology, wanted, chunks, each) for each in per_step if sum(each) == rounds)
 
 
-def least_ratio(topology: Topology, steps: int, most_chunks: int, spare: int) -> tuple[int, int] | None:
+def least_ratio(topology: Topology, wanted: Wanted, steps: int, most_chunks: int, spare: int) -> tuple[int, int] | None:
     """Chunks and rounds of the least R / C in so many steps, R <= S + spare; None if there is none."""
     pairs = itertools.product(range(1, most_chunks + 1), range(steps, steps + spare + 1))
     refuted: list[tuple[int, int]] = []
     for chunks, rounds in sorted(pairs, key=lambda pair: (Fraction(pair[1], pair[0]), pair)):
         if any(chunks >= c and rounds <= r for c, r in refuted):  # more data in less time
             continue
-        if exists(topology, chunks, steps, rounds):
+        if exists(topology, wanted, chunks, steps, rounds):
             return chunks, rounds
         refuted.append((chunks, rounds))
     return None
 
 
-def _exists(topology: Topology, chunks: int, rounds: tuple[int, ...]) -> bool:
+def _exists(topology: Topology, wanted: Wanted, chunks: int, rounds: tuple[int, ...]) -> bool:
     ranks, sums = range(topology.ranks), range(1, 2**topology.ranks)
     pool, clauses = IDPool(), list[list[int]]()
     loads: dict[tuple[Resource, int], list[int]] = defaultdict(list)
@@ -75,7 +76,7 @@ def _exists(topology: Topology, chunks: int, rounds: tuple[int, ...]) -> bool:
     for chunk, rank, content in itertools.product(range(chunks), ranks, sums):
         if content != 1 << rank:
             clauses.append([-pool.id(("holds", chunk, 0, rank, content))])
-    clauses += [[pool.id(("holds", chunk, len(rounds), rank, sums[-1]))] for chunk in range(chunks) for rank in ranks]
+    clauses += [[pool.id(("holds", chunk, len(rounds), *goal))] for chunk in range(chunks) for goal in wanted.items()]
     for (resource, step), literals in loads.items():
         room = int(_capacity(topology, resource) * rounds[step])  # whole chunks
         if room < len(literals):

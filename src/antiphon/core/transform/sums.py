@@ -1,0 +1,73 @@
+"""Collectives of sums: every rank has an input, and wants the sum of certain ranks' inputs (allreduce, scan, exscan).
+
+Whatever its form, a schedule of such a collective brings each input to the ranks whose sums include it, as a broadcast
+does, and to each rank the inputs of its sum, as a reduce does. Each of these is posed here as a collective that only
+copies; a reduce as its inverse, a broadcast on the machine with all links reversed.
+
+Example: a scan among 3 ranks. Rank 1 wants inputs 0 and 1: `wanted[1]` is {0, 1}. Input 1 must get to rank 2, so
+`broadcasts()[1]` copies a block from rank 1 to ranks 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from antiphon.core.collective import Collective, custom_relation
+
+
+@dataclass(frozen=True)
+class SumRelation:
+    """`wanted`: per rank that wants a sum the ranks whose inputs it consists of. `inputs`: the ranks with an input."""
+
+    collective: Collective
+    inputs: tuple[int, ...]
+    wanted: Mapping[int, frozenset[int]]
+
+    def spread(self) -> Collective:
+        """Return the collective that copies every input, as a block of its own, to the ranks that want it."""
+        if self.collective.kind == "allreduce":
+            return Collective("allgather", self.collective.ranks, self.collective.members)
+        return self._copies({source: self._takers(source) for source in self.inputs})
+
+    def broadcasts(self) -> dict[int, Collective]:
+        """Return per rank the broadcast of its input to all ranks that want it; without those that need no transfer."""
+        return self._without_idle({source: self._takers(source) for source in self.inputs})
+
+    def reduces(self) -> dict[int, Collective]:
+        """Return per rank the inverse of the reduce to it; without those that need no transfer."""
+        return self._without_idle(self.wanted)
+
+    def _without_idle(self, takers: Mapping[int, Iterable[int]]) -> dict[int, Collective]:
+        whole = self.collective
+        if whole.kind == "allreduce":
+            return {root: Collective("broadcast", whole.ranks, whole.members, (root,)) for root in takers}
+        return {root: self._copies({root: ranks}) for root, ranks in takers.items() if set(ranks) - {root}}
+
+    def _takers(self, source: int) -> list[int]:
+        return [rank for rank, ranks in self.wanted.items() if source in ranks]
+
+    def _copies(self, takers: Mapping[int, Iterable[int]]) -> Collective:
+        """Return the collective that copies a block from every source to its takers."""
+        blocks = [(source, sorted(ranks)) for source, ranks in takers.items() if set(ranks) - {source}]
+        pre = [(block, source, 0) for block, (source, _) in enumerate(blocks)]
+        post = [(block, rank, None) for block, (_, ranks) in enumerate(blocks) for rank in ranks]
+        return Collective("custom", self.collective.ranks, custom=custom_relation(pre, post, self.collective.ranks))
+
+
+def sums_of(collective: Collective) -> SumRelation | None:
+    """Return the collective as sums of ranks' inputs; None if it is none: several blocks, or inputs that begin joined
+    or at several ranks.
+    """
+    relation = collective.relation
+    if collective.kind not in ("allreduce", "custom") or collective.blocks != 1 or not collective.weights.all():
+        return None
+    names, ranks = relation.pre_id.tolist(), relation.pre_rank.tolist()
+    if len(set(names)) < len(names) or len(set(ranks)) < len(ranks):
+        return None
+    rank_of = dict(zip(names, ranks, strict=True))
+    wanted = {
+        rank: frozenset(ranks if want < 0 else (rank_of[name] for name in relation.wants[want]))
+        for rank, want in zip(relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
+    }
+    return SumRelation(collective, tuple(sorted(ranks)), wanted)
