@@ -213,8 +213,8 @@ def test_no_sums_of_any_form_are_missing_or_wrongly_impossible(seeds: range, kin
         everyone = 2**machine.ranks - 1
         wanted = dict.fromkeys(range(machine.ranks), everyone)
         target = Collective("allreduce", machine.ranks)
-        if kind == "custom":  # some ranks want the sum of some
-            wanted = {rank: rng.randint(1, everyone) for rank in range(machine.ranks) if rng.random() < 0.8}
+        if kind == "custom":  # some ranks want the sum of their own input and some others
+            wanted = {r: rng.randint(1, everyone) | 1 << r for r in range(machine.ranks) if rng.random() < 0.8}
             target = sums_relation(machine.ranks, wanted)
         try:
             least = max(bound(machine, target).latency_steps, 1)
@@ -239,3 +239,23 @@ def test_no_sums_of_any_form_are_missing_or_wrongly_impossible(seeds: range, kin
             list(sccl(Request(machine, target), chunks=chunks, steps=steps, rounds=fewest, cache=False))
             compared += 1
     assert compared > len(seeds) // 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted", "points"),
+    [
+        ("line:ranks=3", [1, 3, 7], [(1, 2, 2), (2, 3, 3)]),  # a scan
+        ("line:ranks=3", [0, 1, 3], [(1, 2, 2), (2, 3, 3)]),  # without each rank's own input
+        ("ring:ranks=4", [3, 3, 12, 12], [(1, 1, 1)]),
+        ("dgx1v_sccl", [2 ** (rank + 1) - 1 for rank in range(8)], [(2, 2, 2)]),
+    ],
+)
+def test_scans_and_partial_sums_are_planned_proved_and_run(
+    spec: str, wanted: list[int], points: list[tuple[int, int, int]]
+) -> None:
+    target = sums_relation(len(wanted), {rank: bits for rank, bits in enumerate(wanted) if bits})
+    found = antiphon.frontier.find(target, spec, steps=points[-1][1])
+    assert [(p.chunks, p.steps, p.rounds, p.proof) for p in found.points] == [(*p, "proved-optimal") for p in points]
+    plan = found.plan()
+    assert antiphon.verify(plan, proof=True)
+    assert all(row["correct"] for row in antiphon.run(plan, 4096))

@@ -4,7 +4,7 @@ Whatever its form, a schedule of such a collective brings each input to the rank
 does, and to each rank the inputs of its sum, as a reduce does. Each of these is posed here as a collective that only
 copies; a reduce as its inverse, a broadcast on the machine with all links reversed.
 
-Example: a scan among 3 ranks. Rank 1 wants inputs 0 and 1: `wanted[1]` is {0, 1}. Input 1 must get to rank 2, so
+Example: a scan among 3 ranks. Rank 1 wants inputs 0 and 1: `sources[1]` is {0, 1}. Input 1 must get to rank 2, so
 `broadcasts()[1]` copies a block from rank 1 to ranks 1 and 2.
 """
 
@@ -18,11 +18,11 @@ from antiphon.core.collective import Collective, custom_relation
 
 @dataclass(frozen=True)
 class SumRelation:
-    """`wanted`: per rank that wants a sum the ranks whose inputs it consists of. `inputs`: the ranks with an input."""
+    """`sources`: per rank that wants a sum the ranks whose inputs it consists of. `inputs`: the ranks with an input."""
 
     collective: Collective
     inputs: tuple[int, ...]
-    wanted: Mapping[int, frozenset[int]]
+    sources: Mapping[int, frozenset[int]]
 
     def spread(self) -> Collective:
         """Return the collective that copies every input, as a block of its own, to the ranks that want it."""
@@ -36,16 +36,16 @@ class SumRelation:
 
     def reduces(self) -> dict[int, Collective]:
         """Return per rank the inverse of the reduce to it; without those that need no transfer."""
-        return self._without_idle(self.wanted)
+        return self._without_idle(self.sources)
 
     def _without_idle(self, takers: Mapping[int, Iterable[int]]) -> dict[int, Collective]:
-        whole = self.collective
-        if whole.kind == "allreduce":
-            return {root: Collective("broadcast", whole.ranks, whole.members, (root,)) for root in takers}
-        return {root: self._copies({root: ranks}) for root, ranks in takers.items() if set(ranks) - {root}}
+        if self.collective.kind == "allreduce":
+            ranks, members = self.collective.ranks, self.collective.members
+            return {root: Collective("broadcast", ranks, members, (root,)) for root in takers}
+        return {root: self._copies({root: dests}) for root, dests in takers.items() if set(dests) - {root}}
 
     def _takers(self, source: int) -> list[int]:
-        return [rank for rank, ranks in self.wanted.items() if source in ranks]
+        return [rank for rank, ranks in self.sources.items() if source in ranks]
 
     def _copies(self, takers: Mapping[int, Iterable[int]]) -> Collective:
         """Return the collective that copies a block from every source to its takers."""
@@ -66,8 +66,8 @@ def sums_of(collective: Collective) -> SumRelation | None:
     if len(set(names)) < len(names) or len(set(ranks)) < len(ranks):
         return None
     rank_of = dict(zip(names, ranks, strict=True))
-    wanted = {
+    sources = {
         rank: frozenset(ranks if want < 0 else (rank_of[name] for name in relation.wants[want]))
         for rank, want in zip(relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     }
-    return SumRelation(collective, tuple(sorted(ranks)), wanted)
+    return SumRelation(collective, tuple(sorted(ranks)), sources)

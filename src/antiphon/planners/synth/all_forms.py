@@ -57,7 +57,8 @@ class SumLimits:
     max_elements: int = 64  # of a subgroup
     pairs: int = 200  # random pairs of elements whose subgroups are listed
     max_ranks: int = 32  # of machines that are searched in every form
-    effort_share: int = 15  # of the whole effort, one in so many units is for this
+    effort_share: int = 15  # of the whole effort, one in so many units is for this; of a single point ...
+    effort_share_point: int = 3
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
 
 
@@ -116,7 +117,7 @@ class AllForms:
         number = np.argsort(self.problem.back.nodes).tolist()
         inputs = tuple(sorted(number[rank] for rank in self.sums.inputs))
         return SumTarget(
-            inputs, {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.wanted.items()}
+            inputs, {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.sources.items()}
         )
 
     # ---- bounds ----

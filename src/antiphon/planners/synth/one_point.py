@@ -120,7 +120,7 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     """Return the schedule in the first form that has it: two halves or inputs sent everywhere (allreduce), sums."""
     _raise_infeasible(_excluded_by_bounds(work, requested))
     search, problem = work.start_search(conversion)
-    forms = start_all_forms(work, search, problem)
+    forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
     searched: list[dict[str, Any]] = []
     for form, form_text, make in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
         # after the halves: one program per kind of root costs more than finding existing ones

@@ -70,15 +70,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class SumTarget:
-    """`inputs`: the ranks that have one; `wanted`: per rank that wants a sum, the ranks of its inputs."""
+    """`inputs`: the ranks that have one; `sources`: per rank that wants a sum, the ranks of its inputs."""
 
     inputs: tuple[int, ...]
-    wanted: Mapping[int, frozenset[int]]
+    sources: Mapping[int, frozenset[int]]
 
     def is_kept_by(self, images: Sequence[int]) -> bool:
         """Return whether renumbering every node so leaves the target as it is."""
-        moved = {images[v]: frozenset(images[i] for i in ranks) for v, ranks in self.wanted.items()}
-        return moved == self.wanted and {images[i] for i in self.inputs} == set(self.inputs)
+        moved = {images[v]: frozenset(images[i] for i in ranks) for v, ranks in self.sources.items()}
+        return moved == self.sources and {images[i] for i in self.inputs} == set(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,10 @@ class SumEncoding:
                 for q in slots:
                     self._encode_cell(orbit, v, q, step, holds, after)
             holds = after
-        for rank, sources in sorted(self.target.wanted.items()):
+        for rank, included_ranks in sorted(self.target.sources.items()):
             for source in self.target.inputs:
                 included = holds[self.first_pair[rank][source], 0]
-                out.rows.append([included if source in sources else -included])
+                out.rows.append([included if source in included_ranks else -included])
 
     def _encode_cell(
         self, orbit: int, v: int, q: int, step: int, holds: dict[tuple[int, int], int],

@@ -73,7 +73,7 @@ def _find_sums(
     for the search in every form.
     """
     floor = bound(work.topology, work.collective).without_help.inverse
-    forms = start_all_forms(work, search, problem)
+    forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share)
     best: dict[int, Fraction] = {}
     spent: EffortSpent | None = None
     try:
@@ -124,10 +124,10 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
                     yield with_certificate(halves, point, COMPOSED, limits.k), ratio
 
 
-def start_all_forms(work: Problem, search: SearchState, problem: CanonicalProblem) -> AllForms:
-    """Return the search of an allreduce in every form; it has a budget of its own, a share of the whole effort."""
+def start_all_forms(work: Problem, search: SearchState, problem: CanonicalProblem, share: int) -> AllForms:
+    """Return the search in every form; it has a budget of its own, one in `share` units of the whole effort."""
     effort = work.budget.effort
-    own = EffortBudget(None if effort is None else effort // SUM_LIMITS.effort_share, work.budget.until)
+    own = EffortBudget(None if effort is None else effort // share, work.budget.until)
     return AllForms(work, search, problem, own)
 
 
