@@ -106,10 +106,10 @@ def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exi
 
 
 def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Capture) -> None:
-    asked = wish("ring:ranks=6", 4, 4, 4)
+    asked = wish("ring:ranks=5", 3, 3, 3)
     found = answer(capsys, *asked, code=1)
     assert found["feasible"] is None
-    assert found["asked"] == {"chunks": 4, "steps": 4, "rounds": 4}
+    assert found["asked"] == {"chunks": 3, "steps": 3, "rounds": 3}
     assert [one["form"] for one in found["searched"]] == ["halves", "everywhere", "sums"]
     assert [one["outcome"] for one in found["searched"]] == ["does not apply", "none exists", "none exists"]
     assert run(asked) == 1
@@ -117,7 +117,7 @@ def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Captur
     assert "as halves" in said
     assert "nothing proves that there is none" in " ".join(said.split())
     with pytest.raises(NotFound) as raised:
-        antiphon.plan("allreduce", "ring:ranks=6", planner="sccl", options={"chunks": 4, "steps": 4, "rounds": 4})
+        antiphon.plan("allreduce", "ring:ranks=5", planner="sccl", options={"chunks": 3, "steps": 3, "rounds": 3})
     assert list(raised.value.searched) == found["searched"]
 
 
