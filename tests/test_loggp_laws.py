@@ -31,6 +31,7 @@ from quick import examples, in_turn
 from small_plans import only
 
 from antiphon.core.collective import Collective
+from antiphon.core.messages import Messages, paths, seconds_per_byte
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.cost import Level, LogGP, Profile, load_profile, prepare, save_profile, simulate
@@ -242,6 +243,27 @@ def test_without_figures_the_topology_has_them() -> None:
     assert np.isclose(wide.seconds, load)
     assert "busiest link" in wide.terms
     assert wide.note
+
+
+def test_levels_of_routes_are_those_of_the_messages_on_random_machines() -> None:
+    """Of every message the latency and the slowest link or limit; of all together the busiest one."""
+    for seed in range(40):
+        one = random_case(seed)
+        simulated = loggp(one.schedule, one.topology)
+        assert isinstance(simulated, Simulation)
+        work = simulated.work
+        assert isinstance(work.sent, Messages)
+        uses = paths(work.sent, one.topology)
+        slowness, load = seconds_per_byte(one.topology), np.zeros(uses.resources)
+        slowest = np.zeros(len(uses.messages))
+        np.maximum.at(slowest, uses.use_message, slowness[uses.use_resource])
+        np.add.at(load, uses.use_resource, uses.use_cost())
+        level = work.level[work.cost_class]
+        assert ((level < 0) == (uses.messages.src == uses.messages.dst)).all()
+        real = level >= 0
+        assert work.latency[level[real]].tolist() == uses.alpha[real].tolist()
+        assert work.per_byte[level[real]].tolist() == slowest[real].tolist()
+        assert np.isclose(work.capacity, load.max(initial=0), rtol=1e-12)
 
 
 WRONG = [
