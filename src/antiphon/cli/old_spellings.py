@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 
 class OldSpelling(NamedTuple):
-    """`new`: what to type instead. `words`: what a command's name is replaced by; None where a hidden command of this
-    name still does it."""
+    """The replacement of a command's or option's former name."""
 
-    new: str
+    new: str  # what to type instead, for the message
+    # replace the command's name; None if a hidden command of that name still works
     words: tuple[str, ...] | None = None
 
 

@@ -19,11 +19,11 @@ SIZES = range(3, 9)  # of Figures 14 to 17
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """GPUs of a box; `machine`: these alone, GPU gpus[i] as rank i. `alike`: number of sets isomorphic to it."""
+    """GPUs of a box that a job got."""
 
     gpus: tuple[int, ...]
-    machine: Topology
-    alike: int = 1
+    machine: Topology  # these GPUs with their links; GPU gpus[i] is rank i
+    alike: int = 1  # number of sets of GPUs of the box whose machines are isomorphic to this one
 
     @property
     def name(self) -> str:

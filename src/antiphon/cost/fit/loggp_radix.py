@@ -192,12 +192,11 @@ def _count_turns(n: Floats, count: int, form: str) -> Floats:
 
 @dataclass(frozen=True)
 class Radix:
-    """`count`: None if no limit was seen or the data do not determine it (`state`). `up_to`: the greatest number
-    measured."""
+    """A number of messages that proceed at the same time."""
 
-    state: str
-    count: int | None = None
-    up_to: int = 0
+    state: str  # determined, weak, unseen or undetermined, as of SimultaneousFit
+    count: int | None = None  # None if no limit was seen, or if the data do not determine it
+    up_to: int = 0  # the greatest number measured
 
     def as_json(self) -> dict[str, Any]:
         return {"state": self.state, "count": self.count, "up_to": self.up_to}

@@ -61,16 +61,16 @@ _INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29  # numbers of these f
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operation of a rank. `waits`: the nodes that must be done before; `inputs`: values of PyTorch, as text."""
+    """An operation of a rank."""
 
     id: int
     name: str
-    type: int
-    waits: Sequence[int] = ()
+    type: int  # METADATA, COMPUTE, SEND, RECEIVE or COLLECTIVE
+    waits: Sequence[int] = ()  # ids of the nodes that must be done before
     start_us: int = 0
     duration_us: int = 0
     attributes: Mapping[str, Value] = field(default_factory=dict)
-    inputs: str = ""
+    inputs: str = ""  # values that PyTorch recorded, as text
 
     def integer(self, name: str) -> int | None:
         """Return an attribute if it is a whole number, else None."""

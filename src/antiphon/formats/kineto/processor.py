@@ -87,8 +87,11 @@ class _Thread:
 def read_processor_rank(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> RankTrace:
-    """Return the recording of a rank. `slices`: events with a begin and an end; `steps`: of training, in seconds;
-    `size`: ranks of the job, if known."""
+    """Return the trace of a rank.
+
+    `slices`: events with a begin and an end. `steps`: begin and end of the training steps, in seconds. `size`: ranks of
+    the job, if known.
+    """
     thread_log = _read_thread(_thread_of(slices, steps), slices)
     if not steps and thread_log.busy:
         steps = [(thread_log.busy[0][0] * _US, max(end for _, end in thread_log.busy) * _US)]

@@ -41,19 +41,16 @@ _OPS = {"copy": COPY, "reduce": REDUCE}
 
 @dataclass(frozen=True, eq=False)
 class PicclSchedule:
-    """The content of a file. `graph`: its transfers as messages, in the order of the file; `ids`: the id of each.
-
-    `plan`: the plan that Antiphon wrote beside them, for this size; None in files of others.
-    """
+    """The content of a file."""
 
     path: str
     collective: str
     algorithm: str
-    k: int | None
+    k: int | None  # parameter of the algorithm, if stated
     nbytes: int
-    graph: MessageGraph
-    ids: Longs
-    plan: Plan | None = None
+    graph: MessageGraph  # the transfers as messages, in the order of the file
+    ids: Longs  # the id of each transfer
+    plan: Plan | None = None  # the plan that Antiphon wrote beside them, for this size; None in files of others
 
     def verifiable(self) -> Plan:
         """Return the plan in the file; Unsupported if it has none."""

@@ -40,15 +40,15 @@ _MIN_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
 
 @dataclass(eq=False)
 class Group:
-    """A group of the file. `file`: of its parameters; `nodes`: its own; `groups`: those in it."""
+    """A group of the file."""
 
-    level: int
-    id: int
-    file: str
-    ports: int | None
-    line: int
-    nodes: array[int] = field(default_factory=lambda: array("q"))
-    groups: list[Group] = field(default_factory=list)
+    level: int  # 0: a host
+    id: int  # unique within its level
+    file: str  # name of the file with its LogGP parameters
+    ports: int | None  # of a host's network cards together; None if not stated
+    line: int  # of the file, for messages
+    nodes: array[int] = field(default_factory=lambda: array("q"))  # ranks directly in it
+    groups: list[Group] = field(default_factory=list)  # groups directly in it
 
     def hosts(self) -> int:
         """Return the number of groups of level 0 in it."""

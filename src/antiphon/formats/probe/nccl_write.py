@@ -102,8 +102,12 @@ def _addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> li
 
 
 class _Writer:
-    """Elements of a machine. `children`: the nodes below each PCIe switch, those invented included; `tops`: the nodes
-    below each socket; `slots`: the PCIe link of a node to the one above, where it is not the usual one."""
+    """Collects the elements of a machine, then writes them as XML.
+
+    `children`: the nodes below each PCIe switch, including invented switches.
+    `tops`: the nodes below each socket.
+    `slots`: the PCIe link of a node to the one above, if it is not the usual one.
+    """
 
     def __init__(
         self, machine: Topology, cards: Sequence[NetworkCard], bus: Sequence[str], card_bus: Sequence[str],

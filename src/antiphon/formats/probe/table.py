@@ -18,14 +18,13 @@ from antiphon.registry import call
 
 @dataclass(frozen=True)
 class Source:
-    """`where`: module and function. `programs`: what prints such a text here, by its command line. `several`: whether
-    files may be given together. `signs`: what the beginning of such a file has."""
+    """A tool whose output describes machines, and the reader of that output."""
 
-    where: str
-    about: str
-    signs: tuple[str, ...]
-    programs: tuple[tuple[str, ...], ...] = ()
-    several: bool = False
+    where: str  # the reader, as "module:function"
+    about: str  # description, for `antiphon list`
+    signs: tuple[str, ...]  # texts by which the beginning of such a file is recognized
+    programs: tuple[tuple[str, ...], ...] = ()  # command lines that print such a text on this machine
+    several: bool = False  # whether the reader takes several files together
 
     def load(self) -> Callable[..., Probed]:
         module, _, function = self.where.partition(":")

@@ -36,13 +36,13 @@ _END_TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab that is up. `keeper`: its process, which began at `began`; `about`: the facts it was made from."""
+    """A lab that is up."""
 
     name: str
-    keeper: int
-    began: str
-    about: dict[str, Any]
-    leashed: bool
+    keeper: int  # the process that keeps its namespaces (kernel.py)
+    began: str  # when that process began, in kernel ticks: tells it from a later one with the same number
+    about: dict[str, Any]  # the facts it was made from: topology, scale, ranks, hosts, devices, owner
+    leashed: bool  # whether it ends with the process that made it
 
     def layout(self) -> Layout:
         return lay_out(self.machine(), self.about["scale"])

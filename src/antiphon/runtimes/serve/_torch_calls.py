@@ -53,7 +53,11 @@ _LOCALLY = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": to
 
 
 class Calls:
-    """The calls of a group. `serving`: None in a group of one process. `gloo`: returns its group of gloo."""
+    """The calls of a group.
+
+    `serving`: None in a group of one process.
+    `gloo`: returns the group of PyTorch's backend gloo among the same processes.
+    """
 
     def __init__(self, serving: Serving | None, gloo: Callable[[], Any], rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks

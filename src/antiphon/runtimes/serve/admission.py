@@ -54,29 +54,25 @@ SocketAddress = tuple[int, Any]  # the family of a socket, and its address
 
 @dataclass
 class PeerConnection:
-    """A connection to make to rank `to`, which listens at one of `addresses`; they are tried in turn.
+    """A connection to make to another rank."""
 
-    `key`: of the handshake; `where`: the address as shown in messages. `may_start_later`: it may not listen yet.
-    `answer_timeout`: seconds in which it must answer once something has accepted the connection.
-    """
-
-    to: int
-    addresses: Sequence[SocketAddress]
-    key: bytes
-    where: str
-    may_start_later: bool = False
-    answer_timeout: float = math.inf
+    to: int  # the rank
+    addresses: Sequence[SocketAddress]  # it listens at one of them; they are tried in turn
+    key: bytes  # of the handshake
+    where: str  # the address as shown in messages
+    may_start_later: bool = False  # whether it may not listen yet
+    answer_timeout: float = math.inf  # seconds in which it must answer once something has accepted the connection
 
 
 @dataclass(frozen=True)
 class LocalProcess:
-    """This process. `name`: what the processes connect for, as shown in messages; `hint`: how to fix a wrong secret."""
+    """This process."""
 
     rank: int
-    ranks: int
-    name: str
-    timeout: float
-    hint: str
+    ranks: int  # number of processes
+    name: str  # what the processes connect for, as shown in messages
+    timeout: float  # seconds, as shown in messages
+    hint: str  # how to fix a wrong secret
 
 
 def connect_all(

@@ -98,13 +98,13 @@ MAX_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Answer:
-    """Plans for a job. `how`: PLANNED, ALIKE or KEPT; `book`: the bytes of the book."""
+    """Plans for a job."""
 
-    how: str
-    machine: str
-    gain: str
-    notes: str
-    book: bytes
+    how: str  # PLANNED, ALIKE (planned for an isomorphic machine) or KEPT (cached for this question)
+    machine: str  # its name
+    gain: str  # predicted speedups, in words
+    notes: str  # assumptions about the machine, in words
+    book: bytes  # the encoded book (book.py)
 
     @cached_property
     def pages(self) -> Book:
