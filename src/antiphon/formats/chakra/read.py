@@ -6,7 +6,7 @@ Input: files named NAME.RANK.et, one per rank (`read_traces`). Three readings of
     plan_of          our own traces: sends and receives are paired by source, destination, tag and size, and the
                      attributes of each send name the rows of the schedule that it carries
     collectives_of   traces of others: a row per call of a collective
-    recorded_of      traces of others: a timeline per rank, from the durations of nodes and their dependencies
+    rank_traces_of   traces of others: a timeline per rank, from the durations of nodes and their dependencies
 """
 
 from __future__ import annotations
