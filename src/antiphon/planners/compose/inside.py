@@ -160,8 +160,8 @@ class GroupPlanner:
                 break
             candidates += self._call_planner(name, machine, target)
             # a plan that meets both bounds is the best of all in both; of large groups the bound takes seconds
-            least = min((plan.unpipelined for plan in candidates), default=Fraction(0))
-            promising = [plan for plan in candidates if plan.steps <= least_steps and plan.unpipelined == least]
+            least_time = min((plan.unpipelined for plan in candidates), default=Fraction(0))
+            promising = [plan for plan in candidates if plan.steps <= least_steps and plan.unpipelined == least_time]
             limit = bound(machine, target) if promising and limit is None else limit
             is_met = limit is not None and any(_is_optimal(plan, limit) for plan in promising)
             if is_met:  # no other planner can be better
