@@ -83,6 +83,10 @@ Pictures = Annotated[
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")
 ]
+Certificate = Annotated[
+    Path | None,
+    typer.Option("--certificate", metavar="FILE", help="write what is proved, with evidence that others can check"),
+]
 ProfileFile = Annotated[
     Path | None,
     typer.Option("--profile", metavar="FILE", help="measured profile: a JSON file, or the name of a shipped one"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from antiphon.api.plans import frontier
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import check_outputs, emit
+from antiphon.cli.output import certificate_lines, check_outputs, emit, written_lines
 from antiphon.cli.planning import options_of, progress, say
+from antiphon.select import save_frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
@@ -31,17 +32,19 @@ def frontier_command(
     option: arg.PlannerOption = None,
     seed: arg.Seed = 0,
     out: arg.Output = None,
+    certificate: arg.Certificate = None,
     json: arg.Json = False,
 ) -> None:
     """Find every point of the latency-bandwidth frontier, and prove, as far as each says, that none can be better.
 
     Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
     end of the budget end it, too; what was found until then is printed and written. -o writes one plan: for every size
-    the point that is fastest for it (by the model that predict takes). Options of planner sccl: k=N allows R <= S + N
+    the point that is fastest for it (by the model that predict takes); --certificate writes every point and every
+    impossibility with its proof. Options of planner sccl: k=N allows R <= S + N
     rounds only, steps=N is the most steps, memory=GIB the most for the search.
     """
     target, machine = arg.request(coll, topo, root, only, ranks)
-    check_outputs({"-o": out})
+    check_outputs({"-o": out, "--certificate": certificate})
     options = options_of(option)
     limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
     if "memory" in limits:
@@ -56,8 +59,9 @@ def frontier_command(
         )  # fmt: skip
     if result.stopped is not None:
         say(f"stopped early: {result.stopped}; the best so far follows")
-    written = ""
     if out is not None:
         result.save(out)
-        written = f"\n\nwritten: {out}"
-    emit(result.as_json(), frontier_text(result) + written, json)
+    if certificate is not None:
+        save_frontier(certificate, result)
+    written = written_lines(out) + certificate_lines(certificate)
+    emit(result.as_json(), "\n".join([frontier_text(result), *written]), json)

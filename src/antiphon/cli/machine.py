@@ -13,7 +13,7 @@ import typer
 
 from antiphon.api.machines import bound, degrade
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import check_outputs, emit, working, write_pictures, written_lines
+from antiphon.cli.output import certificate_lines, check_outputs, emit, working, write_pictures, written_lines
 from antiphon.core.bounds import Bound, conditions_text
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
@@ -29,7 +29,7 @@ from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.registry import call
-from antiphon.select import least_times, sizes_of
+from antiphon.select import bounds_only, least_times, save_frontier, sizes_of
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, topology_text
@@ -271,10 +271,12 @@ def bound_command(
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
     model: Annotated[str, typer.Option(metavar="MODEL", help="cost model of the times by size")] = "alpha-beta",
+    certificate: arg.Certificate = None,
     json: arg.Json = False,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(coll, topo, root, only, ranks)
+    check_outputs({"--certificate": certificate})
     sizes = sizes_of(nbytes)[1] if nbytes else ()
     with working(f"bounding {target.kind} on {machine.name}"):
         limits = bound(target, machine)
@@ -282,7 +284,9 @@ def bound_command(
     memory = least_json(target, machine)
     by_size = {"seconds": {str(size): seconds for size, seconds in times.items()}, "model": model} if sizes else {}
     text = [bound_text(limits, machine, target), *memory_lines(memory), *_least_time_lines(times, model)]
-    emit({**limits.as_json(), **memory, **by_size}, "\n".join(text), json)
+    if certificate is not None:
+        save_frontier(certificate, bounds_only(machine, target, limits))
+    emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]), json)
 
 
 def _least_time_lines(times: Mapping[int, float], model: str) -> list[str]:

@@ -67,6 +67,14 @@ def written_lines(*paths: Path | None) -> list[str]:
     return [f"  written: {path}" for path in paths if path is not None]
 
 
+def certificate_lines(path: Path | None) -> list[str]:
+    """Return where a frontier file was written, and how to check it without this package."""
+    if path is None:
+        return []
+    checker = Path(__file__).parent.parent / "certificates" / "check_certificate.py"
+    return [f"  written: {path}; to check it:", f"    python {checker} {path}"]
+
+
 def check_outputs(
     outputs: Mapping[str, Path | None], pictures: Sequence[Path] | None = None, *, folder: str = "",
     parents: bool = False, forms: Mapping[str, str] = _FORMS,

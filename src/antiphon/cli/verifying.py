@@ -5,6 +5,7 @@ The work is done elsewhere: `select.judged` verifies, `api.checking.check` compa
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid
-from antiphon.select import figures_of, judged, load_plans, measure
+from antiphon.select import check_frontier, figures_of, is_frontier_file, judged, load_plans, measure
 from antiphon.show.columns import paragraph
 from antiphon.show.frontier import proofs_text
 from antiphon.show.text import plan_text
@@ -87,6 +88,8 @@ def verify_command(
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
     not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
     machine = arg.machine_given(topo, only)
+    if is_frontier_file(plan_file):
+        return _verify_frontier(plan_file, json, machine is None and not (runtime or op or dtype))
     try:
         plans = load_plans(plan_file, machine)
     except Wrong as error:
@@ -132,6 +135,21 @@ def verify_command(
     emit(value, "\n".join(lines), json)
     if value.get("will_run") is False:
         raise typer.Exit(1)
+
+
+def _verify_frontier(path: Path, json: bool, as_it_stands: bool) -> None:
+    """Check a frontier file, whose proofs are rechecked with or without --proof."""
+    if not as_it_stands:
+        raise Invalid("a frontier file is checked on its own machine, as it stands; leave out the other options")
+    with working("checking a frontier"):
+        verdict = check_frontier(path)
+    if verdict.fault is not None:
+        emit({"ok": False, "fault": verdict.fault.as_dict()}, f"WRONG: {verdict.fault.message}", json)
+        raise typer.Exit(1)
+    lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
+    claims = "every figure recomputed, except those listed as stated"
+    lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", "")
+    emit({"ok": True, "fault": None, **lists}, "\n".join([*lines, *proofs_text(**lists)]), json)
 
 
 def _figures(plan: Plan) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from antiphon.select._frontier import Frontier, FrontierPoint, frontier
+    from antiphon.select._frontier import Frontier, FrontierPoint, frontier, make_point
     from antiphon.select.candidate import Candidate, Range, Without
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
+    from antiphon.select.frontier_file import bounds_only, check_frontier, is_frontier_file, save_frontier
     from antiphon.select.libraries import NOBODY
     from antiphon.select.limits import Damage, Limit, LinkLoss, Loss, least_times
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from antiphon.select.uses import uses_of, uses_text
 else:  # a file is imported when a name of it is first used: most programs need few of them
     _FILES = {
-        "_frontier": ("Frontier", "FrontierPoint", "frontier"),
+        "_frontier": ("Frontier", "FrontierPoint", "frontier", "make_point"),
         "candidate": ("Candidate", "Range", "Without"),
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
+        "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "save_frontier"),
         "libraries": ("NOBODY",),
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
@@ -48,7 +50,8 @@ else:  # a file is imported when a name of it is first used: most programs need 
 __all__ = [
     "DEFINITIONS", "NOBODY", "TABLE", "Candidate", "Damage", "Frontier", "FrontierPoint", "Gain", "Judged", "Limit",
     "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting", "SeveralOrders", "Tuning", "Tunings", "Without",
-    "check", "collective", "dump_tables", "every_plan", "figures_of", "frontier", "gaps", "is_file", "judged",
-    "least_times", "load_plans", "machine_of", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep",
-    "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
+    "bounds_only", "check", "check_frontier", "collective", "dump_tables", "every_plan", "figures_of", "frontier",
+    "gaps", "is_file", "is_frontier_file", "judged", "least_times", "load_plans", "machine_of", "make_point",
+    "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans", "settings",
+    "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
 ]  # fmt: skip

@@ -4,8 +4,8 @@ A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S st
 on the links. A planner searches, in this process or a child process; its schedules become points, and those that no
 other point beats form the frontier.
 
-    frontier           run the planner; a point per schedule (`_make_point`), until it ends or is stopped
-    _make_point        verify the schedule; recheck its certificate; find the strongest label that holds
+    frontier           run the planner; a point per schedule (`make_point`), until it ends or is stopped
+    make_point        verify the schedule; recheck its certificate; find the strongest label that holds
     _unbeaten_points   drop points that another equals or beats in both S and R / C
 
 The label of a point states what is proved:
@@ -334,10 +334,10 @@ def _find_points(task: _Task) -> Iterator[_Progress]:
     notes: list[str] = []
     for schedule in call("planner", planner, entry.load(), options, request):
         bounds = bounds or bound(request.topology, request.collective)
-        yield _make_point(schedule, request.topology, bounds, notes), bounds, tuple(notes)
+        yield make_point(schedule, request.topology, bounds, notes), bounds, tuple(notes)
 
 
-def _make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
+def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
     """Return the point of a schedule: verify it and recheck its certificate. If that does not hold, add a note."""
     claims = measure(schedule, topology, bounds)
     provenance = schedule.provenance

@@ -41,11 +41,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid, Unsupported
 
 Clause = tuple[int, ...]
+Meaning = tuple[Any, ...]  # of a variable
 MOST = 4 * 10**6  # at most so many variables, and so many clauses, in one formula
 COMPARED = 16  # sends per chunk that are compared to order the chunks of a kind
 PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, clauses exclude each pair of them
@@ -74,15 +76,27 @@ class Question:
 class Formula:
     """Clauses over the variables 1, 2, ...; a literal is a variable or its negative.
 
-    `sends`: per chunk, in the order of kinds, the variable for crossing (arc, step).
+    `sends`: per chunk, in the order of kinds, the variable for crossing (arc, step). `meanings`: what each variable
+    says (see `new_variable`), if wanted.
     """
 
     variables: int = 0
     clauses: list[Clause] = field(default_factory=list)
     sends: list[dict[tuple[int, int], int]] = field(default_factory=list)
+    meanings: list[Meaning] | None = None
 
-    def new_variable(self) -> int:
+    def new_variable(self, *meaning: Any) -> int:
+        """Return a new variable. Its meaning is one of
+
+        "have", chunk, rank, t      the chunk is at the rank after t steps
+        "send", chunk, arc, s       the chunk crosses the arc in step s
+        "rounds", s, n              step s takes at least n rounds
+        "count", n, rows            at least n of the literals in these rows are true
+        "order", above, below       no literal of `above` is true while the one beside it in `below` is false
+        """
         self.variables += 1
+        if self.meanings is not None:
+            self.meanings.append(meaning)
         return self.variables
 
     def add_clause(self, *literals: int) -> None:
@@ -92,13 +106,13 @@ class Formula:
         self.clauses.append(tuple(dict.fromkeys(literals)))
 
 
-def build_formula(instance: Instance, question: Question) -> Formula:
+def build_formula(instance: Instance, question: Question, *, with_meanings: bool = False) -> Formula:
     """Return the clauses of a question; deterministic, so that proofs can refer to clauses by number.
 
     O(chunks * arcs * steps) variables, plus those of counters.
     """
     _check_question(instance, question)
-    steps, out = question.steps, Formula()
+    steps, out = question.steps, Formula(meanings=[] if with_meanings else None)
     loads: dict[tuple[int, int], list[int]] = defaultdict(list)
     resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
@@ -178,14 +192,14 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
     for v in other_ranks:
         for t in range(early[v], steps - to_dests[v] + 1):
             if t < steps:  # at the end only destinations matter, and they have it: no variable
-                have[v, t] = out.new_variable()
+                have[v, t] = out.new_variable("have", len(out.sends), v, t)
     sends: dict[tuple[int, int], int] = {}
     coming: dict[tuple[int, int], list[int]] = defaultdict(list)
     for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
         if v in kind.holders:
             continue
         for s in range(early[u], steps - to_dests[v]):
-            send = sends[arc, s] = out.new_variable()
+            send = sends[arc, s] = out.new_variable("send", len(out.sends), arc, s)
             coming[v, s + 1].append(send)
             # send -> have[u, s]; holders have it at all times, without a variable.
             if u not in kind.holders:
@@ -222,7 +236,9 @@ def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> Non
     for i, (a, b) in enumerate(zip(above, below, strict=True)):
         out.add_clause(*unless, a, -b)
         if i + 1 < len(above):
-            still_equal = out.new_variable()  # equal before, and (a, b) is not (1, 0)
+            still_equal = out.new_variable(
+                "order", above[: i + 1], below[: i + 1]
+            )  # equal before, and (a, b) is not (1, 0)
             out.add_clause(*unless, still_equal, a)
             out.add_clause(*unless, still_equal, -b)
             unless = [-still_equal]
@@ -243,8 +259,8 @@ def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[i
         return [[] for _ in range(question.steps)]
     literals: list[list[int | None]] = []
     free: list[list[int]] = []
-    for _ in range(question.steps):
-        row = [out.new_variable() for _ in range(max_rounds - fewest)]
+    for step in range(question.steps):
+        row = [out.new_variable("rounds", step, n) for n in range(fewest + 1, max_rounds + 1)]
         for a, b in itertools.pairwise(row):
             out.add_clause(-b, a)
         literals.append([*[None] * fewest, *row])
@@ -296,7 +312,7 @@ def _build_counter(out: Formula, rows: list[list[int]], greatest: int) -> list[i
         return [x for row in rows for x in row[:greatest]]
     half = len(rows) // 2
     first, second = _build_counter(out, rows[:half], greatest), _build_counter(out, rows[half:], greatest)
-    outputs = [out.new_variable() for _ in range(min(len(first) + len(second), greatest))]
+    outputs = [out.new_variable("count", n + 1, rows) for n in range(min(len(first) + len(second), greatest))]
     for i in range(len(first) + 1):
         for j in range(len(second) + 1):
             if 0 < i + j <= len(outputs):

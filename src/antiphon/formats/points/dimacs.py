@@ -1,13 +1,16 @@
 """Write DIMACS: is there a k-synchronous algorithm with C chunks, S steps and R rounds? Any SAT solver decides it.
 
-The clauses are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone.
+The clauses are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. The points
+that a certificate refutes by resolution come with their proof in LRAT, for the checkers of SAT solvers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from antiphon.core.ksync.certificate import certified_instance
 from antiphon.core.ksync.cnf import Formula, build_formula
+from antiphon.core.ksync.evidence import lrat_files
 from antiphon.core.plan import Plan
 from antiphon.formats.points.claims import Claim, legend_lines, list_claims
 
@@ -24,10 +27,24 @@ def dimacs(
     chunks, steps, rounds
         The only point to write.
     """
-    return {
+    files = {
         f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))
         for claim in list_claims(plan, chunks, steps, rounds)
     }
+    return files | (_refutation_files(plan) if chunks is None else {})
+
+
+def _refutation_files(plan: Plan) -> dict[str, Iterator[bytes]]:
+    """Return for each point that a certificate refutes by resolution its clauses (.cnf) and the proof (.lrat)."""
+    files: dict[str, Iterator[bytes]] = {}
+    for entry in plan.entries:
+        certificate = entry.schedule.provenance.get("certificate") or {}
+        for refuted in certificate.get("refuted", ()):
+            if refuted.get("how") == "resolution":
+                instance = certified_instance(plan.topology, plan.collective, certificate["about"])
+                name = f"refuted-{refuted['chunks']}-{certificate['steps']}-{refuted['rounds']}"
+                files[f"{name}.cnf"], files[f"{name}.lrat"] = lrat_files(instance, refuted["refutation"])
+    return files
 
 
 def _write_file(claim: Claim, encoding: Formula) -> Iterator[bytes]:

@@ -1,0 +1,250 @@
+# mypy: ignore-errors
+"""Check a frontier file of Antiphon with the Python standard library alone: python check_certificate.py FILE
+
+It shares no code with the package that wrote FILE; frontier.schema.json, beside it, describes the format. Exit code 0:
+all holds; 1: the first error is printed; 2: FILE cannot be read. Checked in exact arithmetic, from the machine and the
+collective (`blocks`) in FILE, where switches are taken to forward only:
+
+    points       each schedule is run transfer by transfer; (C, S, R), gaps and labels follow from it and from below
+    bounds       on steps by distances, on R/C by prices of links and partitions of the ranks (weak duality)
+    impossible   "no algorithm of S steps has R/C below x" by prices of links in each step; "none has C chunks and R
+                 rounds" by such prices for every split of R over the steps, or by resolution (check_resolution.py)
+"""
+
+import gzip
+import itertools
+import json
+import math
+import sys
+from collections import Counter, defaultdict
+from fractions import Fraction
+from importlib import import_module  # check_resolution.py is needed for few files
+from operator import mul
+from pathlib import Path
+
+FAR = 10**30  # the cost of what cannot be reached
+ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def require(holds, statement):
+    if not holds:
+        raise AssertionError(statement)
+
+
+class Machine:
+    """Links (tail, head) between nodes: ranks, then switches. Resources: the links, then the shared limits."""
+
+    def __init__(self, topology, backward=False):
+        limits, self.ranks = topology.get("limits", []), topology["ranks"]
+        self.nodes = self.ranks + topology.get("switches", 0)
+        self.links = [(head, tail) if backward else (tail, head) for tail, head, _ in topology["links"]]
+        rows = [topology["types"][kind] for *_, kind in topology["links"]] + limits + [{"bandwidth": topology["unit"]}]
+        *rates, self.unit = [Fraction(str(row["bandwidth"]).removesuffix("B/s")) for row in rows]
+        require(min(self.unit, *rates) > 0, "topology: a bandwidth is not positive")
+        self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
+        numbered = list(enumerate(limits, len(self.links)))  # per link the resources that it loads:
+        self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(self.links))]
+        self.back = self if backward else Machine(topology, backward=True)
+
+    def cheapest(self, starts, steps, length):
+        """Return the least cost to every node in these steps, each of which crosses one link into a rank."""
+        far = [0 if node in starts else FAR for node in range(self.nodes)]
+        for step in range(steps):
+            far[self.ranks :] = [FAR] * (self.nodes - self.ranks)
+            for hop in range(self.ranks, self.nodes + 1):  # into switches, as often as there are any, then into ranks
+                before = list(far)
+                for link, (tail, head) in enumerate(self.links):
+                    if (head < self.ranks) == (hop == self.nodes) and before[tail] < FAR:
+                        far[head] = min(far[head], before[tail] + length(link, step))
+        return far
+
+    def steps_from(self, starts):
+        return self.cheapest(starts, self.ranks, lambda link, _: int(self.links[link][1] < self.ranks))
+
+
+def run_schedule(machine, blocks, chunks, transfers):
+    """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly."""
+    shares, steps, rounds, time = Counter(chunks), 1 + max(row[0] for row in transfers), 0, Fraction(0)
+    require(all(shares[block] or not weight for block, (weight, _, _) in enumerate(blocks)), "a block has no chunk")
+    count = max(sum(shares[b] for b, block in enumerate(blocks) if rank in block[1]) for rank in range(machine.ranks))
+    values = {(rank, c, 0): ids for c, block in enumerate(chunks) for rank, ids in blocks[block][1].items()}
+    for step in range(steps):
+        loads, writes, news = Counter(), defaultdict(list), {}
+        for _, chunk, src, dst, op, src_slot, dst_slot, path in (row for row in transfers if row[0] == step):
+            where, hops = f"step {step}, chunk {chunk}, rank {src} to {dst}: ", [machine.links[link] for link in path]
+            nodes = [src, *(head for _, head in hops)]
+            require((src, chunk, src_slot) in values, where + "the sender has nothing to send")
+            require([tail for tail, _ in hops] == nodes[:-1] and nodes[-1] == dst, where + "no such route")
+            require(all(node >= machine.ranks for node in nodes[1:-1]), where + "the route passes through a rank")
+            require((path or src_slot != dst_slot) and op in (0, 1), where + "it does nothing")
+            writes[dst, chunk, dst_slot].append((op, values[src, chunk, src_slot]))
+            for resource in (x for link in path for x in machine.used_by[link]):
+                loads[resource] += Fraction(blocks[chunks[chunk]][0], shares[chunks[chunk]])
+        for cell, written in writes.items():
+            require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
+            news[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
+        values |= news
+        longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
+        time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
+    for chunk, block in enumerate(chunks):
+        for rank, target in blocks[block][2].items():
+            require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
+    return count, steps, max(rounds, steps), time
+
+
+def weight_of(blocks, side=1):
+    """Return the greatest weight that a rank begins with (side 1) or ends with (side 2)."""
+    return max(sum(b[0] for b in blocks if rank in b[side]) for rank in {rank for b in blocks for rank in b[side]})
+
+
+def needs_of(block):
+    """Return pairs (holders, rank): the rank needs a contribution that it lacks and only the holders can give."""
+    having, wants = block[1].items(), [(rank, want, name) for rank, want in block[2].items() for name in want]
+    pairs = {(frozenset(h for h, ids in having if ids[name] and ids <= want), rank) for rank, want, name in wants}
+    return [(holders, rank) for holders, rank in pairs if rank not in holders]
+
+
+def problem_of(machine, blocks, about):
+    """Return the machine and the blocks that an impossibility is about."""
+    members, (does, _, root) = set(blocks[0][1]), about.rpartition(" ")
+    if about == "plan":
+        require(all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
+        return machine, blocks
+    if about == "dual":
+        require(all(1 in (len(b[1]), len(b[2])) for b in blocks), "dual: a block goes from several ranks to several")
+        pairs = [(b[0], b[2], b[1]) for b in blocks]
+    else:
+        require(len(blocks) == 1 and members == set(blocks[0][2]), f"{about}: only an allreduce contains it")
+        roots = members if about == "halves" else members & {int(root)}
+        require(roots and does in ("", "broadcast from", "reduce to"), f"{about!r} is not known")
+        pairs = [(1, [root], members) for root in sorted(roots)]
+    problem = [(weight, *({rank: Counter([0]) for rank in side} for side in sides)) for weight, *sides in pairs]
+    return machine.back if about == "dual" or does == "reduce to" else machine, problem
+
+
+def evaluate(machine, blocks, dual, steps):
+    """Return B, V of a dual: rounds r_s and p parts of all blocks satisfy sum over steps of r_s B_s >= p V.
+
+    At prices of resources, the moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among
+    families; in each, the block pays for the cheapest path to its farthest rank. Without steps: a price for all times.
+    """
+    price, value, times = {(x, s): amount for x, s, amount in dual["prices"]}, 0, range(steps or 1)
+    cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
+    for node_lists, entering, count in dual.get("partitions", []):
+        places, (weight, pre, post) = [set(place) for place in node_lists], blocks[0]
+        require(len(blocks) == 1 and not steps and set(pre) == set(post), "a partition bounds allreduce only")
+        once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
+        require(once and all(place & set(pre) for place in places), "a part has no member, or a rank is in two parts")
+        for link, ends in enumerate(machine.links):
+            cost[link, 0] -= max(int(count), 0) * sum(
+                (ends[entering] in place) > (ends[1 - entering] in place) for place in places
+            )
+        value += max(int(count), 0) * 2 * (len(places) - 1) * weight
+    shares = {block: share for share in dual["shares"] for block in share["blocks"]}
+    for number, block in enumerate(blocks):
+        needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": []})
+        lift = {(switch, s): amount for switch, s, amount in share["potentials"]}
+        ends = machine.links
+        room = {(x, s): cost[x, s] + lift.get((ends[x][1], s), 0) - lift.get((ends[x][0], s), 0) for x, s in cost}
+        families = [room if rows is None else {(x, s): amount for x, s, amount in rows} for rows in share["families"]]
+        amounts = [0, *price.values(), *(amount for family in families for amount in family.values())]
+        exact = all(type(amount) is int for amount in [*amounts, *lift.values()])
+        require(exact and min(amounts) == 0 and all(x >= machine.ranks for x, _ in lift), "a price is not allowed")
+        early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
+        for (x, s), limit in room.items():  # moves that come too early or too late to be useful need no price
+            useful = not steps or (early[ends[x][0]] <= s < steps - late[ends[x][1]] and ends[x][1] not in block[1])
+            require(not useful or sum(f.get((x, s), 0) for f in families) <= limit, "a move pays more than it costs")
+        for family in families if needs else ():
+            length = lambda x, s, family=family: family.get((x, s if steps else 0), 0)  # noqa: E731
+            far = {starts: machine.cheapest(starts, steps or machine.ranks, length) for starts, _ in needs}
+            value += block[0] * max(far[starts][rank] for starts, rank in needs)
+    require(value < FAR, "a rank is out of reach")
+    return [sum(price.get((x, s), 0) * rate for x, rate in enumerate(machine.capacity)) for s in times], value
+
+
+def check_impossible(machine, blocks, entry):
+    """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
+    posed, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
+    values = [evaluate(*posed, dual, steps) for dual in entry.get("duals", [])]
+    if "ratio_below" in entry:
+        ratio = Fraction(values[0][1]) / max(values[0][0]) / weight_of(posed[1])
+        require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
+        return ratio * weight_of(posed[1]), None
+    cuts, rounds = Fraction(entry["chunks"], weight_of(posed[1])), entry["rounds"]
+    require(cuts.denominator == 1 and type(rounds) is int, "impossible: chunks or rounds are not whole")
+    if "refutation" in entry:
+        import_module("check_resolution").Refutation(*posed, cuts, steps, rounds, entry["refutation"])
+    elif values and all(rounds * max(budget) >= cuts * value for budget, value in values):
+        for marks in itertools.combinations(range(1, rounds), steps - 1):
+            split = [b - a for a, b in itertools.pairwise((0, *marks, rounds))]
+            forbidden = any(sum(map(mul, split, budget)) < cuts * value for budget, value in values)
+            require(forbidden, f"impossible: no dual forbids rounds {split} in {steps} steps")
+    return None, (cuts, rounds)
+
+
+def check_point(machine, blocks, point, steps_needed, inverse, excluded):
+    """Check a point: its schedule, its figures, and its label by what is excluded of as many steps."""
+    chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
+    ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
+    per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
+    proofs = excluded.get((point["about"], steps // halves), [])
+    bound = max((ratio for ratio, _ in proofs if ratio is not None), default=Fraction(0))
+    lower_bound = max(inverse, Fraction(0) if halves == 2 else bound / weight_of(blocks))
+    figures = {
+        "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / steps_needed,
+        "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (inverse * weight_of(blocks))),
+        "least_ratio": point["least_ratio"] and str(lower_bound),
+    }  # fmt: skip
+    for key, value in figures.items():
+        require(point[key] == value, f"({chunks}, {steps}, {rounds}): {key} is {value}, not {point[key]}")
+    if point["proof"] == "proved-optimal":
+        require(ratio == inverse or per_part <= bound, f"({chunks}, {steps}, {rounds}): nothing proves it optimal")
+    elif point["proof"] == "proved-optimal-for-k":
+        for r in range(steps // halves, steps // halves + point["k"] + 1):
+            for cuts in range(math.floor(r / per_part) + 1, math.floor(r / bound) + 1):
+                better = any(refuted and refuted[0] <= cuts and r <= refuted[1] for _, refuted in proofs)
+                require(better, f"({chunks}, {steps}, {rounds}): nothing refutes {cuts} parts in {r} rounds")
+    require(point["proof"] in ("best-found-in-budget", "proved-optimal", "proved-optimal-for-k"), "an unknown label")
+
+
+def check(file):
+    """Check all that a file states; return the number of impossibilities that nothing in it proves."""
+    machine, excluded = Machine(file["topology"]), defaultdict(list)
+    blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
+    twice = any(len(dict(side)) < len(side) for _, *sides in file["blocks"] for side in sides)
+    require(not twice, "blocks: a rank is named twice")
+    steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
+    (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], 0)
+    inverse = Fraction(value) / budget / weight_of(blocks)
+    rate = machine.unit * max(weight_of(blocks), weight_of(blocks, 2)) / (inverse * weight_of(blocks))
+    require(file["latency_steps"] == steps, f"latency_steps: distances prove {steps}")
+    require(file["bandwidth"]["inverse"] == str(inverse), f"bandwidth.inverse: its dual proves {inverse}")
+    require(Fraction(file["bandwidth"]["bytes_per_second"]) == rate, f"bandwidth.bytes_per_second: is {rate}")
+    for entry in file["impossible"]:
+        excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
+    for point in file["points"]:
+        check_point(machine, blocks, point, steps, inverse, excluded)
+    return sum("duals" not in entry and "refutation" not in entry for entry in file["impossible"])
+
+
+def main(path):
+    try:
+        data = Path(path).read_bytes()
+        file = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        require(file["format"] == "antiphon-frontier" and file["version"] == 1, "not a frontier file of version 1")
+    except (OSError, EOFError, *ERRORS) as error:
+        print(f"{path}: cannot be read: {error}")
+        return 2
+    try:
+        unproved = check(file)
+    except ERRORS as error:
+        print(f"WRONG: {path}: {error if isinstance(error, AssertionError) else repr(error)}")
+        return 1
+    print(
+        f"right: {len(file['points'])} points, {len(file['impossible'])} impossibilities, {unproved} of them unproved"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]) if len(sys.argv) == 2 else __doc__)

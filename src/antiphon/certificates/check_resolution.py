@@ -1,0 +1,145 @@
+# mypy: ignore-errors
+"""Check that there is no algorithm with these steps and rounds, by a resolution proof: for check_certificate.py.
+
+A proof has clauses, each with the meaning of its variables, and lemmas that follow from these and from earlier
+lemmas; the last lemma is the empty clause. Each lemma is derived again by unit propagation, as by
+any checker of LRAT, and each clause is compared with four rules, which every algorithm without useless transfers obeys:
+
+    is_move      who sends a chunk has it; who receives it lacks it, receives it once, and has it from then on
+    is_arrival   what a rank has it had before, or it has just arrived; in the end destinations have their chunks
+    is_count     counts add up; what a resource carries in a step needs rounds; the rounds of all steps are limited
+    is_order     chunks that are alike can be numbered such that their sends are sorted
+
+Example: of "chunk c crosses link 0 -> 1 in step 0" and "rank 1 has c after 1 step", the clause (not the first, or the
+second) is true by `is_move`. Transfers are useless if the receiver has the chunk, or if they cannot help in time.
+"""
+
+import base64
+import itertools
+import json
+import zlib
+from collections import Counter, defaultdict
+
+from check_certificate import FAR, needs_of, require
+
+
+class Refutation:
+    """A resolution proof that no algorithm takes these steps and rounds with so many parts of every block.
+
+    In the methods, `false` and `true` are the meanings of a clause's negative and positive literals.
+    """
+
+    def __init__(self, machine, blocks, cuts, steps, rounds, packed):
+        proof = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), 2**28))
+        fixed = lambda x: tuple(map(fixed, x)) if isinstance(x, list) else x  # noqa: E731
+        self.says = {number: fixed(meaning) for number, meaning in proof["variables"]}
+        self.machine, self.blocks, self.cuts, self.steps, self.order = machine, blocks, cuts, steps, {}
+        self.kinds = [(frozenset(block[1]), frozenset(rank for _, rank in needs_of(block))) for block in blocks]
+        self.early = [machine.steps_from(holders) for holders, _ in self.kinds]
+        self.late = [machine.back.steps_from(dests) for _, dests in self.kinds]
+        distance = max(early[rank] for early, (_, dests) in zip(self.early, self.kinds, strict=True) for rank in dests)
+        self.fewest = int(distance == steps > 0)  # rounds of a step: if that many steps are needed, none is empty
+        self.spare = rounds - self.fewest * steps
+        is_whole = [x.denominator == 1 for x in machine.capacity]  # parallel links carry whole chunks as one
+        alike = [(ends, machine.used_by[x][1:], is_whole[x] or -x) for x, ends in enumerate(machine.links)]
+        self.size, self.into = list(machine.capacity), defaultdict(list)  # rank: paths that lead there in one step
+        for x in range(len(alike)):
+            self.size[x] = sum(machine.capacity[y] for y, kind in enumerate(alike) if kind == alike[x])
+        self.links = [(x, *ends) for x, ends in enumerate(machine.links) if alike.index(alike[x]) == x]
+        for rank in range(machine.ranks):
+            self.extend((), (rank,))
+        clauses, lemma = {number: clause for number, *clause in proof["clauses"]}, None
+        for clause in clauses.values():
+            sides = [{self.says[abs(x)] for x in clause if (x > 0) == sign} for sign in (False, True)]
+            rules = (self.is_move, self.is_arrival, self.is_count, self.is_order)
+            require(any(rule(*sides) for rule in rules), f"the clause {clause} of a proof may be false")
+        for number, lemma, hints in proof["lemmas"]:  # unit propagation from the lemma's opposite must fail
+            true, unknown = {-x for x in lemma}, [0]
+            for unknown in ([x for x in clauses[hint] if -x not in true] for hint in hints):
+                require(len(unknown) < 2, f"lemma {number} of a proof does not follow")
+                true.update(unknown)
+            require(not unknown, f"lemma {number} of a proof does not follow")
+            clauses[number] = lemma
+        require(lemma == [], "a proof does not end with a contradiction")
+
+    def extend(self, path, nodes):
+        for x, tail, head in self.links:
+            if tail == nodes[-1] and head not in nodes:
+                self.into[head].append((*path, x))
+                if head >= self.machine.ranks:
+                    self.extend((*path, x), (*nodes, head))
+
+    def ends(self, path):
+        return self.machine.links[path[0]][0], self.machine.links[path[-1]][1]
+
+    def is_move(self, false, true):
+        """Who sends has the chunk; who receives lacks it, receives it once, and has it from then on."""
+        for kind, chunk, place, at in (m for m in false if m[0] in ("send", "have")):
+            tail, head = self.ends(place) if kind == "send" else (place, place)
+            same = [
+                m for m in false if m[0] == "send" == kind and (m[1], self.ends(m[2])[1], m[3]) == (chunk, head, at)
+            ]
+            if ("have", chunk, head, at + 1) in true or (kind == "send" and ("have", chunk, tail, at) in true):
+                return True
+            if len(same) > 1 or (same and ("have", chunk, head, at) in false):
+                return True
+        return False
+
+    def is_arrival(self, false, true):
+        """What a rank has (at the end: what it must have) it had one step before, or it has just arrived."""
+        chunks = {m[1] for m in true if m[0] in ("send", "have")} or {(block, 0) for block in range(len(self.blocks))}
+        ends = (
+            [] if false else [("have", chunk, rank, self.steps) for chunk in chunks for rank in self.kinds[chunk[0]][1]]
+        )
+        for _, chunk, rank, t in [*ends, *(m for m in false if m[0] == "have")]:
+            (block, number), early = chunk, self.early[chunk[0]]
+            paths = self.into[rank] if t + self.late[block][rank] <= self.steps else ()
+            origins = {("send", chunk, path, t - 1) for path in paths if early[self.ends(path)[0]] < t}
+            origins |= {("have", chunk, rank, t - 1)} if early[rank] < t else set()
+            if number < self.cuts * self.blocks[block][0] and rank not in self.kinds[block][0] and origins <= true:
+                return True
+        return False
+
+    def is_count(self, false, true):
+        """Counts add up; more chunks than a resource carries in n rounds need n + 1 rounds; all rounds are limited."""
+        total, loads, steps, goal = 0, Counter(), Counter(), next(iter(true), ("none", 0, ()))
+        for m in false:
+            total += {"send": 1, "load": m[1], "excess": m[1]}.get(m[0], -FAR)
+            loads.update([m] if m[0] == "send" else [self.says[x] for x in m[2]] if m[0] == "load" else [])
+            steps.update(m[2] if m[0] == "excess" else [])
+        if len(true) > 1 or (loads and steps) or max(steps.values(), default=0) > 1:
+            return False
+        if goal[0] == "load":
+            return goal[1] <= total and loads <= Counter(self.says[x] for x in goal[2])
+        if steps:
+            return total > self.spare if goal[0] == "none" else goal[1] <= total and set(steps) <= set(goal[2])
+        full = goal[1] - 1 if goal[0] == "excess" else self.spare  # rounds beyond the fewest
+        at = {send[3] for send in loads}
+        uses = [Counter(x for link in send[2] for x in self.machine.used_by[link]) for send in loads]
+        fits = [x for x in (uses or [()])[0] if all(n <= use[x] for n, use in zip(loads.values(), uses, strict=True))]
+        in_step = len(at) == 1 and goal[0] in ("none", "excess") and set(goal[2]) in (set(), at)
+        return in_step and any(total > (full + self.fewest) * self.size[x] for x in fits)
+
+    def is_order(self, false, true):
+        """Chunks of blocks that are alike are sorted by their sends; "order": so far no send of the first only."""
+        for _, above, below in (m for m in true if m[0] == "order"):
+            before = len(above) == 1 or ("order", above[:-1], below[:-1]) in false
+            if before and (self.says[above[-1]] in true or self.says[below[-1]] in false):
+                return True
+        sends = [[m for m in side if m[0] == "send"] for side in (true, false)]
+        for _, above, below in [m for m in false if m[0] == "order"] or [(0, (), ())]:
+            for last in itertools.product(*sends):
+                rows = [[*(self.says[x] for x in row), send] for row, send in zip((above, below), last, strict=True)]
+                (first, *first_rest), (second, *second_rest) = [sorted({m[1] for m in row}) for row in rows]
+                places, kind = [[m[2:] for m in row] for row in rows], self.kinds[first[0]]
+                sequence = self.order.setdefault(kind, [])  # the sends by which the chunks of this kind are sorted
+                sequence += places[0][len(sequence) :]
+                exist = second[1] < self.cuts * self.blocks[second[0]][0] and self.kinds[second[0]] == kind
+                if (
+                    exist
+                    and first < second
+                    and not first_rest + second_rest
+                    and sequence[: len(places[0])] == places[0] == places[1]
+                ):
+                    return True
+        return False

@@ -1,0 +1,217 @@
+"""Express proofs about k-synchronous algorithms in links, blocks and ranks, for programs other than this one.
+
+A certificate (certificate.py) numbers bonds, kinds and variables as this package does. Here the same proofs name what
+exists in the machine and the collective, so that a checker needs no code of ours (certificates/check_certificate.py):
+
+    explicit_dual         prices of links and limits per step, and how the blocks with several destinations share them
+    bandwidth_evidence    the witness of a bandwidth bound, a cut, a partition or a dual, in the same form
+    explicit_refutation   a resolution proof with the meaning of each variable and only the clauses that it uses
+    lrat_files            the same proof with all clauses as DIMACS and LRAT
+
+Example: on the machine of `core.example` where bond 3 stands for links 4 and 5, the price [3, 0, 1] of bond 3 in step 0
+becomes [4, 0, 1], [5, 0, 1]: prices and lengths of a bond hold for each of its links, and their capacities add up.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from antiphon.core.bounds import Cut, LpDual, Partition, Witness
+from antiphon.core.ksync.cnf import Formula, build_formula
+from antiphon.core.ksync.dual import StepDual
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.proof import Refutation, resolve_chain, unpack_chains
+from antiphon.core.ksync.renaming import Naming, rename_instance
+from antiphon.core.topology import Topology
+
+Rows = list[list[int]]
+
+
+def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
+    """Return a dual over time by links and blocks; a block without shares pays for its own cheapest path."""
+    bonds, links = instance.bonds, instance.topology.links
+    prices: Rows = []
+    for resource, step, price in dual.prices.tolist():
+        members = bonds[resource] if resource < len(bonds) else (links + resource - len(bonds),)
+        prices += [[member, step, price] for member in members]
+    shares = []
+    for number, kind in enumerate(instance.kinds):
+        owner, bond_names, node_names = dual.like.get(number, (number, (), ()))
+        if len(kind.dests) == 1:
+            continue
+        families: dict[int, Rows] = {dest: [] for dest in kind.dests}
+        potentials: Rows = []
+        if owner in dual.spreads:
+            for dest, bond, step, length in dual.spreads[owner].rows.tolist():
+                named = bonds[bond_names[bond] if bond_names else bond]
+                families[node_names[dest] if node_names else dest] += [[link, step, length] for link in named]
+            for switch, step, value in dual.spreads[owner].potentials.tolist():
+                potentials.append([node_names[switch] if node_names else switch, step, value])
+        shares.append({"blocks": list(kind.blocks), "families": list(families.values()), "potentials": potentials})
+    return {"prices": prices, "shares": shares}
+
+
+def bandwidth_evidence(topology: Topology, blocks: int, witness: Witness | None) -> dict[str, Any]:
+    """Return the witness of a bandwidth bound as a dual without steps (step 0 stands for all times).
+
+    A cut is the dual with price 1 on what leaves it; a partition one with itself as the only item.
+    """
+    prices: Rows = []
+    families: list[Rows] = []
+    potentials: Rows = []
+    partitions: list[list[Any]] = []
+    links = topology.links
+    if isinstance(witness, Cut | Partition):
+        counted = {(x, 1) for x in witness.limits} if isinstance(witness, Cut) else set(witness.limits)
+        crossings = _crossings(topology, [witness.side] if isinstance(witness, Cut) else witness.parts, witness)
+        # A shared limit that counts n times stands in for n crossings of each of its links.
+        prices = [[links + limit, 0, count] for limit, count in sorted(counted)]
+        members = [(set(topology.limits[limit].links), count) for limit, count in counted]
+        covered = [sum(count for of_limit, count in members if link in of_limit) for link in range(links)]
+        prices += [[x, 0, n - covered[x]] for x, n in enumerate(crossings) if n > covered[x]]
+        if isinstance(witness, Cut):
+            families = [[[x, 0, n] for x, n in enumerate(crossings) if n]]
+        else:
+            partitions = [_partition_item(witness, 1)]
+    elif isinstance(witness, LpDual):
+        prices = [[resource, 0, price] for resource, price in witness.prices]
+        potentials = [[switch, 0, value] for switch, value in witness.potentials]
+        partitions = [_partition_item(partition, count) for partition, count in witness.partitions]
+        costs = _link_costs(topology, witness)
+        families = [
+            [[link, 0, length] for link, length in (family.lengths or enumerate(costs)) if length]
+            for family in witness.families
+        ]
+    shares = [{"blocks": list(range(blocks)), "families": families, "potentials": potentials}]
+    return {"prices": prices, "shares": shares, "partitions": partitions}
+
+
+def _crossings(topology: Topology, node_sets: Sequence[Sequence[int]], witness: Cut | Partition) -> list[int]:
+    """Count per link the parts that it leaves (enters, if the partition counts what comes in)."""
+    entering = isinstance(witness, Partition) and witness.direction == "in"
+    inside = [set(nodes) for nodes in node_sets]
+    ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
+    pairs = ((b, a) if entering else (a, b) for a, b in ends)
+    return [sum(a in nodes and b not in nodes for nodes in inside) for a, b in pairs]
+
+
+def _partition_item(partition: Partition, count: int) -> list[Any]:
+    return [[list(nodes) for nodes in partition.parts], int(partition.direction == "in"), count]
+
+
+def _link_costs(topology: Topology, dual: LpDual) -> list[int]:
+    """Return the cost of every link at these prices and potentials."""
+    price, potential, resources = dict(dual.prices), dict(dual.potentials), topology.resources
+    costs = []
+    for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
+        limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
+        own = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
+        costs.append(own + potential.get(b, 0) - potential.get(a, 0))
+    return costs
+
+
+# ---- proofs by resolution ----
+
+
+class _Replay:
+    """A resolution proof replayed on its clauses: the formula, and per lemma its literals and the clauses it needs."""
+
+    def __init__(self, instance: Instance, value: Mapping[str, Any]) -> None:
+        refutation = Refutation.of_json(value)
+        identity = Naming.of_json(value["naming"], instance) if "naming" in value else None
+        posed = instance if identity is None else rename_instance(instance, identity)
+        self.formula: Formula = build_formula(posed, refutation.question, with_meanings=True)
+        self.instance, self.posed, self.parts, self.question = instance, posed, refutation.parts, refutation.question
+        self.back = None if identity is None else identity.inverse()
+        derived: list[Sequence[int]] = list(self.formula.clauses)
+        self.lemmas: list[tuple[int, Sequence[int], list[int]]] = []  # number (from 1), literals, hints
+        for chain in unpack_chains(refutation.proof, len(derived)):
+            lemma = resolve_chain(derived, chain)
+            derived.append(lemma)
+            # Unit propagation from the lemma's negation meets the clauses of a resolution chain last to first.
+            self.lemmas.append((len(derived), lemma, [number + 1 for number in reversed(chain)]))
+
+    def meaning(self, variable: int) -> list[Any]:
+        """Return what a variable says, in links, blocks and ranks of the original machine."""
+        assert self.formula.meanings is not None
+        kind, *rest = self.formula.meanings[variable - 1]
+        if kind == "have":
+            chunk, rank, time = rest
+            return [kind, self.chunks[chunk], self._node(rank), time]
+        if kind == "send":
+            chunk, arc, step = rest
+            path = self.posed.arcs.paths[arc]
+            bonds = path if self.back is None else self.back.path(path)
+            return [kind, self.chunks[chunk], [self.instance.bonds[bond][0] for bond in bonds], step]
+        if kind == "count":
+            count, rows = rest
+            meanings = [self.formula.meanings[row[0] - 1] for row in rows if row]
+            if meanings and meanings[0][0] == "rounds":
+                return ["excess", count, [step for _, step, _ in meanings]]
+            return ["load", count, [x for row in rows for x in row]]
+        if kind == "rounds":
+            step, rounds = rest
+            return ["excess", rounds - self.fewest, [step]]
+        return [kind, *rest]
+
+    @property
+    def fewest(self) -> int:
+        """The rounds that every step takes: if the steps are as few as distances allow, none is empty."""
+        return int(self.question.steps == self.posed.least_steps > 0)
+
+    def _node(self, node: int) -> int:
+        return node if self.back is None else int(self.back.nodes[node])
+
+    @property
+    def chunks(self) -> list[list[int]]:
+        """Per chunk, in the order of the formula, its block and its number in the block."""
+        if not hasattr(self, "_chunks"):
+            order = range(len(self.posed.kinds)) if self.back is None else self.back.kinds.tolist()
+            kinds = [self.instance.kinds[number] for number in order]
+            self._chunks = [list(c) for kind in kinds for c in self.instance.chunks_of_kind(kind, self.parts)]
+        return self._chunks
+
+
+def explicit_refutation(instance: Instance, value: Mapping[str, Any]) -> str:
+    """Return a refutation as base64 of zlib of JSON.
+
+    `variables`: [number, meaning]; `clauses` that the proof uses: [number, literals ...]; `lemmas`: [number, literals,
+    numbers of the clauses and lemmas that it follows from].
+    """
+    replay = _Replay(instance, value)
+    count = len(replay.formula.clauses)
+    used = sorted({hint for _, _, hints in replay.lemmas for hint in hints if hint <= count})
+    clauses = [[number, *replay.formula.clauses[number - 1]] for number in used]
+    lemmas = [[number, list(lemma), hints] for number, lemma, hints in replay.lemmas]
+    unnamed = {abs(x) for _, *clause in clauses for x in clause}
+    meanings: dict[int, list[Any]] = {}
+    while unnamed:  # the meaning of a count names further variables
+        meanings |= {variable: replay.meaning(variable) for variable in unnamed}
+        named = {x for v in unnamed for entry in meanings[v][1:] if isinstance(entry, list)
+                 for x in entry if meanings[v][0] in ("load", "order")}  # fmt: skip
+        unnamed = named - meanings.keys()
+    proof = {"variables": [[v, meanings[v]] for v in sorted(meanings)], "clauses": clauses, "lemmas": lemmas}
+    return base64.b64encode(zlib.compress(json.dumps(proof, separators=(",", ":")).encode(), 9)).decode("ascii")
+
+
+def lrat_files(instance: Instance, value: Mapping[str, Any]) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """Return the lines of a refutation's formula (DIMACS, with the meaning of variables) and of its proof (LRAT)."""
+    replay = _Replay(instance, value)
+    formula = replay.formula
+
+    def cnf() -> Iterator[bytes]:
+        for variable in range(1, formula.variables + 1):
+            yield f"c variable {variable}: {json.dumps(replay.meaning(variable))}\n".encode()
+        yield f"p cnf {formula.variables} {len(formula.clauses)}\n".encode()
+        for clause in formula.clauses:
+            yield f"{' '.join(map(str, (*clause, 0)))}\n".encode()
+
+    def lrat() -> Iterator[bytes]:
+        for number, lemma, hints in replay.lemmas:
+            yield f"{' '.join(map(str, (number, *lemma, 0, *hints, 0)))}\n".encode()
+
+    return cnf(), lrat()

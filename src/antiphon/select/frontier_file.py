@@ -1,0 +1,269 @@
+"""Write a frontier with all its proofs to one file that others can check, and check such files field by field.
+
+A plan keeps one point per range of sizes, in this package's numbering. A frontier file (format "antiphon-frontier",
+schema in antiphon/certificates/frontier.schema.json) keeps every point with its schedule as a table of transfers, the
+bounds, and every impossibility that the certificates contain, each with evidence in terms of links, blocks and ranks
+(core/ksync/evidence.py). `antiphon/certificates/check_certificate.py` checks it without this package.
+
+    frontier_json     the file of a frontier
+    check_frontier    read a file, build the frontier again from its schedules and certificates alone, and compare:
+                      every field must be what is recomputed, except those that only the search knows (STATED)
+
+Example: allgather on a DGX-1 has the points (2, 2, 3) and (6, 3, 7), and two impossibilities: no algorithm of 2 steps
+has R/C below 3/2, none of 3 steps below 7/6. Change any of these numbers, or a transfer, and the file is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from antiphon.core.bounds import Bound, bound, proved_rate, strip_abilities, witness_of
+from antiphon.core.collective import Collective
+from antiphon.core.files import name_of, read_bytes, reading, write_bytes
+from antiphon.core.jsontext import check_keys, decode, layout
+from antiphon.core.ksync.certificate import certified_instance
+from antiphon.core.ksync.dual import StepDual, evaluate_dual
+from antiphon.core.ksync.evidence import bandwidth_evidence, explicit_dual, explicit_refutation
+from antiphon.core.routes import Routes, resolve
+from antiphon.core.schedule import Chunks, Schedule
+from antiphon.core.serialize.convert import collective_in, collective_out, topology_in, topology_out
+from antiphon.core.serialize.schemas import CollectiveRow, TopologyRow
+from antiphon.core.topology import Topology
+from antiphon.core.verify import Fault
+from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
+from antiphon.select._frontier import Frontier, make_point
+from antiphon.select.proofs import Judged
+from antiphon.select.provenance import certificate_of, is_same
+
+FORMAT, VERSION = "antiphon-frontier", 1
+STATED = ("planner", "stopped", "notes")  # what only the search knows
+
+_TransferRow = tuple[int, int, int, int, int, int, int, list[int]]
+
+
+class _PointRow(msgspec.Struct):
+    chunk_blocks: list[int]
+    transfer_rows: list[_TransferRow]
+    provenance: dict[str, Any] = {}
+
+
+class _FrontierRow(msgspec.Struct):
+    """What a frontier is built from again; the other fields are compared with what is recomputed."""
+
+    format: str
+    version: int
+    topology: TopologyRow
+    collective: CollectiveRow
+    planner: str
+    stopped: str | None
+    notes: list[str]
+    points: list[_PointRow]
+    bandwidth: dict[str, Any]
+
+
+def save_frontier(path: str | os.PathLike[str], frontier: Frontier) -> None:
+    """Write a frontier with all its proofs."""
+    write_bytes(path, layout(frontier_json(frontier)) + b"\n")
+
+
+def bounds_only(topology: Topology, collective: Collective, limits: Bound) -> Frontier:
+    """Return a frontier without points, whose file holds the bounds alone."""
+    return Frontier(topology, collective, "", (), limits.without_help)
+
+
+def frontier_json(frontier: Frontier) -> dict[str, Any]:
+    """Return the content of a frontier file. Raises Unsupported for schedules that it cannot hold."""
+    topology, collective, limits = frontier.topology, frontier.collective, frontier.limits
+    body = frontier.as_json()
+    body["bandwidth"]["dual"] = bandwidth_evidence(topology, collective.blocks, limits.witness)
+    body["points"] = [
+        {**point.as_json(), **_schedule_json(point.schedule, topology), "provenance": dict(point.schedule.provenance)}
+        for point in frontier.points
+    ]
+    return {
+        "format": FORMAT, "version": VERSION, **body, "topology": topology_out(topology),
+        "collective": collective_out(collective), "blocks": _blocks_json(collective),
+        "impossible": list(_list_impossible(frontier)),
+    }  # fmt: skip
+
+
+def _blocks_json(collective: Collective) -> list[list[Any]]:
+    """Return per block its weight, [rank, contributions] at the start, and [rank, contributions] at the end."""
+    relation = collective.relation
+    blocks: list[list[Any]] = [[weight, {}, {}] for weight in collective.weights.tolist()]
+    for block, rank, name in zip(
+        relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
+    ):
+        blocks[block][1].setdefault(rank, []).append(name)
+    every = [sorted({name for names in block[1].values() for name in names}) for block in blocks]
+    post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
+    for block, rank, want in post:
+        blocks[block][2][rank] = list(relation.wants[want]) if want >= 0 else every[block]
+    return [[weight, *([list(pair) for pair in side.items()] for side in sides)] for weight, *sides in blocks]
+
+
+def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:
+    """Return the chunks and transfers of a schedule; each transfer with the links of its route."""
+    chunks = schedule.chunks
+    if not isinstance(schedule.pieces, int) or schedule.pieces != 1 or schedule.joint is not None or schedule.local:
+        raise Unsupported("a frontier file holds schedules without pipelining and without joints; write a plan (-o)")
+    blocks = chunks.block.tolist()
+    even = _even_chunks(blocks)
+    if any(not np.array_equal(getattr(chunks, key) * even.denominator, getattr(even, key) * chunks.denominator)
+           for key in ("offset", "share")):  # fmt: skip
+        raise Unsupported("a frontier file holds schedules whose blocks are cut into equal chunks; write a plan (-o)")
+    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    columns = (
+        schedule.step,
+        schedule.chunk,
+        schedule.src,
+        schedule.dst,
+        schedule.op,
+        schedule.slot("src"),
+        schedule.slot("dst"),
+    )
+    rows = zip(*(column.tolist() for column in columns), resolved.route.tolist(), strict=True)
+    return {
+        "chunk_blocks": blocks,
+        "transfer_rows": [[*row, list(resolved.table[route]) if route >= 0 else []] for *row, route in rows],
+    }
+
+
+def _even_chunks(blocks: list[int]) -> Chunks:
+    """Return chunks that cut each block evenly, in the order of their numbers. `blocks`: per chunk its block."""
+    counts, done = Counter(blocks), Counter[int]()
+    denominator = int(np.lcm.reduce(list(counts.values()))) if counts else 1
+    offsets = []
+    for block in blocks:
+        offsets.append(done[block] * (denominator // counts[block]))
+        done[block] += 1
+    shares = [denominator // counts[block] for block in blocks]
+    return Chunks(np.array(blocks, np.int32), np.array(offsets, np.int64), np.array(shares, np.int64), denominator)
+
+
+def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
+    """Yield what the certificates of the points exclude, each with its evidence, without repetitions."""
+    topology, listed = frontier.topology, list[dict[str, Any]]()
+    for point in frontier.points:
+        certificate = certificate_of(point.schedule)
+        if certificate is None:
+            continue
+        instance = certified_instance(topology, frontier.collective, certificate["about"])
+        subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
+        ratio_dual = StepDual.of_json(certificate["least"])
+        ratio = evaluate_dual(instance, ratio_dual).rounds_per_part / instance.input_weight
+        entries = [{**subject, "ratio_below": str(ratio), "duals": [explicit_dual(instance, ratio_dual)]}]
+        for refuted in certificate["refuted"]:
+            entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
+            if refuted["how"] == "duals":
+                entry["duals"] = [explicit_dual(instance, StepDual.of_json(dual)) for dual in refuted["duals"]]
+            elif refuted["how"] == "resolution":
+                entry["refutation"] = explicit_refutation(instance, refuted["refutation"])
+            entries.append(entry)
+        for entry in entries:
+            if entry not in listed:
+                listed.append(entry)
+                yield entry
+
+
+# ---- checking ----
+
+
+def is_frontier_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a regular file holds a frontier. Pipes, which can be read once only, hold none."""
+    if not os.path.isfile(path):
+        return False
+    with reading(name_of(path)):
+        data = read_bytes(path)
+    return data.lstrip()[:1] == b"{" and FORMAT.encode() in data[:200]
+
+
+def check_frontier(path: str | os.PathLike[str]) -> Judged:
+    """Build the frontier of a file again from its machine, schedules and certificates, and compare every field."""
+    with reading(name_of(path)):
+        data = read_bytes(path)
+        stated, row = decode(data, dict[str, Any]), decode(data, _FrontierRow)
+        check_keys(data)
+        if row.format != FORMAT or row.version != VERSION:
+            raise Invalid(
+                f"version {quote(row.version)} of {quote(row.format)} is unsupported; expected {VERSION} of {FORMAT}"
+            )
+        topology, collective = topology_in(row.topology), collective_in(row.collective)
+    bounds = bound(topology, collective)
+    limits = _with_stated_witness(topology, collective, bounds, row.bandwidth)
+    notes: list[str] = []
+    points = []
+    for number, point in enumerate(row.points):
+        try:
+            schedule = _schedule_in(point, collective)
+            points.append(make_point(schedule, topology, bounds, notes))
+        except (AntiphonError, OverflowError) as error:  # a number beyond 64 bits overflows a column
+            return Judged(topology, True, Fault("claim", f"points[{number}]: {error}"))
+        if notes:
+            return Judged(topology, True, Fault("proof", f"points[{number}]: {notes[0]}"))
+    again = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
+    difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(again))))
+    if difference is not None:
+        return Judged(topology, True, Fault("proof", f"{difference}; write the file anew"))
+    inverse, steps = limits.inverse, limits.latency_steps
+    proved = [
+        f"{collective.kind} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
+    ]
+    for verified in points:
+        name = f"({verified.chunks}, {verified.steps}, {verified.rounds})"
+        proved += [f"{name}: {text}" for text in verified.proved]
+    trusted = tuple(text for verified in points for text in verified.trusted)
+    stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
+    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields)
+
+
+def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:
+    """Build the schedule of a point of a file."""
+    paths: dict[tuple[int, ...], int] = {}
+    rows = [(*row, paths.setdefault(tuple(path), len(paths)) if path else -1) for *row, path in point.transfer_rows]
+    table = np.array(rows, np.int64).reshape(-1, 8)
+    column: list[Any] = [table[:, i] for i in range(8)]  # Schedule narrows the columns and checks their ranges
+    return Schedule(
+        collective, _even_chunks(point.chunk_blocks), column[0], column[1], column[2], column[3], column[4],
+        route=column[7], src_slot=column[5], dst_slot=column[6], routes=Routes.of(paths), provenance=point.provenance,
+    )  # fmt: skip
+
+
+def _with_stated_witness(topology: Topology, collective: Collective, bounds: Bound, stated: Mapping[str, Any]) -> Bound:
+    """Return the bound without help of switches, with the witness of the file if that proves the same.
+
+    Another version of the LP solver may find another witness.
+    """
+    limits, witness = bounds.without_help, stated.get("witness")
+    if not isinstance(witness, Mapping) or is_same(witness, limits.as_json()["bandwidth"]["witness"]):
+        return limits
+    other = witness_of(witness)
+    if proved_rate(strip_abilities(topology), collective, other) != limits.bytes_per_second:
+        raise Invalid("bandwidth.witness: does not prove the stated bound; write the file anew")
+    return replace(limits, witness=other)
+
+
+def _first_difference(stated: Any, recomputed: Any, place: str = "") -> str | None:
+    """Return in words where two JSON values differ first; None if they are equal."""
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        for key in [*recomputed, *(key for key in stated if key not in recomputed)]:
+            inner = f"{place}.{key}" if place else key
+            if key not in stated or key not in recomputed:
+                return f"{inner}: is missing" if key not in stated else f"{inner}: is not a field of this format"
+            difference = _first_difference(stated[key], recomputed[key], inner)
+            if difference:
+                return difference
+        return None
+    if isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed):
+        pairs = enumerate(zip(stated, recomputed, strict=True))
+        return next(filter(None, (_first_difference(a, b, f"{place}[{i}]") for i, (a, b) in pairs)), None)
+    if is_same(stated, recomputed):
+        return None
+    return f"{place}: the file states {quote(stated)}, but it is {quote(recomputed)}"

@@ -1,0 +1,260 @@
+"""Frontier files: as their schema says, checked by the package and by a program that shares no code with it.
+
+The stand-alone checker is run as users run it or, where it must judge thousands of files, imported.
+"""
+
+import copy
+import gzip
+import importlib.util
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.reproduce.sccl_plans import Family
+from antiphon.reproduce.sccl_tables import DGX1, Z52, of_kind
+from antiphon.select import Frontier, check_frontier, frontier, make_point
+from antiphon.select.frontier_file import frontier_json
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+FOLDER = Path(antiphon.__file__).parent / "certificates"
+CHECKER = FOLDER / "check_certificate.py"
+SMALL = [
+    ("allgather", "dgx1v_sccl"), ("broadcast", "star:ranks=3"), ("reducescatter", "mesh:dims=2x3"),
+    ("allreduce", "ring:ranks=4"), ("alltoall", "pcie8"), ("reduce", "ring:ranks=5"),
+]  # fmt: skip
+
+
+@cache
+def text_of(kind: str, machine: str) -> str:
+    """The file of a small frontier."""
+    return json.dumps(frontier_json(frontier(kind, machine, steps=3)))
+
+
+@cache
+def checker() -> Any:
+    spec = importlib.util.spec_from_file_location("check_certificate", CHECKER)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.path.insert(0, str(FOLDER))  # as when it is run
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def refusal(tree: Any) -> str:
+    """What the stand-alone checker finds wrong; "" for nothing."""
+    try:
+        checker().check(tree)
+    except checker().ERRORS as error:
+        return str(error) or repr(error)
+    return ""
+
+
+# ---- the format ----
+
+
+def misfits(value: Any, schema: dict[str, Any], root: dict[str, Any], place: str = "file") -> Iterator[str]:
+    """Where a value is not what a JSON schema says; the keywords that ours uses."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    types = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(value is None if kind == "null" else isinstance(value, types[kind]) for kind in kinds):
+        yield f"{place}: not {kinds}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{place}: not in {schema['enum']}"
+    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
+        yield f"{place}: not like {schema['pattern']}"
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        yield from (f"{place}.{key}: is missing" for key in schema.get("required", ()) if key not in value)
+        for key, inner in value.items():
+            if key in known:
+                yield from misfits(inner, known[key], root, f"{place}.{key}")
+            elif schema.get("additionalProperties") is False:
+                yield f"{place}.{key}: is not a field"
+    if isinstance(value, list):
+        first = schema.get("prefixItems", [])
+        for i, inner in enumerate(value):
+            inner_schema = first[i] if i < len(first) else schema.get("items")
+            if inner_schema:
+                yield from misfits(inner, inner_schema, root, f"{place}[{i}]")
+
+
+@pytest.mark.parametrize(("kind", "machine"), SMALL)
+def test_a_file_is_as_the_schema_says_and_holds(kind: str, machine: str) -> None:
+    schema = json.loads((FOLDER / "frontier.schema.json").read_text())
+    tree = json.loads(text_of(kind, machine))
+    assert list(misfits(tree, schema, schema)) == []
+    assert set(schema["required"]) == tree.keys()
+    Path("file.json").write_text(json.dumps(tree))
+    assert check_frontier("file.json").fault is None
+    assert refusal(tree) == ""
+
+
+def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["frontier", "broadcast", "star:ranks=3", "--option", "steps=3", "--certificate", "f.json.gz"]) == 0
+    assert run(["bound", "allreduce", "mesh:dims=2x3", "--certificate", "b.json"]) == 0
+    assert f"python {CHECKER} b.json".split() == capsys.readouterr().out.split()[-3:]
+    for name in ("f.json.gz", "b.json"):
+        assert run(["verify", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ok"]
+        alone = subprocess.run([sys.executable, "-S", CHECKER, name], capture_output=True, text=True, check=False)
+        assert (alone.returncode, alone.stdout[:6], alone.stderr) == (0, "right:", "")
+    tree = json.loads(gzip.decompress(Path("f.json.gz").read_bytes()))
+    tree["points"][-1]["rounds"] += 1
+    Path("wrong.json").write_text(json.dumps(tree))
+    assert run(["verify", "wrong.json"]) == 1
+    assert "points[" in capsys.readouterr().out
+    for text, code in (("wrong.json", 1), ("no such file", 2), (str(CHECKER), 2)):
+        alone = subprocess.run([sys.executable, CHECKER, text], capture_output=True, text=True, check=False)
+        assert (alone.returncode, alone.stderr) == (code, "")
+
+
+def test_what_a_frontier_file_cannot_hold() -> None:
+    piped = antiphon.plan("allgather", "ring:ranks=4", planner="trees", options={"pieces": 4})
+    machine, schedule = piped.topology, piped.entries[0].schedule
+    limits = bound(machine, schedule.collective)
+    point = make_point(schedule, machine, limits, [])
+    with pytest.raises(antiphon.errors.Unsupported, match="without pipelining"):
+        frontier_json(Frontier(machine, schedule.collective, "trees", (point,), limits))
+
+
+# ---- corruptions ----
+
+POINT_CLAIMS = [
+    "chunks",
+    "steps",
+    "rounds",
+    "ratio",
+    "proof",
+    "least_ratio",
+    "bandwidth_gap",
+    "latency_gap",
+    "transfers",
+]
+
+
+def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR0912, PLR0915
+    """A copy in which one claim, or what it is about, is another, and where."""
+    again = copy.deepcopy(tree)
+    points, impossible = again["points"], again["impossible"]
+    kind = draw.choice(
+        ["point"] * 4 + ["transfer"] * 4 + ["impossible"] * 3 + ["bound", "machine", "blocks", "evidence"]
+    )
+    if kind == "point":
+        where, key = draw.choice(points), draw.choice(POINT_CLAIMS)
+        where[key] = {
+            "proof": draw.choice(["proved-optimal", "proved-optimal-for-k"]), "least_ratio": "1/7", "ratio": "1/9",
+        }.get(key) or where[key] + draw.choice([-1, 1, 2])  # fmt: skip
+    elif kind == "transfer":
+        rows = draw.choice(points)["transfer_rows"]
+        row, column = draw.randrange(len(rows)), draw.randrange(8)
+        change = draw.choice(["value", "drop", "twice"])
+        if change == "drop":
+            del rows[row]
+        elif change == "twice":
+            rows.append(rows[row])
+        elif column == 7:
+            rows[row][7] = draw.choice([[], [draw.randrange(len(again["topology"]["links"]))], rows[row][7] * 2])
+        else:
+            rows[row][column] += draw.choice([-1, 1])
+    elif kind == "impossible":
+        entry = draw.choice(impossible)
+        if "ratio_below" in entry:
+            key = draw.choice(["ratio_below", "steps", "about"])
+            others = {"ratio_below": ["9/2"], "about": ["plan", "dual", "halves", "broadcast from 1"]}
+            entry[key] = draw.choice(others.get(key) or [entry["steps"] + 1])  # fewer steps: implied
+        elif "refutation" in entry:  # a proof by resolution is of one question only
+            entry[draw.choice(["chunks", "rounds", "steps"])] += draw.choice([-1, 1])
+        else:  # prices may well prove a stronger statement, too, but not that there is nothing
+            entry |= {"chunks": len(again["blocks"][0][1]), "rounds": 99}
+    elif kind == "bound":
+        key = draw.choice(["latency_steps", "inverse", "bytes_per_second"])
+        if key == "latency_steps":
+            again[key] += draw.choice([-1, 1])
+        else:
+            again["bandwidth"][key] = draw.choice(["1/2", "2", "31/7"])
+    elif kind == "machine":
+        machine = again["topology"]
+        if draw.random() < 0.5:
+            draw.choice(machine["types"])["bandwidth"] = draw.choice([1000000, 7000000000, 99 * 10**9])
+        else:
+            draw.choice(machine["links"])[draw.randrange(2)] = draw.randrange(machine["ranks"])
+    elif kind == "blocks":
+        block = draw.choice(again["blocks"])
+        if draw.random() < 0.5 and len(again["blocks"]) > 1:  # only proportions of weights count
+            block[0] += 1
+        else:
+            side = draw.choice(block[1:])
+            side[0] = [draw.randrange(again["topology"]["ranks"]), side[0][1]]
+    else:
+        entry = draw.choice(impossible)
+        entry.pop("duals", None), entry.pop("refutation", None)
+    return again, kind
+
+
+def matters(tree: Any, again: Any) -> bool:
+    """Whether a claim is another one, and, by the package, not a true one."""
+    if again == tree:
+        return False
+    Path("again.json").write_text(json.dumps(again))
+    try:
+        return check_frontier("again.json").fault is not None
+    except antiphon.errors.AntiphonError:
+        return True
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(2000, marks=pytest.mark.slow)])
+def test_random_corruptions_are_refused(count: int) -> None:
+    draw, tested, accepted = random.Random(count), 0, []
+    while tested < count:
+        tree = json.loads(text_of(*draw.choice(SMALL)))
+        again, kind = corrupted(tree, draw)
+        if not matters(tree, again):
+            continue
+        tested += 1
+        if refusal(again) == "" and checker().check(again) == checker().check(tree):
+            accepted.append((kind, again["collective"]["kind"], _difference(tree, again)))
+    assert not accepted
+
+
+def _difference(a: Any, b: Any, place: str = "") -> str:
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next((d for key in a if (d := _difference(a[key], b[key], f"{place}.{key}"))), "")
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next((d for i in range(len(a)) if (d := _difference(a[i], b[i], f"{place}[{i}]"))), "")
+    return "" if a == b else f"{place}: {str(a)[:60]} -> {str(b)[:60]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [DGX1, Z52], ids=["table 4", "table 5"])
+def test_published_points_are_accepted(table: Any) -> None:
+    machine = antiphon.topology("dgx1v_sccl" if table is DGX1 else "z52")
+    kinds = ["broadcast", "gather", "alltoall", "allgather", "allreduce", "reduce", "scatter", "reducescatter"]
+    for kind in kinds:
+        collective = Collective(kind, machine.ranks)
+        limits, notes = bound(machine, collective), list[str]()
+        points = [
+            make_point(Family(machine, collective).make(*row.point).schedule, machine, limits, notes)
+            for row in of_kind(table, kind, machine.ranks)
+        ]
+        assert not notes
+        for point in points:  # one file each: two rows may have different proofs for as many steps
+            tree = json.loads(json.dumps(frontier_json(Frontier(machine, collective, "sccl", (point,), limits))))
+            assert refusal(tree) == "", (kind, point.chunks, point.steps, point.rounds)
+            assert checker().check(tree) == 0
