@@ -310,7 +310,7 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost import load_profile
     from antiphon.cost.fit.loggp_tables import read_round_trips
     from antiphon.cost.fit.tables import read_addition_times, read_plan_times
-    from antiphon.formats.chakra.nodes import read_in_order, read_nodes
+    from antiphon.formats.chakra.nodes import read_nodes, topological_order
     from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.jobs import read_recording
     from antiphon.formats.piccl import readers as piccl
@@ -327,7 +327,7 @@ def loader(kind: str) -> Callable[[Path], object]:
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
         "trace": lambda path: ChromeTrace("a", read_bytes(path)),
         "job": lambda path: read_recording([path]),
-        "chakra": lambda path: list(read_in_order(read_nodes(read_bytes(path))[1])),
+        "chakra": lambda path: list(topological_order(read_nodes(read_bytes(path))[1])),
     }[kind]  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def test_nodes_that_the_library_writes(proto: Callable[[str], Any], seed: int) -
         )  # fmt: skip
     told, found = nodes.read_nodes(b"".join(map(wire.delimited, out)))
     assert told == {"who": "somebody"}
-    assert [replace(one, waits=list(one.waits)) for one in found] == wanted
+    assert [replace(one, dependencies=list(one.dependencies)) for one in found] == wanted
 
 
 def test_the_library_reads_what_we_write(proto: Callable[[str], Any]) -> None:
@@ -222,7 +222,7 @@ def replayed(folder: Path) -> int:
     """Every node once, as a replayer does it: when all it waits for is over, a receive when its message is sent. How
     many there were."""
     heard = read_traces([folder])
-    left = {(rank, one.id): set(one.waits) for rank, (_, found) in heard.items() for one in found}
+    left = {(rank, one.id): set(one.dependencies) for rank, (_, found) in heard.items() for one in found}
     by_id = {(rank, one.id): one for rank, (_, found) in heard.items() for one in found}
     sent: set[Any] = set()
     done: set[Any] = set()
@@ -257,10 +257,10 @@ def test_a_send_waits_for_what_it_passes_on(kind: str, tmp_path: Path) -> None:
         [one for one in heard if one.type == of] for of in (nodes.RECEIVE, nodes.COMPUTE, nodes.SEND)
     )
     assert received
-    assert not any(one.waits for one in received)
+    assert not any(one.dependencies for one in received)
     assert len(combined) == (len(received) if kind == "reduce" else 0)
-    assert [list(one.waits) for one in combined] == [[one.id] for one in received][: len(combined)]
-    assert [list(one.waits) for one in sent] == [[one.id] for one in combined or received]
+    assert [list(one.dependencies) for one in combined] == [[one.id] for one in received][: len(combined)]
+    assert [list(one.dependencies) for one in sent] == [[one.id] for one in combined or received]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

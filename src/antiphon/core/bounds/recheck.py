@@ -265,12 +265,12 @@ def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fra
     _require(min(cost, default=0) >= 0, "a link costs less than nothing")
     # unused_cost: per link its cost less the lengths and crossings so far. total: the numerator of the proved time.
     unused_cost, total = list(cost), 0
-    for partition, times in dual.partitions:
+    for partition, multiplier in dual.partitions:
         _check_partition(topology, collective, partition)
-        _require(times >= 0, "a partition has a negative multiplier")
+        _require(multiplier >= 0, "a partition has a negative multiplier")
         crossings = _count_crossings(topology, partition)
-        unused_cost = [x - times * int(c) for x, c in zip(unused_cost, crossings, strict=True)]
-        total += times * partition.times * partition.weight
+        unused_cost = [x - multiplier * int(c) for x, c in zip(unused_cost, crossings, strict=True)]
+        total += multiplier * partition.times * partition.weight
     rows = _list_needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))

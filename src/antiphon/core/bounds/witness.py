@@ -5,7 +5,7 @@ Four kinds of record prove a lower bound. recheck.py checks them, and docs/bound
     Distance   steps: a path and distances
     Cut        time: a set of nodes, the weight that must leave it and the capacity out of it
     Partition  time of an allreduce: sets of ranks, and the capacity between them
-    LpDual     time: prices of links and shared limits, and needs (`Family`) that cost at least so much at these prices
+    LpDual     time: prices of links and shared limits, and the least that demands (`Family`) cost at these prices
 
 A fifth record, `Packing`, proves that a bound is attained; packing.py checks it. It lists trees that take the bound's
 time.
@@ -79,7 +79,7 @@ class Distance(Record):
 class Cut(Record):
     """Blocks of total `weight` must leave the nodes `side`, at `capacity` bytes/s at most.
 
-    The capacity is that of the shared limits `limits` and of the outgoing links that load none of them.
+    capacity = sum over the shared limits `limits` + sum over the outgoing links that are under none of them.
     """
 
     side: tuple[int, ...]
@@ -105,18 +105,20 @@ class Partition(Record):
     """All data cross between the parts at least `times` times, at `capacity` bytes/s at most in total.
 
     `parts`
-        Sets of nodes, each with a member of the collective. Every rank and every switch that helps (multicasts or
-        reduces) is in exactly one of them; other switches may be in several or none.
+        Sets of nodes, each with a member of the collective. Every rank and every switch that multicasts or reduces is
+        in exactly one of them (an exception below); other switches may be in several or none.
     `direction`
-        Which capacity is summed: "out" of the parts, "in" to them, or "both".
+        Which crossings count: links "out" of the parts, "in" to them, or "both".
     `weight`
-        The weight of all data, counted once. The least time is times * weight / capacity.
+        The weight of all data, counted once. The lower bound is times * weight / capacity.
     `limits`
-        Shared limits in place of their links, as (limit, how often it counts).
+        (limit, count): the shared limit stands in the sum `count` times, and each of its links `count` times less. A
+        link that leaves one part and enters another counts twice for "both", and so may its limit.
 
-    `times` is 2 (parts - 1) for "out" and "in". For "both", with at least three parts, out and in together carry all
-    data 2 (parts + 1) times; docs/bounds.md proves it under "Own operands". Switches with the ability `own` (a
-    reduction or multicast there also loads the link of the rank that it serves) are then in no part.
+    `times` is 2 (parts - 1) for "out" and "in". The direction "both" takes at least three parts and serves machines
+    with switches of the ability `own`: a multicast or reduction there also loads the link of the rank that it starts
+    from or ends at. Such a switch may be in no part if it joins ranks only. Then a multicast to m ranks still crosses
+    m + 2 links, and all crossings together are 2 (parts + 1); docs/bounds.md proves it under "Own operands".
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -146,10 +148,11 @@ class Partition(Record):
 
 @dataclass(frozen=True)
 class Family(Record):
-    """A set of needs in a dual: each must travel at least the shortest distance from its holders to its rank.
+    """Demands of an `LpDual`. A demand is (block, holders, rank): the rank must end with data that only the holders
+    begin with, so the data travel at least the shortest distance from the holders to the rank.
 
     `of`
-        Which needs: "to" (data that rank at[0] needs), "from" (data that only rank at[0] holds), "pair" (data that
+        Which demands: "to" (data that rank at[0] needs), "from" (data that only rank at[0] holds), "pair" (data that
         only at[0] holds and at[1] needs) or "all".
     `at`
         The rank or ranks that `of` mentions.
@@ -157,7 +160,7 @@ class Family(Record):
         The lengths of links by which distance is measured, as (link, length); links not listed have length 0. None:
         the link costs of the `LpDual`.
 
-    A block may be needed at several ranks; only its farthest need counts.
+    If several ranks need a block, only its farthest demand counts.
     """
 
     of: str
@@ -167,12 +170,13 @@ class Family(Record):
 
 @dataclass(frozen=True)
 class LpDual(Record):
-    """Prices of links and shared limits, and needs and partitions that must use so much of them.
+    """A solution of a dual linear program: prices of links and shared limits, with the demands and the partitions whose
+    cost at these prices bounds the time from below.
 
     `prices`
         (resource, price), resources numbered as in topology.resources.
     `families`
-        Sets of needs, each with its lengths of links.
+        Sets of demands, each with its lengths of links.
     `potentials`
         (switch, value), 0 at all other nodes. A route adds the value on entering the switch and subtracts it on
         leaving, so potentials change the cost of single links and of no route.
@@ -182,12 +186,13 @@ class LpDual(Record):
     The cost of a link is its price + the prices of its shared limits + potential(head) - potential(tail). For every
     link,
 
-        sum over families of length + sum over partitions of multiplier * crossings of its parts  <=  cost
+        sum over families f of length(f, link) + sum over partitions p of multiplier(p) * crossings(p, link) <= cost
 
-    and then the least time, in seconds per byte of a block of weight 1, is
+    where crossings(p, link) is the number of parts that the link leaves, enters, or both, by the direction of p. Then
+    the lower bound, in seconds per byte of a block of weight 1, is
 
-        (sum over families and their blocks of weight * distance of the block's farthest need
-         + sum over partitions of multiplier * times * weight)  /  sum over prices of price * capacity
+        (sum over f, and over the blocks b of its demands, of weight(b) * distance(f, farthest demand of b)
+         + sum over p of multiplier(p) * times(p) * weight(p))  /  sum over resources of price * capacity
     """
 
     prices: tuple[tuple[int, int], ...]
@@ -202,7 +207,8 @@ class LpDual(Record):
         return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
 
-Witness = Cut | Partition | LpDual  # of a bound on time; the `Distance` of the bound on steps is stored beside it
+# what proves a bound on time; what proves the bound on steps, a `Distance`, is stored beside it
+Witness = Cut | Partition | LpDual
 
 
 @dataclass(frozen=True)
@@ -212,7 +218,8 @@ class Tree(Record):
     `way`
         "out" of `root` to all ranks that want the block, or "in" to it from all ranks that hold a contribution.
     `rate`
-        The weight of the share. It may be a fraction: the shares of a block sum to the block's weight.
+        The weight of the share (a rate of flow where all trees run at once). It may be a fraction: the shares of a
+        block sum to the block's weight.
     `routes`
         Lists of links, each from a rank to a rank.
     """
@@ -232,8 +239,8 @@ class Packing(Record):
 
 
 def witness_of(value: Mapping[str, Any]) -> Witness:
-    """Read a witness from its JSON; raise Invalid if it is none. Whether it proves anything is for `recheck` to
-    check."""
+    """Read a witness of a bound on time from its JSON; raise Invalid if it is none. Whether it proves the bound is for
+    `recheck` to check."""
     try:
         kind = value["kind"]
         if kind == "cut":
@@ -257,11 +264,11 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
                 for f in value["families"]
             )
             partitions = []
-            for partition_json, times in value["partitions"]:
+            for partition_json, multiplier in value["partitions"]:
                 inner = witness_of(partition_json)
                 if not isinstance(inner, Partition):
                     raise TypeError("expected a partition")
-                partitions.append((inner, int(times)))
+                partitions.append((inner, int(multiplier)))
             prices, potentials = tuple(map(_int_pair, value["prices"])), tuple(map(_int_pair, value["potentials"]))
             return LpDual(prices, families, potentials, tuple(partitions))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:

@@ -4,8 +4,8 @@ github.com/mlcommons/chakra).
 A trace is a file of Protocol Buffers messages, each with its length before it: first a head with attributes, then a
 node per operation of the rank. A node has a number, a name, a type (compute, send, receive, collective, metadata), the
 numbers of the nodes that it waits for, a duration, and attributes such as comm_size. `head` and `node` encode them,
-`read_nodes` decodes a file with limits on its memory, and `read_in_order` sorts nodes so that each follows those that
-it waits for. The encoding of numbers and fields is in `wire`.
+`read_nodes` decodes a file with limits on its memory, and `topological_order` sorts nodes so that each follows those
+that it waits for. The encoding of numbers and fields is in `wire`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Node:
     id: int
     name: str
     type: int  # METADATA, COMPUTE, SEND, RECEIVE or COLLECTIVE
-    waits: Sequence[int] = ()  # ids of the nodes that must be done before
+    dependencies: Sequence[int] = ()  # ids of the nodes that must be done before
     start_us: int = 0
     duration_us: int = 0
     attributes: Mapping[str, Value] = field(default_factory=dict)
@@ -103,12 +103,13 @@ def head(attributes: Mapping[str, str]) -> bytes:
 
 
 def node(
-    number_: int, name: str, kind: int, waits: Sequence[int] = (), duration_us: int = 0, attributes: bytes = b""
-) -> bytes:
+    number_: int, name: str, kind: int, dependencies: Sequence[int] = (), duration_us: int = 0,
+    attributes: bytes = b"",
+) -> bytes:  # fmt: skip
     """Encode a node; `attributes`: encoded, one after another."""
     return delimited(
-        number(1, number_) + octets(2, name.encode()) + number(3, kind) + packed(5, waits) + number(7, duration_us)
-        + attributes
+        number(1, number_) + octets(2, name.encode()) + number(3, kind) + packed(5, dependencies)
+        + number(7, duration_us) + attributes
     )  # fmt: skip
 
 
@@ -127,13 +128,14 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
-    waits, objects, max_objects = 0, len(head_attributes), MIN_ALLOWED_PARTS + len(data) // BYTES_PER_PART
+    dependency_count, objects, max_objects = 0, len(head_attributes), MIN_ALLOWED_PARTS + len(data) // BYTES_PER_PART
     for begin, end in spans:
         if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
         entry = _read_node(data, begin, end)
-        waits, objects = waits + len(entry.waits), objects + 2 + len(entry.attributes)
-        if waits > MAX_DEPENDENCIES:
+        dependency_count += len(entry.dependencies)
+        objects += 2 + len(entry.attributes)
+        if dependency_count > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
             raise Invalid(f"byte {begin}: too many short nodes and attributes: {BYTES_PER_PART} bytes are usual")
@@ -145,7 +147,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
 def _read_node(data: bytes, begin: int, end: int) -> Node:
     values: dict[int, int] = {}
     name = inputs = ""
-    waits = array("Q")
+    dependencies = array("Q")
     attributes: dict[str, Value] | None = None
     for number_, kind, value, stop in fields(data, begin, end):
         expected = {2: BYTES, 8: BYTES, 10: BYTES, 1: VARINT, 3: VARINT, 6: VARINT, 7: VARINT}.get(number_)
@@ -156,7 +158,7 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
         elif number_ == 2:
             name = text(data, value, stop)
         elif number_ in (4, 5):
-            waits.extend(numbers(data, kind, value, stop))
+            dependencies.extend(numbers(data, kind, value, stop))
         elif number_ == 8:
             inputs = next(
                 (text(data, a, b) for key, k, a, b in fields(data, value, stop) if (key, k) == (1, BYTES)), ""
@@ -166,7 +168,7 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
             key, item = _read_attribute(data, value, stop)
             attributes.setdefault(key, item)
     remaining_fields: tuple[Any, ...] = (
-        waits or (),
+        dependencies or (),
         values.get(6, 0),
         values.get(7, 0),
         attributes or _NO_ATTRIBUTES,
@@ -230,26 +232,26 @@ def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
 
 
 def _check_dependencies(nodes: Sequence[Node]) -> None:
-    """Check that node numbers are unique and that every wait refers to an existing node."""
+    """Check that node numbers are unique and that every dependency is an existing node."""
     ids: set[int] = set()
     for entry in nodes:
         if entry.id in ids:
             raise Invalid(f"node {entry.id}: its number is given twice")
         ids.add(entry.id)
     for entry in nodes:
-        missing = next((dependency for dependency in entry.waits if dependency not in ids), None)
+        missing = next((dependency for dependency in entry.dependencies if dependency not in ids), None)
         if missing is not None:
             raise Invalid(f"node {entry.id}: waits for node {missing}, which is not there")
 
 
-def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + waits)."""
+def topological_order(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + dependencies)."""
     place = {entry.id: number_ for number_, entry in enumerate(nodes)}
-    missing, last = array("q", (len(entry.waits) for entry in nodes)), array("q", [-1]) * len(nodes)
+    missing, last = array("q", (len(entry.dependencies) for entry in nodes)), array("q", [-1]) * len(nodes)
     # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
     waiting_node, previous_wait = array("q"), array("q")
     for number_, entry in enumerate(nodes):
-        for other in entry.waits:
+        for other in entry.dependencies:
             waiting_node.append(number_)
             previous_wait.append(last[place[other]])
             last[place[other]] = len(waiting_node) - 1

@@ -1,5 +1,5 @@
-"""Read Chakra execution traces: our own as their plan, others as the collectives that they call, or as a recorded job
-with computation and dependencies.
+"""Read Chakra execution traces: those that Antiphon wrote as a plan; those of other programs as a list of collectives,
+or as a recorded job with computation and dependencies.
 
 Input: files named NAME.RANK.et, one per rank (`read_traces`). Three readings of the nodes:
 
@@ -39,8 +39,8 @@ from antiphon.formats.chakra.nodes import (
     SEND,
     Node,
     Value,
-    read_in_order,
     read_nodes,
+    topological_order,
 )
 from antiphon.formats.chakra.write import ROWS
 
@@ -90,7 +90,8 @@ def has_plan(traces: Traces) -> bool:
 
 
 def plan_of(traces: Traces) -> Plan:
-    """Return the plan that `export --to chakra` wrote, with pieces as chunks, for the size that it was written for.
+    """Return the plan that `export --to chakra` wrote. Every piece is a chunk of its own; the plan holds for the one
+    nbytes that was exported.
 
     Invalid if sends and receives do not match, or carry other sizes than the plan says. The plan is not verified here.
     """
@@ -109,22 +110,24 @@ def plan_of(traces: Traces) -> Plan:
 
 
 def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
-    """Return the sends and copies of all ranks with their rank, in the order of tags. Invalid without its receive."""
-    # a message is identified by both ends, tag and size
+    """Return the sends and copies of all ranks with their rank, in the order of node numbers, which our writer derives
+    from the numbers of messages. Invalid if a send has no receive or a receive no send."""
+    # a message is identified by its ends, tag and size
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
     copies = []
     for rank, (_, nodes) in traces.items():
         for node in nodes:
-            endpoints = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            key = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
             if node.type in (SEND, RECEIVE):
-                messages_of = sent if node.type == SEND else received
-                if endpoints[node.type - SEND] != rank or None in endpoints or endpoints in messages_of:
+                seen, own_end = (sent, key[0]) if node.type == SEND else (received, key[1])
+                if own_end != rank or None in key or key in seen:
                     raise Invalid(f"rank {rank}, node {node.id}: its ends, tag or size are not there, or given twice")
                 if node.type == SEND:
-                    sent[endpoints] = rank, node
+                    sent[key] = rank, node
                 else:
-                    received.add(endpoints)
+                    received.add(key)
+            # a copy within a rank is written as computation with a step
             elif node.type == COMPUTE and "step" in node.attributes:
                 copies.append((rank, node))
     # report one unmatched message
@@ -145,7 +148,7 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
         for name, values in lists.items():
             if not count or not isinstance(values, list) or len(values) != count:
                 raise Invalid(f"node {node.id}: {name} is not there for each row of the message")
-            columns[name] += values  # type: ignore[arg-type]  # Schedule looks at each
+            columns[name] += values  # type: ignore[arg-type]  # np.array and Schedule check the items
         dst = rank if node.type == COMPUTE else node.integer("comm_dst")
         for name, value in (
             ("step", node.integer("step")),
@@ -169,7 +172,8 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
     if not nbytes.isascii() or not nbytes.isdigit() or len(nbytes) > 18:
         raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(nbytes)}")
     table = messages(schedule)
-    size = np.maximum(table.nbytes(int(nbytes))[0], 1).tolist()
+    message_bytes, _combined_bytes = table.nbytes(int(nbytes))
+    size = np.maximum(message_bytes, 1).tolist()  # an empty message is written as one byte
     for _, node in sent:
         tag = node.integer("comm_tag")
         if tag is not None and (tag >= len(size) or node.integer("comm_size") != size[tag]):
@@ -188,7 +192,7 @@ def collectives_of(traces: Traces) -> list[dict[str, Any]]:
     rows = []
     for rank, (_, nodes) in traces.items():
         groups = groups_of(nodes)
-        for node in read_in_order(nodes):
+        for node in topological_order(nodes):
             if node.type == COLLECTIVE:
                 rows.append({"rank": rank, **collective_of(node, groups)})
     return rows
@@ -241,25 +245,26 @@ def rank_traces_of(traces: Traces) -> list[RankTrace]:
 
 
 def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
-    """Return the timeline of a rank: simulate its nodes in order. `computed_until`: end of computation so far."""
+    """Return the timeline of a rank: simulate its nodes in order. `computed_until`: end of computation so far;
+    `group_free_from`: by process group the end of its last collective."""
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
     calls: list[RankCall] = []
     waits: list[tuple[float, float, int]] = []
     done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
-    waited: set[int] = set()
+    already_waited: set[int] = set()
     computed_until, group_free_from = 0.0, dict[str, float]()
     for node in sorted_as_recorded(nodes):
-        dependencies = [done[other] for other in node.waits]
+        dependencies = [done[other] for other in node.dependencies]
         last_collective = max(
             (call for _, call in dependencies), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1
         )
         if node.type == COMPUTE:
             # computation after a collective: the rank waits for it, once
-            if last_collective >= 0 and last_collective not in waited:
+            if last_collective >= 0 and last_collective not in already_waited:
                 waits.append((computed_until, max(computed_until, calls[last_collective].end), last_collective))
                 computed_until = max(computed_until, calls[last_collective].end)
-                waited.add(last_collective)
+                already_waited.add(last_collective)
             computed_until += node.duration_us * _US
             done[node.id] = computed_until, -1
         elif node.type == COLLECTIVE:
@@ -272,14 +277,15 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
             group_free_from[name] = begin + node.duration_us * _US
             calls.append(
                 RankCall(
-                    row["collective"],
-                    row["nbytes"],
-                    name,
-                    min(called, computed_until),
-                    begin,
-                    group_free_from[name],
-                    name,
-                    0,
+                    kind=row["collective"],
+                    nbytes=row["nbytes"],
+                    group=name,
+                    # one that waits for a collective is queued when computation reaches it, so the rank does not wait
+                    called=min(called, computed_until),
+                    start=begin,
+                    end=group_free_from[name],
+                    lane=name,
+                    step=0,
                 )
             )
             done[node.id] = group_free_from[name], len(calls) - 1
@@ -290,9 +296,10 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
     end = max([computed_until, *(call.end for call in calls)])
     if not end > 0:
         raise Invalid(f"rank {rank}: no node has a duration (duration_micros)")
-    return RankTrace(rank, "", groups, [(0.0, end)], calls, waits)
+    # one host for all ranks: simulated timelines have the same clock
+    return RankTrace(rank=rank, host="", groups=groups, steps=[(0.0, end)], calls=calls, waits=waits)
 
 
 def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:
     """Return nodes in topological order, with ties in the order in which they began, if recorded."""
-    return list(read_in_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))
+    return list(topological_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))

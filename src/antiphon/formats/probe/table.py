@@ -1,4 +1,8 @@
-"""The readers by name. To add one: a function from files to a `Probed`, and a line here."""
+"""Readers that turn the output of tools (nvidia-smi, lstopo, ...) into a machine, by name.
+
+A reader is a function from paths of files to a `Probed`: the machine, with notes on what the reader assumed. To add
+one, write the function and a line of `SOURCES`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ from antiphon.registry import call
 
 @dataclass(frozen=True)
 class Source:
-    """A tool whose output describes machines, and the reader of that output."""
+    """A tool whose output describes machines (or a file format of machines), and its reader."""
 
     where: str  # the reader, as "module:function"
     about: str  # description, for `antiphon list`
-    signs: tuple[str, ...]  # texts by which the beginning of such a file is recognized
+    signs: tuple[str, ...]  # regular expressions: one that matches the beginning of a file recognizes it
     programs: tuple[tuple[str, ...], ...] = ()  # command lines that print such a text on this machine
     several: bool = False  # whether the reader takes several files together
 
@@ -63,6 +67,7 @@ SOURCES: Mapping[str, Source] = {
     ),
     "netfiles": Source(
         "netfiles:read", "networks of ASTRA-sim (YAML, JSON), ns-3 and TACOS",
+        # ASTRA-sim's YAML and JSON, TACOS' CSV; ns-3: a line of counts, then a link (two nodes and a rate)
         (r"(?m)^\s*npus_count\s*:", r'"(?:units-count|nodes-per-dim|topologies-per-dim)"', r"(?m)^NPUs Count,",
          r"\A\s*[0-9]+(?:[ \t]+[0-9]+){2,5}(?:[ \t]+\S+){0,2}\s*\n(?:.*\n){1,40}?\s*[0-9]+\s+[0-9]+\s+[0-9.]+[A-Za-z]"),
     ),
@@ -89,7 +94,7 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
 
 
 def recognise_source(path: str) -> str:
-    """Which of the readers reads this file."""
+    """Return the name of the source whose reader reads this file."""
     text = read_sample(path)
     # The first source with a matching sign, in the order of the table.
     for name, source in SOURCES.items():
@@ -104,7 +109,8 @@ def _title_of(path: str) -> str:
 
 
 def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> Probed:
-    """PICCL's topology and its figures; `radix`: messages that a rank sends, or receives, at once (1)."""
+    """Read PICCL's topology and its LogGP figures; `radix`: messages that a rank sends, or receives, at once (default:
+    1)."""
     if radix is not None and (not isinstance(radix, int) or radix < 1):
         raise Invalid(f"option radix: expected a whole number of 1 or more, got {quote(radix)}")
     from antiphon.formats.piccl.readers import read_topology
@@ -112,4 +118,5 @@ def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> 
     del name
     notes: list[str] = []
     machine, profile = read_topology(paths[0], radix, notes)
-    return Probed(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)
+    names = tuple(f"rank {rank}" for rank in range(machine.ranks))
+    return Probed(machine, notes=tuple(notes), names=names, profile=profile)

@@ -1,4 +1,5 @@
-"""Merge adjacent size ranges of a plan for which a rule file has the same entry."""
+"""What writers of rules for stock libraries (NCCL's tuner, MPI) share: adjacent size ranges of a plan that get the same
+rule are merged; notes count the rules written."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Range(Generic[T]):
 
 
 def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
-    """They cover every size. O(entries)."""
+    """Return the value that `of` gives each entry, by range of sizes, equal neighbours merged. O(entries)."""
     merged: list[Range[T]] = []
     for entry in plan.entries:
         value = of(entry)
@@ -37,6 +38,7 @@ def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
 
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
     """Return notes: the number of rules written, and of ranges left to the library, by reason."""
+    # without rules all reasons are alike: a writer that has others refuses to write a file without rules
     if not rules:
         return [f"rules written: none: {library}'s own choice is as good"]
     left_texts = [
@@ -47,12 +49,12 @@ def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
 
 
 def planner_of(entry: Entry) -> str:
-    """Who planned the schedule: what the plan claims, else what the schedule says of itself."""
+    """Return the name of the planner: what the plan claims, else what the schedule says of itself."""
     return str(entry.claims.get("planner") or entry.schedule.provenance.get("planner") or "")
 
 
 def refuse_subset(plan: Plan, who: str) -> None:
-    """Unsupported where not all ranks take part: the library means all of a communicator, or another one."""
+    """Raise Unsupported unless all ranks are members: a library's rules are for communicators of all ranks."""
     if len(plan.collective.members) != plan.topology.ranks:
         raise Unsupported(
             f"{who}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one for a "
@@ -61,5 +63,5 @@ def refuse_subset(plan: Plan, who: str) -> None:
 
 
 def first_plan(plans: Mapping[str, Plan]) -> Plan:
-    """Of plans for one machine the first."""
+    """Return any of the plans of a table, to look up the machine that all of them have."""
     return next(iter(plans.values()))

@@ -1,14 +1,14 @@
-"""Engine `flow`: if every chunk has one destination (scatter, gather, alltoall), solve for integer flows over time.
+"""Solver `flow`: if every chunk has one destination (scatter, gather, alltoall), solve for integer flows over time.
 
 Input is a task (parts, steps, rounds, perhaps a split of the rounds) and a symmetry group; output is an algorithm, as
 moves of chunks, or that there is none.
 
 Chunks of one source (or of one destination) are interchangeable, so they form one commodity, and the size of the
-program does not depend on the number of chunks. Variables are the numbers of chunks on each bond (parallel links) in
-each step; the constraints are those of the linear program (program.py), with integer variables. With a single commodity
-and no shared limits it is a network flow, whose solutions are integral anyway; otherwise HiGHS branches. The integral
-flow is then decomposed into one path per chunk: `_trace_chunk` walks back in time from the destination, takes one unit
-of flow wherever it came from, and removes it.
+integer program does not depend on the number of chunks. Its variables are the numbers of chunks on each bond (parallel
+links) in each step; the constraints are those of the linear program (program.py), with integer variables. With a single
+commodity and no shared limits it is a network flow, whose solutions are integral anyway; otherwise HiGHS branches. The
+integral flow is then decomposed into one path per chunk: `_trace_chunk` walks back in time from the destination, takes
+one unit of flow wherever it came from, and removes it.
 
 Example: two chunks from rank 0 to rank 3 over a square 0-1-3, 0-2-3 in two steps: flow 1 on each of the four bonds,
 decomposed into 0-1-3 and 0-2-3.
@@ -40,8 +40,8 @@ def has_single_destinations(instance: Instance) -> bool:
 def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: int | None = None) -> Answer:
     """Find integral amounts of chunks that flow symmetrically under the whole group.
 
-    The answer "refuted" holds for this group and this split. `effort_left` limits the search; if it ends the search,
-    all of it is the price.
+    The answer "refuted" holds for this group and this split. `Answer.price` is the effort spent: all of
+    `effort_left` if that limit ended the search.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -55,14 +55,14 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
         low[: task.steps] = high[: task.steps] = task.split
     total = np.zeros((1, program.variables))
     total[0, : task.steps] = 1.0
-    right = program.right * task.parts
+    equality_values = program.equality_values * task.parts
     rows = [
-        LinearConstraint(program.fits, -np.inf, 0.0),
-        LinearConstraint(program.equal, right, right),
+        LinearConstraint(program.inequalities, -np.inf, 0.0),
+        LinearConstraint(program.equalities, equality_values, equality_values),
         LinearConstraint(total, -np.inf, task.rounds),
     ]
-    entries = program.fits.nnz + program.equal.nnz
-    max_nodes = effort.conflicts or _MOST_NODES
+    entries = program.inequalities.nnz + program.equalities.nnz
+    max_nodes = effort.conflicts or _MOST_NODES  # branch-and-bound nodes take the place of a SAT solver's conflicts
     nodes = nodes_for(effort_left, entries, max_nodes)
     result = milp(
         np.zeros(program.variables), constraints=rows, integrality=np.ones(program.variables),
@@ -77,6 +77,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
     for number, orbit in enumerate(program.orbits):
         amount = program.amounts[number]
         values = np.where(amount >= 0, np.round(result.x[amount]).astype(np.int64), 0)
+        # the commodity `member` is an image of the orbit's first: the same flow on the images of its bonds
         for member, element in orbit.members.items():
             moved = np.empty_like(values)
             moved[group.bonds[element]] = values
@@ -117,7 +118,8 @@ def _trace_chunk(
     """Trace one unit of the remaining flow back from a rank at a time to a holder, and remove it from the flow.
 
     Flow present at a rank either arrived in the last step or waited there, so following any incoming flow, the latest
-    first, ends at a holder. At a source with a finite supply, what waits is the supply left at time 0.
+    first, ends at a holder. With `supply` (chunks that each holder still has to send) that is one
+    with supply left; None: the holders send as much as is demanded.
     """
     hops: list[tuple[tuple[int, ...], int]] = []
     while time > 0:
@@ -137,7 +139,7 @@ def _trace_chunk(
             hops.append((straight, step))
         node, time = at, time - 1
     if supply is not None and not supply.get(node):
-        raise RuntimeError("a flow does not come from where it should")
+        raise RuntimeError(f"the flow traced back to node {node}, which has no supply left")
     return node, _drop_rank_cycles(instance, node, hops[::-1])
 
 

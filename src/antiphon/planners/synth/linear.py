@@ -91,16 +91,19 @@ def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
     from scipy.optimize import linprog
     from scipy.sparse import hstack
 
-    steps, fits, equal = program.steps, program.fits, program.equal
+    steps, inequalities, equalities = program.steps, program.inequalities, program.equalities
     if rounds is not None:
         # replace the r_s columns by one column t with r_s = t * rounds[s]
-        stretch = fits[:, :steps] @ np.array(rounds, float)
-        fits = hstack([stretch[:, None], fits[:, steps:]], format="csr")
-        equal = equal[:, steps - 1 :]  # the columns of rounds are empty here
-    cost = np.zeros(fits.shape[1])
+        stretch = inequalities[:, :steps] @ np.array(rounds, float)
+        inequalities = hstack([stretch[:, None], inequalities[:, steps:]], format="csr")
+        equalities = equalities[:, steps - 1 :]  # the columns of rounds are empty here
+    cost = np.zeros(inequalities.shape[1])
     cost[: steps if rounds is None else 1] = 1.0
-    method = "highs-ds" if fits.shape[1] < 4000 else "highs-ipm"
-    result = linprog(cost, A_ub=fits, b_ub=np.zeros(fits.shape[0]), A_eq=equal, b_eq=program.right, method=method)
+    method = "highs-ds" if inequalities.shape[1] < 4000 else "highs-ipm"
+    result = linprog(
+        cost, A_ub=inequalities, b_ub=np.zeros(inequalities.shape[0]), A_eq=equalities, b_eq=program.equality_values,
+        method=method,
+    )  # fmt: skip
     if result.status != 0:
         raise RuntimeError(f"the linear program over {steps} steps failed: {result.message}")
     return result
@@ -120,12 +123,12 @@ def split_rounds(
     cost, integrality, low = (np.zeros(program.variables) for _ in range(3))
     cost[:steps] = integrality[:steps] = low[:steps] = 1.0
     rows = [
-        LinearConstraint(program.fits, -np.inf, 0.0),
-        LinearConstraint(program.equal, program.right * parts, program.right * parts),
+        LinearConstraint(program.inequalities, -np.inf, 0.0),
+        LinearConstraint(program.equalities, program.equality_values * parts, program.equality_values * parts),
     ]
     if limit is not None:
         rows.append(LinearConstraint(cost[None], -np.inf, limit + 0.5))
-    entries = program.fits.nnz + program.equal.nnz
+    entries = program.inequalities.nnz + program.equalities.nnz
     nodes = nodes_for(effort_left, entries, MOST_NODES)
     result = milp(
         cost, constraints=rows, integrality=integrality, bounds=Bounds(low, np.inf), options={"node_limit": nodes}
@@ -148,16 +151,16 @@ def extreme_splits(program: StepProgram, parts: int, rounds: int) -> tuple[list[
     total[0, :steps] = 1.0
     low = np.zeros(program.variables)
     low[:steps] = 1.0
-    equal = vstack([program.equal, csr_array(total)], format="csr")
-    right = np.concatenate([program.right * parts, [rounds]])
+    equalities = vstack([program.equalities, csr_array(total)], format="csr")
+    equality_values = np.concatenate([program.equality_values * parts, [rounds]])
     extremes, price = [], 0
     for s in range(steps):
         for sign in (1.0, -1.0):
             cost = np.zeros(program.variables)
             cost[s] = sign
             best = linprog(
-                cost, A_ub=program.fits, b_ub=np.zeros(program.fits.shape[0]), A_eq=equal, b_eq=right,
-                bounds=np.stack([low, np.full(len(low), np.inf)], axis=1), method="highs-ds",
+                cost, A_ub=program.inequalities, b_ub=np.zeros(program.inequalities.shape[0]), A_eq=equalities,
+                b_eq=equality_values, bounds=np.stack([low, np.full(len(low), np.inf)], axis=1), method="highs-ds",
             )  # fmt: skip
             price += PROGRAM + PIVOT_COLUMN * int(best.nit) * program.variables
             if best.status == 0:

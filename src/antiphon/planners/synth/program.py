@@ -146,7 +146,8 @@ class Share:
 
 @dataclass(eq=False)
 class StepProgram:
-    """The linear program for one number of steps, built once: `fits` rows are <= 0, `equal` rows equal `right`.
+    """The linear program for one number of steps, built once: rows of `inequalities` are <= 0, rows of
+    `equalities` are equal to `equality_values`.
 
     The first variables are the rounds r_s. O(steps * bonds * destinations) after symmetry reduction.
     """
@@ -173,9 +174,9 @@ class StepProgram:
         self._loaded_by = [self._bonds_of(r) for r in self.resources.tolist()]
         for number in range(len(self.orbits)):
             self._add_commodity(number)
-        self.equal = self._equal_rows.to_matrix(self.variables)
-        self.right = np.array(self._equal_rows.right)
-        self.fits = self._fits_rows.to_matrix(self.variables)
+        self.equalities = self._equal_rows.to_matrix(self.variables)
+        self.equality_values = np.array(self._equal_rows.right)
+        self.inequalities = self._fits_rows.to_matrix(self.variables)
 
     def load_row(self, place: int, step: int) -> int:
         """Return the row that bounds the load of `self.resources[place]` in this step."""

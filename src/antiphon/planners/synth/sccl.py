@@ -12,8 +12,9 @@ a lower bound on R/C for its S (a dual of a linear program), and refutations of 
 Example: allgather on the DGX-1. S = 2 is the diameter; its best point is C = 2, R = 3 (R/C = 3/2). S = 3 reaches
 C = 6, R = 7, and 7/6 is the bandwidth bound, so the frontier ends there. NCCL's ring also has R/C = 7/6, in 7 steps.
 
-`work.find_schedules` does the walk, `one_point.one_point` decides a single (C, S, R). The paper's section numbers are
-quoted where the code follows it; docs/planners/sccl.md lists the differences.
+`work.find_schedules` goes along the frontier, one number of steps after another; `one_point.one_point` decides a single
+(C, S, R). The paper's section numbers are quoted where the code follows it; docs/planners/sccl.md lists the
+differences.
 """
 
 from __future__ import annotations
@@ -61,17 +62,18 @@ def sccl(
 ) -> Iterator[Schedule]:
     """Yield the frontier, fewest steps first; with `chunks`, `steps` and `rounds` only that point.
 
-    For a single point: Infeasible with the bound that forbids it in any form, or NotFound with what was searched.
+    For a single point: Infeasible with the lower bound that it violates, or NotFound with what was searched if that
+    decided nothing.
 
-    `workers` and `cache` do not change the result. Every schedule carries the certificate of its optimality. When the
-    request's effort (default 60, see effort_budget.py) runs out before all candidates were tried, EffortSpent follows
-    the points found so far; TimedOut when the CPU budget does.
+    `workers` and `cache` do not change the result. Every schedule carries the certificate of its optimality. If the
+    request's effort (default 60, see effort_budget.py) runs out before all candidates were tried, EffortSpent, a kind
+    of TimedOut, is raised after the points found so far; if the CPU budget runs out, TimedOut itself.
     """
     topology, collective = request.topology, request.collective
     effort = USUAL_EFFORT if request.effort is None else request.effort
     budget = EffortBudget(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
     memory_bytes = None if memory is None else int(memory * GIB)
-    work = Problem(topology, collective, request.seed, budget, memory_bytes, request.tell, cache_for_option(cache))
+    problem = Problem(topology, collective, request.seed, budget, memory_bytes, request.tell, cache_for_option(cache))
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
     provenance = {
         "planner": "sccl",
@@ -83,13 +85,13 @@ def sccl(
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
             raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")
-        schedule = one_point(work, chunks, steps, rounds)
+        schedule = one_point(problem, chunks, steps, rounds)
         yield replace(schedule, provenance={**provenance, **schedule.provenance})
         return
     # the whole frontier; remember whether the budget ended before its first point, which is an error
     any_point = False
     try:
-        for schedule in find_schedules(work, Limits(k=k, steps=steps, memory=memory_bytes, workers=workers)):
+        for schedule in find_schedules(problem, Limits(k=k, steps=steps, memory=memory_bytes, workers=workers)):
             any_point = True
             yield replace(schedule, provenance={**provenance, **schedule.provenance})
     except TimedOut as error:

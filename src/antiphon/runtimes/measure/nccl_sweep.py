@@ -5,9 +5,9 @@
     ring-ll-again, ring-ll-8ch  those that are the fastest at some size: once more, and by numbers of channels
 
 Settings are passed as NCCL's environment variables, so the command must hand them to all processes (srun does; Open
-MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and what it forced. Logs that exist
-are kept, so an interrupted sweep goes on where it stopped. A setting that NCCL refuses, or that hangs, leaves a log
-without rows, which the reader puts aside.
+MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and the variables that
+it set. Logs that exist are kept, so an interrupted sweep goes on where it stopped. A setting that NCCL refuses leaves a
+log without rows, a run that exceeds its time limit a log of one line that says so; the reader of logs leaves both out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ from antiphon.runtimes.measure.library import Candidate
 
 PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
-MAX_SLOWDOWN, STARTUP = 10, 60.0  # a run is stopped after this many times the default's time, and this many seconds
-FIRST_LIMIT = 3600.0  # seconds of the first run, and of all if the default's time is unknown
+# time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
+MAX_SLOWDOWN, STARTUP = 10, 60.0
+FIRST_LIMIT = 3600.0  # seconds: limit of the first run, and of all runs if the default's time is unknown
 
 
 def run_sweep(
-    command: str, folder: Path, kind: str, choose_winners: Callable[[], Sequence[Candidate]],
+    command: str, folder: Path, collective: str, choose_winners: Callable[[], Sequence[Candidate]],
     progress: Callable[[int, int, str], None] | None,
 ) -> int:  # fmt: skip
-    """Run all settings; return the number that Ctrl-C left out. `choose_winners`: the fastest by the logs so far."""
+    """Run all settings; return 0, or after Ctrl-C the number of settings left out of the stage that it interrupted.
+
+    `choose_winners` returns the settings that are the fastest at some size by the logs so far, named "ring ll".
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -46,14 +50,14 @@ def run_sweep(
     folder.mkdir(parents=True, exist_ok=True)
     pairs = [
         (algorithm, protocol)
-        for algorithm, kinds in SUPPORTED.items() if kind in kinds and algorithm != "collnet-direct"
+        for algorithm, collectives in SUPPORTED.items() if collective in collectives and algorithm != "collnet-direct"
         for protocol in PROTOCOLS.get(algorithm, ("simple",))
     ]  # fmt: skip
-    is_known = (folder / "default.log").exists()  # from a sweep before, so its time is unknown
+    resumed = (folder / "default.log").exists()  # an earlier sweep wrote it, so the time of the run is unknown
     begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
         log_run(words, {}, folder / "default.log", FIRST_LIMIT)
-        limit = FIRST_LIMIT if is_known else STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
+        limit = FIRST_LIMIT if resumed else STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
         _check_default(folder / "default.log", command)
         stage = [("default-again", {}), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
         _log_stage(words, stage, folder, limit, progress)
@@ -66,6 +70,7 @@ def run_sweep(
     except KeyboardInterrupt:
         if not (folder / "default.log").exists():
             raise
+        # at least 1: between two stages all logs of the first exist, and the settings of the second are not known yet
         return max(1, sum(not (folder / f"{name}.log").exists() for name, _ in stage))
     return 0
 
