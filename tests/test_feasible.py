@@ -202,8 +202,14 @@ def sums_relation(ranks: int, wanted: dict[int, int]) -> Collective:
     return Collective("custom", ranks, custom=custom_relation(inputs, post, ranks))
 
 
-@pytest.mark.parametrize("kind", ["allreduce", "custom"])
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 600), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seeds", "kind"),
+    [
+        (range(4), "allreduce"), (range(4), "custom"),
+        pytest.param(range(4, 600), "allreduce", marks=pytest.mark.slow),
+        pytest.param(range(300, 390), "custom", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_no_sums_of_any_form_are_missing_or_wrongly_impossible(seeds: range, kind: str) -> None:
     """On random machines of 3 and 4 ranks a search through all of few chunks, steps and rounds finds nothing better."""
     compared = 0
