@@ -1,11 +1,15 @@
 """How near the model of NCCL comes to published measurements, those of machines held out above all.
 
-Run: python bench/bench_nccl.py [--svg FILE] [--rows]. Every row of parts `fit` and `held out`: measured, predicted, and
-what NCCL would choose. --rows prints all of them as Markdown, --svg draws measured against predicted.
+Run: python bench/bench_nccl.py [--svg FILE] [--rows] [--tables] [--write]. Every row of parts `fit` and `held out`:
+measured, predicted, and what NCCL would choose. --rows and --tables print points and tables as CSV, --svg draws
+measured against predicted, --write writes the errors that decide between plans and NCCL
+(src/antiphon/cost/nccl/errors.json).
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import sys
 from collections.abc import Sequence
@@ -17,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from _common import print_table
 from fit_nccl import LARGE, LEAST, SMALL, algorithms_of
-from published import FIT, HELD_OUT, ONE_FOR_ALL, published
+from published import FIT, HELD_OUT, ONE_FOR_ALL, Published, published, xla_tables
 
+from antiphon.cost.nccl.accuracy import FILE, FORMAT, PLACES, RANGES, VERSION
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs, prices
 from antiphon.cost.nccl.gpus import gpu_of
@@ -28,7 +33,7 @@ from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 BANDS = (("1 KB to 64 KB", LEAST, SMALL), ("between", SMALL + 1, LARGE - 1), ("from 64 MB on", LARGE, 2**62))
-
+LEAST_ROWS = 3  # of an error: fewer measurements say nothing
 
 MOST_SMALL, MOST_LARGE = 0.30, 0.15  # what medians are held to
 
@@ -48,9 +53,7 @@ class Point(NamedTuple):
 
 def points() -> list[Point]:
     known, found = shipped_calls(), []
-    for table in published():
-        if table.part not in (FIT, HELD_OUT):
-            continue
+    for table in tables():
         gpu = known.get(table.gpu) or gpu_of(table.topology, known)
         assert gpu is not None, table.name
         costs = Costs(gpu, known[table.fabric] if table.fabric else None, table.processes == ONE_FOR_ALL)
@@ -59,6 +62,31 @@ def points() -> list[Point]:
             best = prices(place, costs, table.collective, nbytes, algorithms_of(table))[0]
             found.append(Point(table.name, table.part, nbytes, seconds, best.seconds, best.name))
     return found
+
+
+def tables() -> list[Published]:
+    return [table for table in (*published(), *xla_tables()) if table.part in (FIT, HELD_OUT)]
+
+
+def errors(all_points: Sequence[Point]) -> list[dict[str, object]]:
+    """By collective, place and range: the median over held-out machines of each machine's median error."""
+    by_name = {table.name: table for table in tables()}
+    by_machine: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for row in all_points:
+        table = by_name[row.table]
+        for sizes, (_, low, high) in zip(RANGES, BANDS, strict=True):
+            if row.part == HELD_OUT and low <= row.nbytes <= high:
+                key = table.collective, PLACES[table.nodes > 1], sizes
+                by_machine.setdefault(key, {}).setdefault(table.machine, []).append(abs(row.off))
+    return [
+        {
+            "collective": kind, "place": place, "range": sizes,
+            "error": round(float(np.median([np.median(errors) for errors in found.values()])), 4),
+            "rows": sum(map(len, found.values())), "machines": len(found),
+        }
+        for (kind, place, sizes), found in sorted(by_machine.items())
+        if sum(map(len, found.values())) >= LEAST_ROWS
+    ]  # fmt: skip
 
 
 def within(rows: Sequence[Point], low: int, high: int) -> str:
@@ -78,7 +106,7 @@ def summary(all_points: Sequence[Point]) -> None:
 
 def machines(all_points: Sequence[Point]) -> None:
     """Machine by machine of those held out: whether each is within what the model is held to."""
-    names = {table.name: table.machine for table in published()}
+    names = {table.name: table.machine for table in tables()}
     mine = [row for row in all_points if row.part == HELD_OUT]
     rows = []
     for machine in dict.fromkeys(names[row.table] for row in mine):
@@ -93,12 +121,30 @@ def machines(all_points: Sequence[Point]) -> None:
     print_table(["machine", BANDS[0][0], BANDS[2][0], "within"], rows)
 
 
-def markdown(all_points: Sequence[Point]) -> None:
-    print("| table | part | size | measured us | predicted us | off | choice |\n|---|---|---|---|---|---|---|")
+def print_points(all_points: Sequence[Point]) -> None:
+    """What bench/results/nccl-points.csv holds."""
+    print("table,part,size,measured us,predicted us,off,choice")
     for row in all_points:
         if row.nbytes >= LEAST:
-            times = f"{row.measured * 1e6:.5g} | {row.predicted * 1e6:.5g}"
-            print(f"| {row.table} | {row.part} | {format_size(row.nbytes)} | {times} | {row.off:+.0%} | {row.choice} |")
+            times = f"{row.measured * 1e6:.5g},{row.predicted * 1e6:.5g}"
+            print(f"{row.table},{row.part},{format_size(row.nbytes)},{times},{row.off:+.0%},{row.choice}")
+
+
+def print_tables(all_points: Sequence[Point]) -> None:
+    """What docs/data/nccl-error.csv holds."""
+    print(
+        "# Median of |predicted / measured - 1| per published table. Source: python bench/bench_nccl.py; every point: "
+        "bench/results/nccl-points.csv"
+    )
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    spans = ("1KB-64KB", "between", "from 64MB")
+    writer.writerow(["table", "part", "machine", "collective", *(c for s in spans for c in (f"{s} %", "rows"))])
+    for table in sorted(tables(), key=lambda table: table.part):
+        cells: list[object] = []
+        for _, low, high in BANDS:
+            off = [abs(row.off) for row in all_points if row.table == table.name and low <= row.nbytes <= high]
+            cells += [f"{np.median(off) * 100:.1f}" if off else "", len(off)]
+        writer.writerow([table.name, table.part, table.machine, table.collective, *cells])
 
 
 def svg(all_points: Sequence[Point]) -> str:
@@ -156,8 +202,13 @@ def main() -> None:
     if "--svg" in sys.argv:
         Path(sys.argv[sys.argv.index("--svg") + 1]).write_text(svg(found), encoding="utf-8")
     elif "--rows" in sys.argv:
-        markdown(found)
+        print_points(found)
+    elif "--tables" in sys.argv:
+        print_tables(found)
     else:
+        if "--write" in sys.argv:
+            rows = {"format": FORMAT, "version": VERSION, "errors": errors(found)}
+            FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         summary(found)
         machines(found)
 

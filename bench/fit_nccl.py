@@ -1,8 +1,9 @@
 """What a call costs, from published measurements: writes the files of `src/antiphon/cost/profiles/calls`.
 
 Run: python bench/fit_nccl.py [--write]. Tables of part `fit` alone are read, sizes from 1 KB on, times out of place.
-Every figure starts at a prior (what documents say, below) and is drawn to it weakly, so that what no table tells stays
-there; it is then named under "assumed". Least squares of log(predicted / measured), bent for outliers; the number of
+Every figure starts at a prior (what documents say, below) and is drawn to it by a weight, so that what no table tells
+stays there; it is then named under "assumed". Weights were chosen on the tables of part fit alone, each left out in
+turn. Least squares of log(predicted / measured), bent for outliers; the number of
 evaluations is bounded, so the result is the same on every machine.
 """
 
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 from _common import print_table
 from numpy.typing import NDArray
-from published import FIT, ONE_FOR_ALL, Published, published, relay_tables
+from published import FIT, ONE_FOR_ALL, Published, published, relay_tables, xla_tables
 
 from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
 from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
@@ -26,14 +27,17 @@ from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
 
 LEAST = 1024  # bytes: below, only launch and hops count, and those tables have many such rows
 PRIOR_WEIGHT = 0.1  # of a figure that is off by e, against a measurement that is off by e
+LATENCY_WEIGHT = 0.2  # of launches and hops within a node
+SHARE_WEIGHT = 0.3  # of the shares that LL and LL128 have within a node
 KNOWN_WEIGHT = 1.0  # of the share that Simple has, which is told by documents
-MOST_EVALUATIONS = 300
-FURTHEST = 100.0  # so many times its prior a figure is at most, and at least that part of it: more is no latency
-SMALL, LARGE, BETWEEN = 64 * 1024, 64 * 2**20, 0.35  # what the figures are for; sizes between them weigh less
+MOST_EVALUATIONS = 100
+FURTHEST = 30.0  # so many times its prior a figure is at most, and at least that part of it: more is no latency
+SMALL, LARGE = 64 * 1024, 64 * 2**20  # ends of the range between
 MOVED = 1e-3  # a figure that is no further from its prior than this was told by nothing
 # Shares of the wire: a flag for each four bytes (LL), 120 of 128 bytes (LL128), 370 of 450 GB/s (Simple; NVIDIA's
-# answers in nccl-tests issue 309). Hops: "Demystifying NCCL" (arXiv 2507.04786) has some 1, 2 and 6 us.
-HOPS = {LL: 1e-6, LL128: 2e-6, SIMPLE: 6e-6}
+# answers in nccl-tests issue 309). Hops within a node: as NCCL's own model has them (src/graph/tuning.cc).
+HOPS = {LL: 0.6e-6, LL128: 1.9e-6, SIMPLE: 3.4e-6}
+RAMP, SLOWDOWN, LAUNCH_CHANNEL = 2e-5, 1.0, 1e-7
 SHARES = {LL: 0.3, LL128: 0.75, SIMPLE: 0.82}
 FAR = {LL: 6e-6, LL128: 8e-6, SIMPLE: 15e-6}
 FAR_SHARES = {LL: 0.4, LL128: 0.85, SIMPLE: 0.93}
@@ -92,26 +96,41 @@ Figures = dict[str, float]
 def priors() -> Figures:
     found: Figures = {}
     for gpu, told in GPUS.items():
-        found |= {f"{gpu} launch": 5e-6, f"{gpu} more": 4e-6}
+        found |= {f"{gpu} launch": 5e-6, f"{gpu} more": 4e-6, f"{gpu} channel": LAUNCH_CHANNEL}
+        found |= {f"{gpu} ramp": RAMP, f"{gpu} slowdown": SLOWDOWN}
         found |= {f"{gpu} hop {p}": HOPS[p] for p in PROTOCOLS} | {f"{gpu} share {p}": SHARES[p] for p in PROTOCOLS}
         if told.get("nvls"):
-            found |= {f"{gpu} nvls latency": 2e-5, f"{gpu} nvls share": 0.6}
+            found |= {f"{gpu} nvls latency": 2e-5, f"{gpu} nvls share": 0.6, f"{gpu} nvls ramp": RAMP}
     for network in NETWORKS:
         found |= {f"{network} hop {p}": FAR[p] for p in PROTOCOLS}
         found |= {f"{network} share {p}": FAR_SHARES[p] for p in PROTOCOLS} | {f"{network} message": MESSAGE}
     return found
 
 
+def weight_of(name: str) -> float:
+    """How strongly a figure is drawn to its prior."""
+    if name.endswith(f"share {SIMPLE}"):
+        return KNOWN_WEIGHT
+    if name.split(" ", maxsplit=1)[0] not in GPUS:
+        return PRIOR_WEIGHT
+    latency, share = " hop " in name or name.endswith(" launch"), " share " in name
+    return LATENCY_WEIGHT if latency else SHARE_WEIGHT if share else PRIOR_WEIGHT
+
+
 def calls_of(figures: Figures, name: str, tables: list[str], of: list[str], assumed: list[str]) -> Calls:
     told = {**GPUS, **NETWORKS}[name]
     nvls = (
-        Nvls(latency=figures[f"{name} nvls latency"], share=figures[f"{name} nvls share"]) if "nvls" in told else None
+        Nvls(**{figure: figures[f"{name} nvls {figure}"] for figure in ("latency", "share", "ramp")})
+        if "nvls" in told
+        else None
     )
     return Calls(
         format=FORMAT, version=VERSION, name=name, boxes=told.get("boxes", []), measured=of,
         kinds=told.get("kinds", []), gpus=told.get("gpus", []), library=told.get("library", "NCCL"),
         calibrated_by=tables, assumed=assumed,
         launch=figures.get(f"{name} launch", 0.0), launch_more=figures.get(f"{name} more", 0.0),
+        launch_channel=figures.get(f"{name} channel", 0.0), slowdown=figures.get(f"{name} slowdown", 0.0),
+        ramp=figures.get(f"{name} ramp", 0.0),
         message=figures.get(f"{name} message", 0.0), nvls=nvls,
         hop={p: figures[f"{name} hop {p}"] for p in PROTOCOLS},
         share=shares(figures, name), units=UNITS.get(name), copies=COPIES.get(name),
@@ -152,7 +171,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
     told = {name for table in tables for name in (table.gpu, table.fabric) if name}
     names = [name for name in prior if name.split(" ")[0] in told]
     start = np.log([prior[name] for name in names])
-    drawn = np.array([KNOWN_WEIGHT if name.endswith(f"share {SIMPLE}") else PRIOR_WEIGHT for name in names])
+    drawn = np.array([weight_of(name) for name in names])
 
     def off(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         figures = dict(zip(names, np.exp(logs).tolist(), strict=True))
@@ -164,8 +183,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
             for nbytes, seconds in table.seconds():
                 if nbytes >= LEAST:
                     priced = prices(places[table.name], costs, table.collective, nbytes, algorithms_of(table))
-                    weight = BETWEEN if SMALL < nbytes < LARGE else 1.0
-                    found.append(weight * np.log(priced[0].seconds / seconds))
+                    found.append(np.log(priced[0].seconds / seconds))
         return np.concatenate([found, drawn * (logs - start)])
 
     ends = start - np.log(FURTHEST), start + np.log(FURTHEST)
@@ -174,7 +192,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
 
 
 def main() -> None:
-    tables = [table for table in (*published(), *relay_tables()) if table.part == FIT]
+    tables = [table for table in (*published(), *relay_tables(), *xla_tables()) if table.part == FIT]
     prior = priors()
     figures = dict(prior)
     for some in apart(tables):
@@ -203,11 +221,14 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
         made[name] = calls_of(
             rounded, name, by, of, [key.removeprefix(f"{name} ") for key in still if key.startswith(f"{name} ")]
         )
+        if name in GPUS:
+            kinds = sorted({table.collective for table in tables if table.gpu == name})
+            made[name] = msgspec.structs.replace(made[name], collectives=kinds)
     for name, (like, boxes) in LIKE.items():
         assumed = [f"all, as of {like}"]
         made[name] = msgspec.structs.replace(
-            made[like], name=name, boxes=boxes, measured=[], calibrated_by=[], assumed=assumed, units=UNITS.get(name),
-            copies=None,
+            made[like], name=name, boxes=boxes, measured=[], calibrated_by=[], collectives=[], assumed=assumed,
+            units=UNITS.get(name), copies=None,
         )  # fmt: skip
     for name, calls in made.items():
         row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], {}, None, 0.0)}

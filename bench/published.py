@@ -32,6 +32,15 @@ TABLES = Path(__file__).parent / "data" / "published.json"
 # the least of several runs, timed by GPU events from PyTorch. The last column is the version of 27 August 2026.
 RELAYS = TABLES.with_name("rcclx-relay.csv")
 RELAY_SOURCE = "https://github.com/meta-pytorch/torchcomms/pull/3686"
+# Collectives among the 8 GPUs of a box, as XLA's cost model stores them (collective_interpolator_data.h, July 2026):
+# bytes in all and us. Two published runs of the H100 table differ by up to 70 % below 2 MiB, by 7 % from 8 MiB on.
+XLA = TABLES.with_name("xla-points.csv")
+XLA_SOURCE = "https://github.com/openxla/xla/tree/main/xla/service/gpu/model"
+XLA_LEAST = 2 * 2**20
+# XLA's calls take 1.10 times as long as those of nccl-tests, as the fit says if this is one more of its figures: an
+# allreduce of 1 GiB on 8 H100 has 398 GB/s of bus bandwidth, by nccl-tests 466.
+XLA_PACE = 1.10
+XLA_MACHINES = {"sm_90": ("hgx-h100", "h100"), "sm_100_B200": ("hgx-b200", "b200")}
 FIT, HELD_OUT, TOLD = PARTS = ("fit", "held out", "told")
 ONE_EACH, ONE_FOR_ALL = "one per GPU", "one for all GPUs"
 AGREES = 0.02  # by what part the bus bandwidth may differ from factor * nbytes / time
@@ -173,17 +182,42 @@ def relay_tables() -> tuple[Published, ...]:
     tables = []
     for kind, busy in dict.fromkeys((row.collective, row.busy) for row in relay_sweep()):
         rows = [row for row in relay_sweep() if (row.collective, row.busy) == (kind, busy)]
-        factor = busbw_factor(Collective(kind, busy))
-        measured: list[Measured] = []
-        for row in rows:
-            nbytes = row.nbytes * (busy if kind == "allgather" else 1)
-            us, rate = row.nccl / _US, factor * nbytes / row.nccl / _GB
-            measured.append((nbytes, us, rate, us, rate))  # one time per size is published
+        measured = [(row.nbytes * (busy if kind == "allgather" else 1), row.nccl / _US) for row in rows]
         table = Published(
             name=f"mi350x-{busy}-{kind}", machine="a box of 8 MI350X", collective=kind, ranks=busy, nodes=1,
-            rows=measured, source=RELAY_SOURCE, topology="mi350x", gpu="mi350x", library="RCCL",
-            part=TOLD if kind == "alltoall" or (kind, busy) == ("allreduce", 2) else FIT,
+            rows=_one_time_each(kind, busy, measured), source=RELAY_SOURCE, topology="mi350x", gpu="mi350x",
+            part=TOLD if kind == "alltoall" or (kind, busy) == ("allreduce", 2) else FIT, library="RCCL",
         )  # fmt: skip
         table.check()
         tables.append(table)
     return tuple(tables)
+
+
+@cache
+def xla_tables() -> tuple[Published, ...]:
+    """Return the times of `data/xla-points.csv` from 2 MiB on, over XLA_PACE, as tables: H100 in part fit, B200 held
+    out."""
+    points: dict[tuple[str, str, str, int], list[tuple[int, float]]] = {}
+    with XLA.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if int(row["nbytes"]) >= XLA_LEAST:
+                key = row["table"], row["part"], row["collective"], int(row["ranks"])
+                points.setdefault(key, []).append((int(row["nbytes"]), float(row["us"]) / XLA_PACE))
+    tables = []
+    for (name, part, kind, ranks), measured in points.items():
+        box, gpu = XLA_MACHINES[name]
+        table = Published(
+            name=f"{gpu}-xla-{kind}", machine=f"8 {gpu.upper()} as XLA has them", collective=kind, ranks=ranks, nodes=1,
+            rows=_one_time_each(kind, ranks, measured), source=XLA_SOURCE, topology=box, gpu=gpu, part=part,
+            complete=False,
+        )  # fmt: skip
+        table.check()
+        tables.append(table)
+    return tuple(tables)
+
+
+def _one_time_each(kind: str, ranks: int, measured: list[tuple[int, float]]) -> list[Measured]:
+    """Return rows as nccl-tests prints them where one time in us per size is published."""
+    factor = busbw_factor(Collective(kind, ranks))
+    rates = [factor * nbytes / (us * _US) / _GB for nbytes, us in measured]
+    return [(nbytes, us, rate, us, rate) for (nbytes, us), rate in zip(measured, rates, strict=True)]

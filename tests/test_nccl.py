@@ -1,22 +1,33 @@
 """What NCCL would do: machines as it sees them, its ways and their prices, and what each figure rests on."""
 
 import json
+import re
 from pathlib import Path
-from statistics import median
 
+import msgspec
 import pytest
-from published import FIT, HELD_OUT, ONE_FOR_ALL, published, relay_tables
+from bench_nccl import errors, points
+from published import FIT, HELD_OUT, published, relay_tables, xla_tables
 
 import antiphon
 from antiphon.cli import run
+from antiphon.cost.nccl.accuracy import (
+    AIMS,
+    MIN_ERROR,
+    PLACES,
+    accuracy_note,
+    error_at,
+    held_out_errors,
+    is_clearly_faster,
+    is_within_error,
+)
 from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
-from antiphon.cost.nccl.choice import CHOSEN, COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
-from antiphon.cost.nccl.gpus import gpu_of
-from antiphon.cost.nccl.library import OFF, how_near
+from antiphon.cost.nccl.choice import COLLNET, KINDS, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
 from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported
 from antiphon.topologies import topology
+from antiphon.units import parse_size
 
 GB = 10**9
 FLAT = Calls(
@@ -112,33 +123,45 @@ def test_what_there_is(machine: str, collective: str, there: set[str], not_there
     assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
 
 
-def test_how_near_it_comes_is_what_it_comes_to() -> None:
-    """Of the tables held out, a machine with many rows counts as one with few."""
-    known, off = shipped_calls(), dict[tuple[str, str], list[float]]()
-    ends = ((1024, 2**16), (2**16 + 1, 2**26 - 1), (2**26, 2**62))
-    for table in published():
-        if table.part != HELD_OUT:
-            continue
-        gpu, one = known.get(table.gpu) or gpu_of(table.topology, known), table.processes == ONE_FOR_ALL
-        assert gpu is not None
-        costs, place = (
-            Costs(gpu, known[table.fabric] if table.fabric else None, one),
-            place_of(topology(table.topology)),
-        )
-        told = [word.partition("=")[2].lower() for word in table.environment.split() if word.startswith("NCCL_ALGO=")]
-        for nbytes, seconds in table.seconds():
-            for (where, _), (low, high) in zip(OFF, ends, strict=True):
-                if low <= nbytes <= high:
-                    best = prices(place, costs, table.collective, nbytes, told or CHOSEN)[0].seconds
-                    off.setdefault((where, table.machine), []).append(abs(best / seconds - 1))
-    found = [median(median(rows) for (band, _), rows in off.items() if band == where) for where, _ in OFF]
-    assert found == pytest.approx([value for _, value in OFF], abs=6e-4)
+def test_errors_that_decide_are_those_of_the_tables_held_out() -> None:
+    kept = [msgspec.to_builtins(row) for row in held_out_errors()]
+    assert kept == errors(points())
+    assert {row["collective"] for row in kept} == {*KINDS} - {"gather", "scatter"}
 
 
-def test_how_near_it_comes_is_told_of_what_has_tables() -> None:
-    assert "7.9% up to 64 KB" in how_near(["allreduce", "allgather"])
-    assert "times (scatter aside) are off" in how_near(["scatter", "allreduce"])
-    assert how_near(["alltoall"]) == how_near(["gather", "scatter"]) == ""
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "nodes", "same_as"),
+    [
+        ("allreduce", "1MB", 1, ("allreduce", "within a node", "between")),  # at least MIN_ERROR
+        ("allgather", "1MB", 1, ("allgather", "within a node", "between")),
+        ("broadcast", "1MB", 1, ("allgather", "within a node", "between")),  # one machine: the greatest counts
+        ("reduce", "1MB", 2, ("allgather", "between nodes", "between")),  # no rows
+        ("allreduce", "1KB", 2, ("allreduce", "between nodes", "up to 64 KB")),
+        ("alltoall", "1GB", 1, ("alltoall", "within a node", "from 64 MB on")),
+        ("alltoall", "1GB", 2, None),
+        ("scatter", "1KB", 1, None),
+    ],
+)
+def test_error_by_collective_and_place(
+    collective: str, nbytes: str, nodes: int, same_as: tuple[str, str, str] | None
+) -> None:
+    known = {(row.collective, row.place, row.range): row.error for row in held_out_errors()}
+    error = error_at(collective, parse_size(nbytes), nodes)
+    assert error == (max(known[same_as], MIN_ERROR) if same_as else None)
+    assert is_within_error(1 + max(known.values()), error) == (error is None)
+    assert is_clearly_faster(1.2, error) == (error is not None and error < 0.2)
+    (row,) = antiphon.predict(
+        collective, nbytes, topology="hgx-h100" if nodes == 1 else f"cluster:box=hgx-h100,boxes={nodes}", library="nccl"
+    )
+    assert row["error"] == error
+    aim = f"{AIMS[PLACES[nodes - 1]]:.0%} {PLACES[nodes - 1]}"
+    assert row["error_above_aim"] == (aim if error is not None and error > AIMS[PLACES[nodes - 1]] else None)
+
+
+def test_errors_are_named_for_what_has_tables() -> None:
+    note = accuracy_note(["allreduce", "scatter"], 2)
+    assert re.search(r"by: allreduce [0-9.]+% up to 64 KB, [0-9.]+% between, [0-9.]+% from 64 MB on; treat", note)
+    assert accuracy_note(["alltoall", "gather"], 2) == accuracy_note(["scatter"], 1) == ""
 
 
 def test_pat_needs_one_rank_per_node() -> None:
@@ -154,18 +177,27 @@ def test_pat_needs_one_rank_per_node() -> None:
 
 
 def test_every_line_says_what_it_rests_on() -> None:
-    fitted = {table.name for table in (*published(), *relay_tables()) if table.part == FIT}
-    held = {table.name for table in published() if table.part == HELD_OUT}
+    fitted = {table.name for table in (*published(), *relay_tables(), *xla_tables()) if table.part == FIT}
+    held = {table.name for table in (*published(), *xla_tables()) if table.part == HELD_OUT}
     for calls in shipped_calls().values():
         assert set(calls.calibrated_by) <= fitted
         assert not set(calls.calibrated_by) & held
         assert "calibrated" in calls.basis()
     (b200,) = antiphon.predict("allreduce", "1KB", topology="hgx-b200", library="nccl")
     assert "not calibrated (all, as of h100)" in b200["calibrated"]
-    (sends,) = antiphon.predict("alltoall", "1KB", topology="hgx-h100", library="nccl")
-    assert "sends not calibrated" in sends["calibrated"]
-    (gather,) = antiphon.predict("allgather", "1KB", topology="dgx-a100", library="nccl")
-    assert "allgather by the figures of allreduce" in gather["calibrated"]
+    for machine, kind, remark in (
+        ("hgx-h100", "alltoall", ""),
+        ("hgx-b200", "alltoall", "; sends not calibrated"),
+        ("dgx-a100", "alltoall", "; sends not calibrated"),
+        ("cluster:box=hgx-h100,boxes=2", "alltoall", "; sends not calibrated"),
+        ("hgx-h100", "allgather", ""),
+        ("hgx-h100", "broadcast", "; broadcast by the figures of allreduce"),
+        ("dgx-a100", "allgather", "; allgather by the figures of allreduce"),
+    ):
+        (row,) = antiphon.predict(kind, "1GB", topology=machine, library="nccl")
+        assert (
+            "".join(re.findall(r"; sends .*calibrated|; \w+ by the figures of allreduce", row["calibrated"])) == remark
+        )
 
 
 @pytest.mark.parametrize(

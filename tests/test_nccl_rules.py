@@ -16,8 +16,9 @@ import pytest
 import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.reshape import keep
+from antiphon.cost.nccl.accuracy import error_at
 from antiphon.cost.nccl.choice import Priced
-from antiphon.cost.nccl.library import Library, error_at, library_here
+from antiphon.cost.nccl.library import Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.stock.nccl_tuner import FAMILIES, MODELLED, rule_of
 
@@ -331,10 +332,14 @@ def test_a_gain_by_the_model_must_exceed_its_error(monkeypatch: pytest.MonkeyPat
         return [Priced("tree", "ll", 1e-3 * factors[-1], {}, ""), Priced("ring", "simple", 1e-3, {}, "")]
 
     monkeypatch.setattr(Library, "at", prices)
-    error = max(error_at("allreduce", nbytes) or 0 for nbytes in SIZES)
+    error = max(error_at("allreduce", nbytes, 1) or 0 for nbytes in SIZES)
     for factor, writes in ((1.0, False), (1 + 0.9 * error, False), (1 + 1.1 * error, True), (0.5, False)):
         factors.append(factor)
-        assert bool(rule_of(plan.entries[0], library, "auto", unproven=False).algorithm) == writes, factor
+        rule = rule_of(plan.entries[0], library, "auto", unproven=False)
+        assert bool(rule.algorithm) == writes, factor
+        assert ("gains less than the model's error over NCCL's own choice" in rule.reason) == (
+            factor > 1 and not writes
+        )
         try:
             files = antiphon.export(plan, "nccl-tuner")
         except NotFound:

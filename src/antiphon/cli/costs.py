@@ -79,14 +79,20 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the choices of a library, one line for each size; below, for each run of sizes, their calibration."""
     family = _family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
-    head = ["nbytes", f"time {unit}", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
+    head = ["nbytes", f"time {unit}", "error", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
     cells = []
     for row in rows:
         choice, (rival, seconds) = f"{row['algorithm']} {row['protocol']}", _next_best(row)
-        figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), *_speeds(row)]
+        error = "?" if row["error"] is None else f"{row['error']:.0%}"
+        figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), error, *_speeds(row)]
         cells.append([*figures, choice, row["mostly"], rival, time_text(seconds)])
-    meanings = {"mostly": "what most of the time is spent on", "alternative": "the next best"}
+    meanings = {
+        "error": "median on machines outside of the fit (?: no measurements)",
+        "mostly": "what most of the time is spent on",
+        "alternative": "the next best",
+    }
     lines = _table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
+    lines += _by_sizes(rows, "error above the model's aim", lambda row: row["error_above_aim"] or "")
     lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
     lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
     lines += _by_sizes(rows, "figures", lambda row: row["calibrated"])

@@ -53,6 +53,13 @@ class BoundEvaluator:
             return self.evidence
         return find_evidence(strip_abilities(self.topology), self.collective)
 
+    def moving_seconds(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
+        """Return the least time that the busiest link or cut is busy, by bandwidth alone."""
+        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
+        witness = (self.bound.without_help if unaided else self.bound).witness
+        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
+        return lambda nbytes: rate * nbytes
+
     def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
         machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)

@@ -57,11 +57,25 @@ def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: st
     # these figures, and only all others, whose switches just forward (unaided), by the protocols. Without, it prices
     # all schedules by the protocols, so the bounds must hold for all.
     has_nvls = figures.switched is not None
-    bounds = [bound_of(protocol_profile, unaided=has_nvls) for protocol_profile in figures.protocols]
+    # Every schedule moves bytes for at least the bandwidth bound, so it has at least the ramp of that. By critical-path
+    # the ramp is that of the bytes on the longest path, which may be fewer.
+    gpu = figures.gpu if by == "alpha-beta" else None
+
+    def with_ramp(bound: SecondsBySize, profile: Profile, *, unaided: bool, in_switches: bool = False) -> SecondsBySize:
+        if gpu is None:
+            return bound
+        moving = proofs.moving_seconds(profile, unaided=unaided)
+        return lambda nbytes: bound(nbytes) + gpu.ramp_seconds(moving(nbytes), in_switches=in_switches)
+
+    bounds = [
+        with_ramp(bound_of(protocol_profile, unaided=has_nvls), protocol_profile, unaided=has_nvls)
+        for protocol_profile in figures.protocols
+    ]
     # bound.unaided is None if the machine has no such switches, or this collective cannot use them.
     if figures.switched is not None and proofs.bound.unaided is not None:
         # The model adds the latency of the steps to the time of the transfers.
-        bounds.append(proofs.without_barriers(figures.switched, add_latency=True))
+        aided = proofs.without_barriers(figures.switched, add_latency=True)
+        bounds.append(with_ramp(aided, figures.switched, unaided=False, in_switches=True))
 
     def seconds(nbytes: int) -> float:
         # launch(t) + t never falls as t grows, so the least t gives a lower bound of the sum.

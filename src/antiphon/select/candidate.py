@@ -103,11 +103,16 @@ class Range:
     # The library to use for these sizes, as the candidate is not faster by more than the error of the library's model;
     # "": use the candidate.
     served_by: str = ""
-    beyond_error: bool | None = None  # whether the speedup exceeds the error of the library's model; None: unknown
+    error: float | None = None  # relative, of the library's model on machines held out of its fit, if known
     runners_up: tuple[Candidate, ...] = ()  # the next best candidates
     reference: str = ""  # the library, such as nccl
     gap_model: str = ""  # the model under which the gap's lower bound holds
     library_gap: float | None = None  # of the choice of `served_by`
+
+    @property
+    def beyond_error(self) -> bool | None:
+        """Whether the speedup exceeds the error of the library's model; None: unknown."""
+        return None if self.error is None or self.speedup is None else self.speedup > 1 + self.error
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"

@@ -35,8 +35,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.choice import NVLS, RING, taken
-from antiphon.cost.nccl.library import Library, error_at, is_clearly_faster
+from antiphon.cost.nccl.library import Library
 from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
@@ -393,7 +394,7 @@ class Ledger:
         if gap is not None and abs(gap - 1) < TIE:  # equal to the bound, except for rounding
             gap = 1.0
         speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
-        error = error_at(kind, at)
+        error = self.library.error_at(kind, at) if self.library is not None else None
         over, rests_on = self._find_basis(best, at)
         sms, sms_of = self._count_multiprocessors(best)
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
@@ -402,7 +403,7 @@ class Ledger:
         return Range(
             kind, *ends, at, best, seconds, gap, speedup, gap_model="" if gap is None else self.context.model_name,
             without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
-            served_by=served_by, beyond_error=None if error is None or speedup is None else speedup > 1 + error,
+            served_by=served_by, error=error,
             runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),
             reference=self.library.name if self.library is not None else "",
             library_gap=self._library_gap(kind, at, baseline_seconds, tuning) if served_by else None,
@@ -423,7 +424,8 @@ class Ledger:
         if self.library is None or not self.compare or not seconds:
             return ""
         baseline_seconds = tuning.baseline(kind, nbytes)
-        is_faster = baseline_seconds is None or is_clearly_faster(kind, nbytes, baseline_seconds / seconds)
+        error = self.library.error_at(kind, nbytes)
+        is_faster = baseline_seconds is None or is_clearly_faster(baseline_seconds / seconds, error)
         return "" if is_faster else self.library.name
 
     def _find_basis(self, best: Candidate, at: int) -> tuple[str, str]:

@@ -25,7 +25,9 @@ from typing import Any
 from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.transform import unjoined
 from antiphon.cost import predict
-from antiphon.cost.nccl.library import is_clearly_faster, library_among
+from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
+from antiphon.cost.nccl.library import library_among
+from antiphon.cost.nccl.place import count_nodes
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
 from antiphon.options import name_with_options
@@ -77,7 +79,8 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     library = str(claims.get("reference", "")).upper()
     for runner in _list_runners_up(claims):
         speedup = None if library_seconds is None else library_seconds / runner["seconds"]
-        if speedup is not None and not is_clearly_faster(plan.collective.kind, int(claims["at"]), speedup):
+        error = error_at(plan.collective.kind, int(claims["at"]), count_nodes(plan.topology, plan.collective.members))
+        if speedup is not None and not is_clearly_faster(speedup, error):
             break  # the next runners-up are even slower
         substitute = _plan_runner_up(plan, entry, runner)
         if substitute is not None and _emit_error(plan, substitute, name, options) is None:
@@ -146,7 +149,7 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
         library = library_among(plan.topology, [plan.collective])
         library_seconds = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
         if library is not None and not is_clearly_faster(
-            plan.collective.kind, nbytes, library_seconds / unjoined_seconds
+            library_seconds / unjoined_seconds, library.error_at(plan.collective.kind, nbytes)
         ):
             return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from antiphon.cost.nccl.library import is_within_error
+from antiphon.cost.nccl.accuracy import is_within_error
 from antiphon.select.candidate import Range
 from antiphon.units import format_ends, format_size
 
@@ -28,7 +28,7 @@ def verdict_of(ranges: Sequence[Range], stand_ins: Sequence[str] = ()) -> str:
 
 def is_even(r: Range) -> bool:
     """Return whether the speedup over the library is within the error of the library's model."""
-    return bool(r.over) and r.speedup is not None and is_within_error(r.collective, r.at, r.speedup)
+    return bool(r.over) and r.speedup is not None and is_within_error(r.speedup, r.error)
 
 
 def _against_library(ranges: Sequence[Range]) -> str:

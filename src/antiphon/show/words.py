@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.plan import LIBRARY
-from antiphon.cost.nccl.library import how_near
+from antiphon.cost.nccl.accuracy import accuracy_note
 from antiphon.select import NOBODY, Candidate, Limit, Loss, Range, Tuning
 from antiphon.select.verdict import is_even
 from antiphon.units import format_bandwidth, format_ends
@@ -53,7 +53,8 @@ def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
     """Return what the speedup of these collectives compares with; "" if nothing."""
     if tuning.library is not None:
         basis = tuning.library.costs.basis()
-        return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{how_near(kinds)}"
+        note = accuracy_note(kinds, tuning.library.place.nodes)
+        return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{note}"
     kinds_of: dict[tuple[str, ...], list[str]] = {}
     for kind, names in tuning.baselines.items():
         if names and kind in kinds:

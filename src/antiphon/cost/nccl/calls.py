@@ -6,7 +6,8 @@ Each file in `profiles/calls` describes one generation or one network (seconds; 
     {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"],
      "measured": ["hgx-h100"], "library": "NCCL", "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
      "hop": {"ll": 7e-7, "ll128": 2e-6, "simple": 6e-6}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.82},
-     "nvls": {"latency": 2e-5, "share": 0.6},
+     "slowdown": 1.7, "ramp": 2.7e-5, "nvls": {"latency": 2e-5, "share": 0.6, "ramp": 5e-5},
+     "collectives": ["allreduce"],
      "units": {"of": 132, "taken": {"ring": 24, "nvls": 16, "sends": 32}, "source": "https://..."},
      "copies": {"latency": 3.3e-6, "share": 0.83, "source": "https://...", "assumed": ["latency"]}}
     {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
@@ -33,14 +34,16 @@ FORMAT, VERSION = "antiphon-calls", 1
 FOLDER = Path(__file__).parent.parent / "profiles" / "calls"  # files of figures, one per GPU generation or network
 LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
 MOST_SECONDS = 1.0  # greatest latency in a file
+MOST_SLOWDOWN = 100.0
 
 
 class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Reduction and multicast in the switches: seconds of both together, and the fraction of a GPU's bandwidth
-    reached."""
+    """Reduction and multicast in the switches: seconds of both together, the fraction of a GPU's bandwidth reached, and
+    the ramp of these bytes."""
 
     latency: float
     share: float
+    ramp: float = 0.0
 
 
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -67,10 +70,13 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those whose tables were used) or of
     one network (`kinds` of links).
 
-    `launch`: from the call until the kernel runs; `launch_more`: for each further GPU that the same process drives.
+    `collectives`: those that the tables measure. `launch`: from the call until the kernel runs; `launch_more`: for each
+    further GPU that the same process drives, `launch_channel`: for each further channel of each of its GPUs.
     `hop`: latency from one rank to the next by protocol; `share`: the fraction of the bandwidth that data get by
-    protocol. `message`: for a network, seconds per further message that a rank sends to another node at the same time;
-    for GPUs, per further rank of its node to which it sends the same data, or with whose data it combines its own.
+    protocol. The first bytes of a call over a GPU's links are slower (few channels, short buffers): they take
+    `slowdown` times their time more, up to `ramp` seconds per call. `message`: for a network, seconds per further
+    message that a rank sends to another node at the same time; for GPUs, per further rank of its node to which it sends
+    the same data, or with whose data it combines its own.
     """
 
     format: str
@@ -79,6 +85,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     hop: dict[str, float]
     share: dict[str, float]
     calibrated_by: list[str] = []
+    collectives: list[str] = []
     assumed: list[str] = []
     boxes: list[str] = []
     measured: list[str] = []
@@ -87,6 +94,9 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     library: str = "NCCL"
     launch: float = 0.0
     launch_more: float = 0.0
+    launch_channel: float = 0.0
+    slowdown: float = 0.0
+    ramp: float = 0.0
     message: float = 0.0
     nvls: Nvls | None = None
     units: Units | None = None
@@ -101,23 +111,31 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         if set(self.measured) - set(self.boxes):
             raise Invalid("measured: expected some of boxes")
         seconds: Mapping[str, float] = self.hop | {
-            "launch": self.launch, "launch_more": self.launch_more, "message": self.message,
+            "launch": self.launch, "launch_more": self.launch_more, "launch_channel": self.launch_channel,
+            "ramp": self.ramp, "message": self.message,
         }  # fmt: skip
         shares: Mapping[str, float] = self.share
         if self.nvls is not None:
-            seconds, shares = {**seconds, "nvls": self.nvls.latency}, {**shares, "nvls": self.nvls.share}
+            seconds = {**seconds, "nvls": self.nvls.latency, "ramp of nvls": self.nvls.ramp}
+            shares = {**shares, "nvls": self.nvls.share}
         if self.copies is not None:
             seconds, shares = {**seconds, "copies": self.copies.latency}, {**shares, "copies": self.copies.share}
         if self.units is not None and not all(
             0 < n <= self.units.of for n in (self.units.of, *self.units.taken.values())
         ):
             raise Invalid(f"units: expected more than 0, at most the {self.units.of} that there are")
+        if not 0 <= self.slowdown <= MOST_SLOWDOWN:
+            raise Invalid(f"slowdown: expected 0 to {MOST_SLOWDOWN:g}, got {self.slowdown}")
         for name, value in seconds.items():
             if not 0 <= value <= MOST_SECONDS:
                 raise Invalid(f"{name}: expected 0 to {MOST_SECONDS:g} seconds, got {value}")
         for name, value in shares.items():
             if not 0 < value <= 1:
                 raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
+
+    def ramp_seconds(self, moving: float, *, in_switches: bool = False) -> float:
+        """Return what the slow first bytes of a call add, if all of its bytes at full speed take `moving` seconds."""
+        return min(self.slowdown * moving, self.nvls.ramp if in_switches and self.nvls is not None else self.ramp)
 
     def assumes(self, figure: str) -> bool:
         """Return whether a figure such as "hop simple" is assumed rather than measured."""

@@ -19,7 +19,11 @@ within its node; *cards*: a node's network cards):
     copies     by copy engines, within a node: a copy to each other rank, one after another; no multiprocessor is
                occupied. NCCL does so only if requested (NCCL_CTA_POLICY_ZERO, registered buffers)
 
-Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s.
+A call takes launch + hops + max(b + min(slowdown * b, ramp), c): its bytes need b seconds over the wire and c over the
+cards at full speed, and the first of them are slower over the wire, as few channels are in use and buffers are short.
+So a call gains bandwidth with its size, and loses `ramp` at most.
+
+Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s + ramp.
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ CHAINS = ("broadcast", "reduce")  # a ring does them as a chain, and no switch h
 TO_EACH = ("alltoall", "gather", "scatter")  # different data for each rank: done by sends
 AT_ONCE = "several messages at once"  # names of costs in remarks
 ONE_AFTER_ANOTHER = "launches of one process"
+# Bytes of a call for each channel, NCCL's threads times its threshold per thread; by LL for each rank.
+CHANNEL_BYTES = {LL: 512 * 8, LL128: 640 * 8, SIMPLE: 512 * 64}
 KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are priced
 
 
@@ -75,14 +81,24 @@ class Costs:
     one_process: bool = False
     taken: str = ""
 
-    def launch(self, local: int, rest: float) -> float:
-        """Return the seconds until a call's kernel runs.
+    def launch(self, local: int, rest: float, channels: int = 1) -> float:
+        """Return the seconds until a call's kernel runs on its `channels`.
 
         One process launches on one GPU after another while earlier launches run: if that takes longer than launch and
         `rest` of one call, the GPUs wait for it.
         """
-        every = self.gpu.launch + self.gpu.launch_more * (local - 1) if self.one_process else 0.0
-        return max(self.gpu.launch, every - rest)
+        gpu = self.gpu
+        every = gpu.launch + gpu.launch_more * (local - 1) + gpu.launch_channel * local * (channels - 1)
+        return max(gpu.launch, every - rest if self.one_process else 0.0)
+
+    def channels(self, place: Place, algorithm: str, protocol: str, nbytes: int) -> int:
+        """Return the channels that NCCL opens for a call of this size, by its rule; sends: one for each rank."""
+        if algorithm == SENDS:
+            return place.local
+        if protocol not in CHANNEL_BYTES:
+            return 1
+        needed = ceil(nbytes / (CHANNEL_BYTES[protocol] * (place.ranks if protocol == LL else 1)))
+        return max(1, min(needed, taken(self, RING) or 1))
 
     def basis(self) -> str:
         """Return the basis of a figure, with the names of the tables."""
@@ -159,7 +175,8 @@ def prices(
             load = _load_of(algorithm, place, costs, collective, nbytes)
             if load is not None:
                 options += [
-                    price_option(load, algorithm, p, place, costs) for p in _protocols_of(algorithm, place, costs)
+                    price_option(load, algorithm, p, place, costs, nbytes)
+                    for p in _protocols_of(algorithm, place, costs)
                 ]
     copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
@@ -176,14 +193,15 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     peers = place.local - 1
     wire = place.wire if collective in ROOTED else place.to_all or place.wire
     hops, moved = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)
-    return _sum_terms(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
+    return _sum_terms(COPIES, ENGINE, costs, place, nbytes, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
 
 
 def _sum_terms(
-    algorithm: str, protocol: str, costs: Costs, place: Place, rest: Mapping[str, float], limit: str
+    algorithm: str, protocol: str, costs: Costs, place: Place, nbytes: int, rest: Mapping[str, float], limit: str
 ) -> Priced:
     """Add the launch to the other terms."""
-    terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
+    channels = costs.channels(place, algorithm, protocol, nbytes)
+    terms = {"launch": costs.launch(place.local, sum(rest.values()), channels), **rest}
     return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
@@ -195,22 +213,23 @@ def taken(costs: Costs, algorithm: str) -> int | None:
     return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
-def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs) -> Priced:
+def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> Priced:
     """Price launch, hops, and the bytes over their bottleneck."""
-    share = costs.gpu.share[protocol]
-    if algorithm in (NVLS, NVLS_TREE) and costs.gpu.nvls is not None:
+    share, switched = costs.gpu.share[protocol], algorithm in (NVLS, NVLS_TREE)
+    if switched and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
     # Bytes flow through wire and cards at the same time: the slower one is the bottleneck.
-    waits = {"wire": load.wire / (place.wire * share) if place.wire else 0.0}
-    between = 0.0
+    wire = load.wire / (place.wire * share) if place.wire else 0.0
+    waits, between = {"wire": wire + costs.gpu.ramp_seconds(wire, in_switches=switched)}, 0.0
     if place.nodes > 1 and costs.network is not None:
         slowest = max(load.out_of(nodes, place) / out for nodes, out in ((1, place.card), *place.cuts))
         waits["cards"] = slowest / costs.network.share[protocol]
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(waits, key=lambda name: waits[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
-    rest = {"hops": inside, "network": between, "bytes": waits[limit]}
-    return _sum_terms(algorithm, protocol, costs, place, rest, limit)
+    moving = max(wire, waits.get("cards", 0.0))
+    rest = {"hops": inside, "network": between, "bytes": moving, "ramp": waits[limit] - moving}
+    return _sum_terms(algorithm, protocol, costs, place, nbytes, rest, limit)
 
 
 def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:

@@ -28,9 +28,10 @@ from statistics import mean, median
 
 import msgspec
 
+from antiphon.cost.nccl.accuracy import LARGE, SMALL, error_at
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import HALVES, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
-from antiphon.cost.nccl.library import LARGE, SMALL, Library, error_at
+from antiphon.cost.nccl.choice import NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
+from antiphon.cost.nccl.library import Library
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 from antiphon.units import format_bandwidth, format_seconds
@@ -42,12 +43,10 @@ Points = Sequence[tuple[int, float]]  # (nbytes, measured seconds)
 class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
-    min_error: float = 0.075  # the error is assumed to be at least this on a machine that is not in the fit
-    halves_error: float = 0.45  # allgather and reducescatter of medium sizes, by the figures of allreduce
-    unknown_error: float = 0.8  # alltoall, gather, scatter: in no table of the fit
+    unknown_error: float = 0.8  # of collectives without held-out rows (gather, scatter; alltoall between nodes)
     tolerance: float = 2.0  # a band is slow if measured / predicted - 1 exceeds this many errors and also
     # by band this value (but not large sizes within a node, whose links are best known)
-    min_slowdown: tuple[float, ...] = (0.25, 0.7, 0.25)
+    min_slowdown: tuple[float, ...] = (0.3, 0.7, 0.25)
     named_slowdown: float = 0.1  # enough for a fault that the log names
     max_misfit: float = 1.6  # of a likely cause
     min_gain: float = 0.7  # greatest ratio of a likely cause's misfit to that of the healthy machine
@@ -149,12 +148,10 @@ class Diagnosis:
     causes: tuple[Cause, ...] = ()
 
 
-def error_of(collective: str, nbytes: int) -> float:
+def error_of(collective: str, nbytes: int, nodes: int) -> float:
     """Return the relative error that the model usually has at this size."""
-    error = error_at(collective, nbytes)
-    if collective in HALVES and SMALL < nbytes < LARGE:
-        return LIMITS.halves_error
-    return LIMITS.unknown_error if error is None else max(error, LIMITS.min_error)
+    error = error_at(collective, nbytes, nodes)
+    return LIMITS.unknown_error if error is None else error
 
 
 def most_normal(library: Library, collective: str, nbytes: int) -> float:
@@ -170,7 +167,7 @@ def most_normal(library: Library, collective: str, nbytes: int) -> float:
 
 def _slack(collective: str, nbytes: int, nodes: int) -> float:
     """Return the factor by which a time may be off the model in either direction."""
-    slowdown = LIMITS.tolerance * error_of(collective, nbytes)
+    slowdown = LIMITS.tolerance * error_of(collective, nbytes, nodes)
     min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
     return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, min_slowdown))
 
@@ -196,7 +193,7 @@ def diagnose(library: Library, collective: str, points: Points, signs: Sequence[
         if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
             slow += (band,)
         fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in sizes) < 1
-    misfit = _misfit(collective, points, predicted)
+    misfit = _misfit(collective, points, predicted, library.place.nodes)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
         # For a fault that the log names, and that fits much better than none, a small slowdown suffices.
@@ -219,7 +216,7 @@ def rank_causes(
             seconds = {nbytes: fault.at(collective, nbytes).seconds for nbytes, _ in points}
         except Unsupported:
             continue
-        misfit = _misfit(collective, points, seconds) + LIMITS.per_degree * fault.degrees
+        misfit = _misfit(collective, points, seconds, library.place.nodes) + LIMITS.per_degree * fault.degrees
         if fault.name not in best or misfit < best[fault.name].misfit:
             evidence = tuple(sign for sign in signs if fault.is_named(sign) and not _lists_all_cards(sign, cards))
             best[fault.name] = Cause(fault, misfit, evidence, seconds)
@@ -232,9 +229,9 @@ def rank_causes(
     return (*named, *fitting)
 
 
-def _misfit(collective: str, points: Points, predicted: Mapping[int, float]) -> float:
+def _misfit(collective: str, points: Points, predicted: Mapping[int, float], nodes: int) -> float:
     """Return the mean of |ln(measured / predicted)|, in units of the model's error."""
-    return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n)) for n, seconds in points)
+    return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n, nodes)) for n, seconds in points)
 
 
 def _lists_all_cards(sign: str, cards: int) -> bool:
@@ -276,7 +273,8 @@ def _list_faults_within(healthy: Fault, unaided: Sequence[str]) -> Iterator[Faul
             yield replace(healthy, name="links", text=text, place=slower, degrees=1)
         else:
             text, slower = f"PCIe or host memory in place of {links}, at {rate}", replace(slower, in_switches=False)
-            yield replace(healthy, name="pcie", text=text, place=slower, algorithms=unaided, degrees=1)
+            # The kind of link and its rate are chosen.
+            yield replace(healthy, name="pcie", text=text, place=slower, algorithms=unaided, degrees=2)
 
 
 def _list_faults_between(healthy: Fault, cards: int) -> Iterator[Fault]:

@@ -3,8 +3,8 @@ multiprocessors that it occupies, and the basis of the figures.
 
 `library(request, topology)` finds the figures of the machine's GPUs and network (gpus.py, place.py, calls.py);
 `Library.at` prices all options at a size (choice.py), the chosen one first, and refuses a time below the proved bound
-(proven.py); `Library.rows` makes the rows that the command line prints. `error_at` and `is_clearly_faster` state how
-far these predictions can be trusted: a smaller predicted speedup counts as noise.
+(proven.py); `Library.rows` makes the rows that the command line prints. accuracy.py states how far these predictions
+can be trusted.
 
 Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
 """
@@ -21,6 +21,7 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator
+from antiphon.cost.nccl.accuracy import error_at, missed_aim
 from antiphon.cost.nccl.calls import Calls, shipped_calls
 from antiphon.cost.nccl.choice import (
     ALGORITHMS,
@@ -33,7 +34,6 @@ from antiphon.cost.nccl.choice import (
     PAT,
     RING,
     SENDS,
-    TO_EACH,
     Costs,
     Priced,
     copied_by_engines,
@@ -52,12 +52,8 @@ MSCCL = "msccl"
 LIBRARIES = ("nccl", "rccl", MSCCL)
 OPTIONS = ("gpu", "network", "processes", "algorithm")
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
-NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # algorithms that occur in no table of measurements
+NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
 EXAMPLE = "nccl:gpu=h100,network=ib"
-# Relative error of predictions: median over machines of each machine's median error (bench/bench_nccl.py)
-OFF = (("up to 64 KB", 0.079), ("between", 0.295), ("from 64 MB on", 0.061))
-MAX_ERROR = max(error for _, error in OFF)  # assumed if no error is known (alltoall, gather, scatter)
-SMALL, LARGE = 64_000, 64_000_000  # bytes: end of the first range, beginning of the last
 MAX_WITNESS = 120  # characters of a witness in an error
 ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains it
 
@@ -157,6 +153,10 @@ class Library:
             return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
         return f"{chosen_by}; {why(best, rest)}" if chosen_by else why(best, rest)
 
+    def error_at(self, collective: str, nbytes: int) -> float | None:
+        """Return the relative error of a prediction on a machine that is not in the fit; None if unknown."""
+        return error_at(collective, nbytes, self.place.nodes)
+
     def taken(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
         algorithm = self._find_registered(collective, nbytes)
@@ -183,16 +183,19 @@ class Library:
         remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if self.place.over_pcie and option.algorithm == RING:
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
-        if option.algorithm in NO_TABLE:
+        is_measured = self.place.nodes == 1 and collective in self.costs.gpu.collectives
+        if option.algorithm in NO_TABLE or (option.algorithm == SENDS and not is_measured):
             return f"; {option.algorithm} not calibrated{remark}"
-        return remark if collective == "allreduce" else f"; {collective} by the figures of allreduce{remark}"
+        is_measured |= collective == "allreduce"
+        return remark if is_measured else f"; {collective} by the figures of allreduce{remark}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Return a row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated,
         others.
 
-        Also `sms` (multiprocessors occupied at most), `sms_of` (available), and `without_sms`: seconds by copy engines.
-        If the prediction attains the bound, `limited_by` is the bound's witness in words.
+        `error`: the median error on machines held out of the fit; None if unknown. `error_above_aim`: the aim, if the
+        error is greater. Also `sms` (multiprocessors occupied at most), `sms_of` (available), and `without_sms`:
+        seconds by copy engines. If the prediction attains the bound, `limited_by` is the bound's witness in words.
         """
         # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
@@ -211,6 +214,8 @@ class Library:
                     "busbw": algbw * factor,
                     "algorithm": best.algorithm,
                     "protocol": best.protocol,
+                    "error": (error := self.error_at(collective, nbytes)),
+                    "error_above_aim": missed_aim(error, self.place.nodes),
                     "terms": dict(best.terms),
                     "limit": best.limit,
                     "limited_by": self._find_limit(collective, best, nbytes),
@@ -225,45 +230,6 @@ class Library:
                 }
             )
         return rows
-
-
-def error_at(collective: str, nbytes: int) -> float | None:
-    """Return the relative error of a prediction, median over machines held out of the fit; None if unknown."""
-    if collective in TO_EACH:
-        return None
-    return OFF[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2][1]
-
-
-def is_within_error(collective: str, nbytes: int, speedup: float) -> bool:
-    """Return whether a predicted speedup over the library cannot be distinguished from 1, given its model's error."""
-    error = error_at(collective, nbytes)
-    largest = 1 + (MAX_ERROR if error is None else error)
-    return 1 / largest <= speedup <= largest
-
-
-def is_clearly_faster(collective: str, nbytes: int, speedup: float) -> bool:
-    """Return whether a predicted speedup over the library exceeds the error of the library's model.
-
-    At sizes at which it does not, tables and exports leave the work to the library.
-    """
-    return speedup > 1 and not is_within_error(collective, nbytes, speedup)
-
-
-def how_near(collectives: Iterable[str]) -> str:
-    """Return a remark on the error of NCCL's predicted times, for output of speedups.
-
-    "" if all collectives are by sends, which no fitted table includes.
-    """
-    kinds = sorted(set(collectives))
-    without = [kind for kind in kinds if kind in TO_EACH]
-    if without == kinds:
-        return ""
-    off = ", ".join(f"{off:.1%} {where}" for where, off in OFF)
-    aside = f" ({', '.join(without)} aside)" if without else ""
-    return (
-        f"; on machines held out of the fit its times{aside} are off, in the median over machines, by {off}: "
-        "treat smaller speedups as noise"
-    )
 
 
 def dominant_term(best: Priced) -> str:

@@ -2,7 +2,8 @@
 
 For each protocol (LL, LL128, Simple) the links get the protocol's latency per hop and fraction of bandwidth as a
 profile, and alpha-beta or critical-path prices the schedule; the fastest protocol at the size counts. Added are the
-launch, and seconds for simultaneous messages of a rank. The figures are those by which NCCL itself is priced
+launch, seconds for simultaneous messages of a rank, and the `ramp` of the call's first bytes over links within nodes
+(choice.py); time in which these wait for the network hides it. The figures are those by which NCCL itself is priced
 (library.py), so a speedup over NCCL compares like with like.
 
 Example: an allreduce of 1 KB in 2 steps on h100: launch 6 us + 2 hops by LL of 0.7 us + bytes.
@@ -26,12 +27,18 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
-from antiphon.cost.nccl.calls import SIMPLE
+from antiphon.cost.nccl.calls import SIMPLE, Calls
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
 from antiphon.cost.nccl.gpus import kinds_within
 from antiphon.cost.nccl.library import Library, library_here, library_of
-from antiphon.cost.nccl.link_figures import LinkFigures, figures_by_protocol, profile_by_kind, switched_figures
-from antiphon.cost.nccl.place import TRUNK, node_of_ranks
+from antiphon.cost.nccl.link_figures import (
+    LinkFigures,
+    figures_by_protocol,
+    profile_by_kind,
+    sort_kinds,
+    switched_figures,
+)
+from antiphon.cost.nccl.place import TRUNK, Place, node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
@@ -77,8 +84,10 @@ def calls(
     costs = own.costs if far.any() else replace(own.costs, network=None)
     joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
     traced = all(hasattr(predictor, "events") for predictor in predictors.values())
-    launch, strange = partial(own.costs.launch, own.place.local), _remark_uncalibrated(own, schedule, topology)
-    return (_Traced if traced else _Called)(predictors, launch, extra, costs, joined, strange)
+    return (_Traced if traced else _Called)(
+        predictors, own.place, extra, costs, _seconds_on_wire(own.place, schedule, topology) if far.any() else None,
+        joined, _remark_uncalibrated(own, schedule, topology),
+    )  # fmt: skip
 
 
 def _find_library(topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]) -> Library:
@@ -101,37 +110,46 @@ def _find_library(topology: Topology, members: Sequence[int], leaves: bool, over
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """A prepared schedule. `by_protocol`: predictors; `launch`: its seconds as a function of the other seconds;
-    `extra`: seconds of simultaneous messages; `costs`: the figures used; `joined`: switches between nodes multicast or
-    reduce; `strange`: remark about links without figures."""
+    """A prepared schedule. `by_protocol`: predictors; `extra`: seconds of simultaneous messages; `costs`: the figures
+    used; `on_wire`: if it uses the network, seconds per byte of the links within nodes at full share; `joined`:
+    switches between nodes multicast or reduce; `strange`: remark about links without figures."""
 
     by_protocol: Mapping[str, Predictor]
-    launch: Callable[[float], float]
+    place: Place
     extra: Mapping[str, float]
     costs: Costs
+    on_wire: float | None
     joined: bool
     strange: str
 
-    def best(self, nbytes: int) -> tuple[str, Prediction]:
-        """Return the fastest protocol at a size, and its prediction."""
-        return min(
-            ((name, predictor(nbytes)) for name, predictor in self.by_protocol.items()),
-            key=lambda pair: pair[1].seconds,
-        )
+    def by_each(self, nbytes: int) -> list[tuple[str, Prediction]]:
+        """Return each protocol with the prediction of a call by it, the fastest first."""
+        calls = [(name, self._price(name, predictor(nbytes), nbytes)) for name, predictor in self.by_protocol.items()]
+        # If launches take longest, the least work decides.
+        return sorted(calls, key=lambda call: (call[1].seconds, -call[1].terms["launch"]))
+
+    def _price(self, name: str, moved: Prediction, nbytes: int) -> Prediction:
+        """Add the launch, simultaneous messages and the ramp to the prediction for a protocol."""
+        gpu, switched = self.costs.gpu, name == NVLS
+        near = moving = moved.terms["bandwidth"]
+        if self.on_wire is not None:
+            share = gpu.nvls.share if switched and gpu.nvls is not None else gpu.share[name]
+            near = min(self.on_wire * nbytes / share, moving)
+        ramp = max(gpu.ramp_seconds(near, in_switches=switched) - (moving - near), 0.0)
+        rest = sum(self.extra.values()) + ramp + moved.seconds
+        channels = self.costs.channels(self.place, RING, SIMPLE if switched else name, nbytes)
+        launch = self.costs.launch(self.place.local, rest, channels)
+        terms = {"launch": launch, **self.extra, "ramp": ramp, **moved.terms}
+        return replace(moved, seconds=launch + rest, terms=terms)
 
     def seconds_by_protocol(self, nbytes: int) -> dict[str, float]:
         """Return the seconds of a call by each protocol."""
-        extra = sum(self.extra.values())
-        rests = {name: extra + predictor(nbytes).seconds for name, predictor in self.by_protocol.items()}
-        return {name: self.launch(rest) + rest for name, rest in rests.items()}
+        return {name: call.seconds for name, call in self.by_each(nbytes)}
 
     def __call__(self, nbytes: int) -> Prediction:
-        name, best = self.best(nbytes)
-        rest = sum(self.extra.values()) + best.seconds
-        terms = {"launch": self.launch(rest), **self.extra, **best.terms}
-        return Prediction(
-            terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._describe_units(name)
-        )
+        name, best = self.by_each(nbytes)[0]
+        note, rests_on = self._describe_units(name)
+        return replace(best, note=note, rests_on=rests_on)
 
     def _describe_units(self, protocol: str) -> tuple[str, str]:
         """Describe the GPU units used and the basis of the figures, at length and briefly."""
@@ -150,10 +168,9 @@ class _Traced(_Called):
 
     def events(self, nbytes: int) -> Events:
         """Return the events of the fastest protocol, all after the launch."""
-        name, best = self.best(nbytes)
+        name, best = self.by_each(nbytes)[0]
         unshifted: Events = self.by_protocol[name].events(nbytes)  # type: ignore[attr-defined]
-        extra = sum(self.extra.values())
-        late = self.launch(extra + best.seconds) + extra
+        late = sum(best.terms[term] for term in ("launch", "ramp", *self.extra))
         return replace(
             unshifted,
             start=unshifted.start + late,
@@ -167,6 +184,22 @@ def units_text(costs: Costs, algorithm: str) -> str:
     """Describe the multiprocessors occupied on a GPU, if known."""
     units, used = costs.gpu.units, taken(costs, algorithm)
     return "" if units is None or used is None else f"up to {used} of {units.of} SMs; "
+
+
+def _seconds_on_wire(place: Place, schedule: Schedule, topology: Topology) -> float:
+    """Return the seconds per byte in which the busiest rank sends its data within its node, at its nominal bandwidth.
+
+    O(rows log rows), shared with the predictors.
+    """
+    near, _, _ = sort_kinds(place, topology)
+    load = loads(schedule, topology)
+    link = np.minimum(load.resource, topology.links - 1)
+    inside = np.isin(topology.link_type, [i for i, kind in enumerate(topology.types) if kind.kind in near])
+    counts = (load.resource < topology.links) & inside[link] & (topology.link_src[link] < topology.ranks)
+    sent = np.bincount(
+        topology.link_src[link[counts]], weights=(load.load[counts] * load.window[counts]).astype(np.float64)
+    )
+    return float(sent.max(initial=0.0)) / load.scale / place.wire if place.wire else 0.0
 
 
 def _count_messages(schedule: Schedule, node: Longs) -> float:
@@ -243,9 +276,11 @@ def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by:
 class ProtocolFigures:
     """The costs of every schedule among some ranks: a launch, and the figures of links by one of the protocols.
 
-    `switched`: the figures if switches reduce and multicast; None if none are known.
+    `switched`: the figures if switches reduce and multicast; None if none are known. `gpu`: adds a ramp to the time of
+    the bytes; None if waits for a network may hide it.
     """
 
+    gpu: Calls | None
     launch: Callable[[float], float]
     protocols: tuple[Profile, ...]
     switched: Profile | None
@@ -267,6 +302,7 @@ def protocol_figures(
         switched = switched_figures(own.costs, own.place, topology)
         figures.append(
             ProtocolFigures(
+                own.costs.gpu if own.place.nodes == 1 and not leaves else None,
                 partial(own.costs.launch, own.place.local),
                 tuple(profile_by_kind(links) for links in figures_by_protocol(own.costs, own.place, topology).values()),
                 None if switched is None else profile_by_kind(switched),

@@ -130,7 +130,8 @@ def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, lib
         rest = {"network": 0.0, "bytes": moved, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
         return Priced(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
-    return price_option(_load_algorithms(algorithm.way, place, nbytes), algorithm.way, algorithm.protocol, place, costs)
+    load = _load_algorithms(algorithm.way, place, nbytes)
+    return price_option(load, algorithm.way, algorithm.protocol, place, costs, nbytes)
 
 
 def moved_by(collective: str, ranks: int) -> float:

@@ -9,7 +9,7 @@ Example: two HGX H100 boxes joined by one InfiniBand switch: 16 ranks, 2 nodes, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from weakref import WeakKeyDictionary
@@ -207,6 +207,11 @@ def _link_kinds(machine: Topology, links: NDArray[np.bool_]) -> tuple[str, ...]:
 def node_of_ranks(machine: Topology) -> Longs:
     """Return the number of each rank's node; all are in one if places name none."""
     return np.array(hosts(machine) or [0] * machine.ranks, np.int64)
+
+
+def count_nodes(machine: Topology, members: Collection[int]) -> int:
+    """Return the number of nodes on which these ranks are."""
+    return len(np.unique(node_of_ranks(machine)[[*members]]))
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:

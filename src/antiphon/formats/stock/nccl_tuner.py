@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology, hosts
-from antiphon.cost.nccl.library import Library, is_clearly_faster, library_here
+from antiphon.cost.nccl.accuracy import is_clearly_faster
+from antiphon.cost.nccl.library import Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import about, algorithm_of
@@ -223,9 +224,9 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
         return Rule("", NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
-    if not gains:
+    if library is None or not gains:
         reason = f"the model has no figures of {name}'s {family} here"
-    elif all(is_clearly_faster(kind, nbytes, gain) for nbytes, gain in gains.items()):
+    elif all(is_clearly_faster(gain, library.error_at(kind, nbytes)) for nbytes, gain in gains.items()):
         return Rule(family, "", protocol)
     else:
         worst = min(gains, key=lambda nbytes: gains[nbytes])

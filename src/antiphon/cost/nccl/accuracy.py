@@ -1,0 +1,116 @@
+"""How far predictions of NCCL and RCCL can be trusted: a smaller predicted speedup counts as noise.
+
+`errors.json` has the median of |predicted / measured - 1| on machines held out of the fit, by collective, within a node
+or between nodes, and by range of sizes: up to 64 KB, between, from 64 MB on. `bench/bench_nccl.py --write` derives it
+from the published tables: per machine the median over its rows, then the median over machines, so that a machine with
+many rows counts as one with few. Everything that decides by the error of the model reads it here.
+
+The rows of a single machine may be good by luck: such a collective, or one without any, gets the greatest error of the
+same place and range. Where different data go to each rank (alltoall, gather, scatter), only its own rows count: no
+other collective is made of sends. No error counts as less than MIN_ERROR, about that of large sizes over all machines.
+
+Example: within a node an allgather of 1 MB is off by 21 % in the median over two machines; a predicted speedup of 1.15
+over NCCL is noise. For a broadcast only rows of one machine exist (off by 5 %), so 21 % counts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from antiphon.core.files import read_bytes, reading
+from antiphon.core.jsontext import decode
+from antiphon.cost.nccl.choice import TO_EACH
+from antiphon.errors import Invalid
+
+FORMAT, VERSION = "antiphon-errors", 1
+FILE = Path(__file__).parent / "errors.json"
+WITHIN, BETWEEN = PLACES = ("within a node", "between nodes")
+RANGES = ("up to 64 KB", "between", "from 64 MB on")
+SMALL, LARGE = 64_000, 64_000_000  # bytes: end of the first range, beginning of the last
+MIN_MACHINES = 2  # of a median that counts for itself
+MIN_ERROR = 0.075
+AIMS = {WITHIN: 0.15, BETWEEN: 0.25}  # greatest error that the model aims at
+
+
+class HeldOut(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The median error of one collective in one place and range of sizes, and the rows and machines behind it."""
+
+    collective: str
+    place: str
+    range: str
+    error: float
+    rows: int
+    machines: int
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: str
+    version: int
+    errors: list[HeldOut]
+
+
+@cache
+def held_out_errors() -> tuple[HeldOut, ...]:
+    """Return the errors of errors.json."""
+    with reading(FILE.name):
+        file = decode(read_bytes(FILE), _File)
+        if (file.format, file.version) != (FORMAT, VERSION):
+            raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
+        return tuple(file.errors)
+
+
+def error_at(collective: str, nbytes: int, nodes: int) -> float | None:
+    """Return the relative error of a prediction on a machine that is not in the fit; None if unknown."""
+    return _error_in(collective, RANGES[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2], nodes)
+
+
+def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
+    known = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
+    own = next((row for row in known if row.collective == collective), None)
+    if collective in TO_EACH or (own is not None and own.machines >= MIN_MACHINES):
+        return max(own.error, MIN_ERROR) if own is not None else None
+    return max((row.error for row in known if row.collective not in TO_EACH), default=MIN_ERROR)
+
+
+def missed_aim(error: float | None, nodes: int) -> str | None:
+    """Return in words the error that the model aims at, if this one is greater."""
+    place = PLACES[nodes > 1]
+    return f"{AIMS[place]:.0%} {place}" if error is not None and error > AIMS[place] else None
+
+
+def is_within_error(speedup: float, error: float | None) -> bool:
+    """Return whether a predicted speedup over the library cannot be distinguished from 1, given its model's error.
+
+    An unknown error counts as the greatest known.
+    """
+    largest = 1 + (max(row.error for row in held_out_errors()) if error is None else error)
+    return 1 / largest <= speedup <= largest
+
+
+def is_clearly_faster(speedup: float, error: float | None) -> bool:
+    """Return whether a predicted speedup over the library exceeds the error of the library's model.
+
+    At sizes at which it does not, tables and exports leave the work to the library.
+    """
+    return speedup > 1 and not is_within_error(speedup, error)
+
+
+def accuracy_note(collectives: Iterable[str], nodes: int) -> str:
+    """Return a remark on the error of the library's predicted times, for output of speedups; "" if none is known."""
+    texts: dict[str, list[str]] = {}
+    for kind in sorted(set(collectives)):
+        errors = [(sizes, _error_in(kind, sizes, nodes)) for sizes in RANGES]
+        text = ", ".join(f"{error:.1%} {sizes}" for sizes, error in errors if error is not None)
+        if text:
+            texts.setdefault(text, []).append(kind)
+    if not texts:
+        return ""
+    of = "; ".join(f"{', '.join(kinds)} {text}" for text, kinds in texts.items())
+    return (
+        f"; on machines held out of the fit its times are off, in the median over machines, by: {of}; treat smaller "
+        "speedups as noise"
+    )
