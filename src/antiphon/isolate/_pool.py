@@ -38,7 +38,7 @@ def available_processors() -> int:
 
 
 def usual_workers() -> int:
-    """Return the number of processors that this process may use, up to MOST_WORKERS."""
+    """Return the number of processors that this process may use, up to MAX_WORKERS."""
     return max(1, min(available_processors(), MAX_WORKERS))
 
 

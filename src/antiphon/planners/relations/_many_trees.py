@@ -80,7 +80,7 @@ def pack_trees(
 
 
 def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
-    """Return whether at most MOST_HOPS hops are examined. Stops at the first hop beyond."""
+    """Return whether at most MAX_HOPS hops are examined. Stops at the first hop beyond."""
     reached, todo, hops = set(sources), list(sources), 0
     while todo:
         near = reach.neighbours(todo.pop())

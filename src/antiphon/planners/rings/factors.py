@@ -58,7 +58,7 @@ def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool]
 def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> list[list[int]]:
     """Return up to `count` edge-disjoint Hamiltonian cycles; [] if this method finds none.
 
-    `edges`: pairs a < b, each once. O(count * edges), plus MOST_EXAMINED squares, each O(ranks).
+    `edges`: pairs a < b, each once. O(count * edges), plus MAX_EXAMINED squares, each O(ranks).
     """
     for number in range(count, 0, -1):
         chosen = _regular_edges(edges, ranks, 2 * number)
@@ -151,7 +151,7 @@ class _Factors:
 
     def join_cycles(self) -> list[list[int]]:
         """Turn squares in random order until every factor is one cycle; return these cycles, or [] after
-        MOST_EXAMINED.
+        MAX_EXAMINED.
         """
         squares = self._list_squares()
         examined = 0

@@ -413,7 +413,7 @@ def ranks_by_host(topology: Topology, members: Sequence[int]) -> list[list[int]]
 def list_factorizations(number: int) -> list[list[int]]:
     """Return ordered factorizations into factors of 2 or more: fewest factors first, then the largest first factor.
 
-    At most MOST_FACTORISATIONS of them; a prime has only itself. The number itself comes first.
+    At most MAX_FACTORISATIONS of them; a prime has only itself. The number itself comes first.
 
     >>> list_factorizations(12)
     [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]

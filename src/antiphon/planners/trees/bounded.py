@@ -1,4 +1,4 @@
-"""Pack trees of bounded depth out of one root, by_nearest the greatest rate that such trees can have.
+"""Pack trees of bounded depth out of one root, at nearly the greatest rate that such trees can have.
 
 Input: a machine, its root and members (`TreeGrower`), and the maximum depth. Output (`pack_bounded`): trees with rates
 that fit all links and shared limits together. It is the engine of the planner `shallow`.
@@ -186,7 +186,7 @@ def pack_bounded(
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         before = len(columns)
-        # per round three or four trees: at the linear program's prices single_rate, and at two blends with prices of
+        # per round three or four trees: at the linear program's prices alone, and at two blends with prices of
         # loads
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
             price_blend = _load_prices(row_loads, grower.capacity) * (
