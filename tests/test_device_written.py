@@ -178,7 +178,7 @@ def test_what_ranks_do_alike_is_one_function() -> None:
     )
     functions = [re.findall(r"OUT_OF_LINE bool (\w+)", text) for text in (few, many)]
     assert functions == [["stream_0"], ["stream_0"]]
-    plan = [text[text.index("OUT_OF_LINE bool stream_0") : text.index("/* What a rank does")] for text in (few, many)]
+    plan = [text[text.index("OUT_OF_LINE bool stream_0") : text.index("/* Run a stream")] for text in (few, many)]
     assert plan[0].count("\n") == plan[1].count("\n") < 40
     assert "row" not in plan[0]
 
@@ -226,7 +226,7 @@ def test_small_data_as_packets(tmp_path: Path) -> None:
 def test_packets_are_left_out_where_there_is_no_room_for_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = schedule_of("allreduce", "full:ranks=4", "ring")
     plain, both = (source(schedule, "full", packets=packets) for packets in (False, True))
-    monkeypatch.setattr("antiphon.formats.device.write.MOST_SMALL", 20)
+    monkeypatch.setattr("antiphon.formats.device.write.MAX_PACKET_STATEMENTS", 20)
     assert source(schedule, "full") == plain != both
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_written_is_told() -> None:
 
 
 def test_too_long_for_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.formats.device.write.MOST_LINES", 10)
+    monkeypatch.setattr("antiphon.formats.device.write.MAX_STATEMENTS", 10)
     with pytest.raises(Unsupported, match="run it by its table"):
         source(schedule_of("allreduce", "full:ranks=4", "ring"), "full")
 

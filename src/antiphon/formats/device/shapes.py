@@ -216,7 +216,7 @@ class Function:
     ) -> None:
         self.name, self.members, self.classes, self.ranks = name, list(members), classes, ranks
         self.tables: list[str] = []
-        self.lines = 0
+        self.statement_count = 0
         self.me = np.array(self.members, np.int64)
         # statements with the same form are equal up to their numbers; loops are found on these form numbers
         forms: dict[tuple[str, ...], int] = {}
@@ -237,7 +237,7 @@ class Function:
             stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
             lines.append(line_of(self.form_of[at], texts, self.classes))
-        self.lines += len(lines)
+        self.statement_count += len(lines)
         row = self._row_lines(columns, piece.times)
         if piece.times == 1:
             return [*row, *lines]
@@ -252,12 +252,12 @@ class Function:
         table = np.stack(columns.tabulated, axis=2)
         shape = "".join(f"[{size}]" for size in table.shape)
         rows = ",\n".join(
-            "    {" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in of) + "}" for of in table.tolist()
+            "    {" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows_of_member) + "}"
+            for rows_of_member in table.tolist()
         )
         self.tables.append(f"ON_TABLE i64 {name}{shape} = {{\n{rows}}};\n")
-        # row of this rank among the members of the function
-        which = "w.which" if len(self.members) > 1 else "0"
-        return [f"row = {name}[{which}][{'turn' if turns > 1 else '0'}];"]
+        member = "w.member" if len(self.members) > 1 else "0"
+        return [f"row = {name}[{member}][{'turn' if turns > 1 else '0'}];"]
 
     def text(self) -> str:
         """Return the C++ of the function behind its tables; it returns true where the call was stopped."""

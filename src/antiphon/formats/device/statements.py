@@ -46,60 +46,50 @@ class _Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """The content of the table of a rank. `cuts`: positions within a unit, over `denominator`. `classes`: sizes of
-    scratch slots, in units and a cut; `slots`: the number of slots of each class. `boxes`: the number of slots for
-    incoming packets; `atoms`: stretches between cuts in the longest (0: there are no packets); `hears`: whether at its
-    end all ranks have received from all."""
+    """The content of the table of a rank."""
 
-    denominator: int
-    cuts: list[int]
-    classes: list[list[int]]
-    slots: list[int]
-    weights: tuple[int, int]
+    denominator: int  # of cuts
+    cuts: list[int]  # positions within a unit, over `denominator`
+    classes: list[list[int]]  # sizes of scratch slots: whole units, and a numerator over `denominator`
+    slots: list[int]  # the number of slots of each class
+    weights: tuple[int, int]  # of input and output
     streams: list[list[Statement]]
-    boxes: int
-    atoms: int
-    hears: bool
+    boxes: int  # the number of slots for incoming packets
+    atoms: int  # stretches between cuts in the longest of them; 0: there are no packets
+    hears: bool  # whether each rank has received from all others at the end
 
 
 def statements(table: Table, averages: bool = True) -> Rank:
     """Read a table, in time linear in its words. `averages`: whether the code divides sums for averages."""
     words = table.words.tolist()
     denominator, weights = words[5], (words[6], words[7])
-    part_count, classes, regions, blocks, steps, arguments = words[8:14]
+    cut_count, class_count, region_count, stream_count, step_count, argument_count = words[8:14]
     at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
         nonlocal at
-        table = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
+        taken = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
         at += width * count
-        return table
+        return taken
 
-    cuts, kinds, slots = rows(part_count, 1), rows(classes, 2), rows(classes, 1)
-    places, streams, step_rows = rows(regions, 3 + classes), rows(blocks, 2), rows(steps, 4)
-    every = [_Argument(*row) for row in rows(arguments, 5)]
-    reader = _Reader(places, table.packets)
-    streams_read = [
+    cuts, classes, slots = rows(cut_count, 1), rows(class_count, 2), rows(class_count, 1)
+    regions, stream_rows, step_rows = rows(region_count, 3 + class_count), rows(stream_count, 2), rows(step_count, 4)
+    arguments = [_Argument(*row) for row in rows(argument_count, 5)]
+    reader = _Reader(regions, table.packets)
+    streams = [
         [
-            row
+            statement
             for kind, begin, length, extra in step_rows[first : first + count]
             if averages or kind != DIVIDE
-            for row in reader.read(kind, every[begin : begin + length], extra)
+            for statement in reader.read(kind, arguments[begin : begin + length], extra)
         ]
-        for first, count in streams
+        for first, count in stream_rows
     ]
-    streams_read = [_sort_signals(stream, words[3], words[2]) for stream in streams_read]
     return Rank(
-        denominator,
-        [cut for (cut,) in cuts],
-        kinds,
-        [row for (row,) in slots],
-        weights,
-        streams_read,
-        words[14],
-        words[15],
-        bool(words[16]),
-    )
+        denominator=denominator, cuts=[cut for (cut,) in cuts], classes=classes, slots=[count for (count,) in slots],
+        weights=weights, streams=[_sort_signals(stream, words[3], words[2]) for stream in streams], boxes=words[14],
+        atoms=words[15], hears=bool(words[16]),
+    )  # fmt: skip
 
 
 def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:

@@ -34,23 +34,25 @@ TYPES = {
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
-MANY_LINES = 2_000  # statements above which fewer streams are tried, in which ranks are more alike
-MOST_SMALL = 400  # statements by packets, for which compilers take much longer
-MOST_LINES = 12_000  # statements of all functions: compilers take minutes for more
+# limits on statements, the lines of the generated functions
+SHORT_CODE = 2_000  # above this fewer streams are tried: then more ranks share a function, and the code is shorter
+MAX_PACKET_STATEMENTS = 400  # of the variant with packets, for which compilers take much longer
+MAX_STATEMENTS = 12_000  # of all functions: compilers take minutes for more
 MOST_ROWS = 100_000  # blocks of data that ranks hold, or must end with
 
 
 class _Variant(NamedTuple):
-    """A variant of the code: with signals, or by packets. `lines`: the number of statements."""
+    """The code with signals (a flag for the receiver after the data is written) or with packets (a flag in each
+    packet, beside its data)."""
 
     tables: list[Table]
     ranks: list[Rank]
-    functions: list[list[Function]]
-    lines: int
+    functions: list[list[Function]]  # by stream; each serves several ranks
+    statement_count: int  # of all functions
 
     @property
-    def max_places(self) -> int:
-        """The most places of a statement that name them one by one."""
+    def max_listed(self) -> int:
+        """Return the most "to" and "from" statements in a row: the operands of one operation."""
         return max(_max_listed(stream) for rank in self.ranks for stream in rank.streams)
 
 
@@ -67,7 +69,7 @@ def cuda(
     in_place
         Input and output are one buffer.
     streams
-        Maximum number of concurrent streams of the plan, each in blocks of its own.
+        Maximum number of concurrent streams of the plan, each in thread blocks of its own.
     arrival
         Leave blocks in the order of arrival and permute them at the end (planner permrecmult).
     packets
@@ -76,7 +78,7 @@ def cuda(
     pull
         The receiver reads, instead of the sender writing.
     """
-    how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
+    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull))
     return _write_files(plan, "cu", how)
 
 
@@ -85,7 +87,7 @@ def hip(
     arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """Write a HIP program per schedule (plan0.hip.cpp, ...); options as for cuda."""
-    how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
+    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull))
     return _write_files(plan, "hip.cpp", how)
 
 
@@ -99,7 +101,7 @@ class _Options(NamedTuple):
     pull: bool = False
 
 
-def _choose_variant(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
+def _read_exclusive_options(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
     """Return the options `arrival`, `packets` and `pull`, at most one of them set."""
     options = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
     read = {name: parse_yes(value, f"option {name}") for name, value in options.items()}
@@ -115,7 +117,7 @@ def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
     name = data_type(how.dtype).name
-    if name not in TYPES:  # Python's whole numbers
+    if name not in TYPES:  # Python's int, which C lacks
         raise unknown("data type", name, TYPES)
     how = how._replace(dtype=name, in_place=parse_yes(how.in_place, "option in_place"))
     return {
@@ -128,34 +130,34 @@ def source(
     schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
     arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> str:  # fmt: skip
-    """Return the file of one schedule. Unsupported if it is too long for compilers: such a plan runs by its table."""
+    """Return the file of one schedule. Unsupported if it is too long for compilers; the kernel that reads tables runs
+    such a plan."""
     how = _Options(dtype, op, in_place, streams, arrival, packets, pull)
     if not schedule.transfers:
         raise Unsupported("generated code: nothing is sent in this plan, so there is nothing to write")
     plain = _shortest_code(schedule, how._replace(packets=False))
-    if plain.lines > MOST_LINES:
+    if plain.statement_count > MAX_STATEMENTS:
         raise Unsupported(
-            f"generated code: {plain.lines} statements, more than {MOST_LINES}, take compilers too long; run it by its "
-            "table (--on cuda), or take fewer pieces"
+            f"generated code: {plain.statement_count} statements, more than {MAX_STATEMENTS}, take compilers too long; "
+            "run it by its table (--on cuda), or take fewer pieces"
         )
-    variants = [plain, *_packet_code(schedule, how, MOST_LINES - plain.lines)]
+    variants = [plain, *_packet_code(schedule, how, MAX_STATEMENTS - plain.statement_count)]
     collective = schedule.collective
     inputs, outputs = sides(collective, in_place)
     title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
-    title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment, and in a text
-    max_places = max(MOST_AT_ONCE, *(variant.max_places for variant in variants))
-    blocks = max(len(variant.functions) for variant in variants)
-    head = _About(collective, op).text(title, dtype, in_place, max_places, blocks)
-    size = _table_text("i64", "INPUTS", [0 if in_place else int(variant) for variant in inputs.size], host=True)
-    size += _table_text("i64", "OUTPUTS", [int(variant) for variant in outputs.size], host=True) + _layout_tables(
-        variants
-    )
+    title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment and in a C string
+    max_places = max(MOST_AT_ONCE, *(variant.max_listed for variant in variants))
+    stream_count = max(len(variant.functions) for variant in variants)
+    constants = _constants_text(collective, how, title, max_places, stream_count)
+    sizes = _table_text("i64", "INPUTS", [0 if in_place else size for size in inputs.size.tolist()], host=True)
+    sizes += _table_text("i64", "OUTPUTS", outputs.size.tolist(), host=True)
     included = set[str]()
     sections = [
-        _opening_comment(title), _expand_header("signals.h", included), _expand_header("packets.h", included), head,
-        size, _data_tables(collective, inputs, outputs), _expand_header("written.h", included),
+        _opening_comment(title), _expand_header("signals.h", included), _expand_header("packets.h", included),
+        constants, sizes, _layout_tables(variants), _data_tables(collective, inputs, outputs),
+        _expand_header("written.h", included),
         _heading_comment("The plan"),
-        *(function.text() for variant in variants for functions in variant.functions for function in functions),
+        *(function.text() for variant in variants for of_stream in variant.functions for function in of_stream),
         _dispatch_function(variants),
         _heading_comment("The program around it"), _expand_header("driver.h", included),
     ]  # fmt: skip
@@ -163,12 +165,12 @@ def source(
 
 
 def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
-    """Return the code in `how.streams` streams, or fewer where there are many lines: then ranks are more alike."""
-    shortest, max_lines = _stream_code(schedule, how), MOST_SMALL if how.packets else MANY_LINES
-    while shortest.lines > max_lines and how.streams > 1:
+    """Return the code in `how.streams` streams; where it is long, in as many or fewer streams, whatever is shortest."""
+    shortest, short_enough = _stream_code(schedule, how), MAX_PACKET_STATEMENTS if how.packets else SHORT_CODE
+    while shortest.statement_count > short_enough and how.streams > 1:
         how = how._replace(streams=how.streams // 2)
         other = _stream_code(schedule, how)
-        shortest = other if other.lines < shortest.lines else shortest
+        shortest = other if other.statement_count < shortest.statement_count else shortest
     return shortest
 
 
@@ -180,7 +182,7 @@ def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]
         packet_variant = _shortest_code(schedule, how)
     except Unsupported:
         return []
-    return [packet_variant] if packet_variant.lines <= min(room, MOST_SMALL) else []
+    return [packet_variant] if packet_variant.statement_count <= min(room, MAX_PACKET_STATEMENTS) else []
 
 
 def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
@@ -189,51 +191,51 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
         schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets,
         pull=how.pull,
     )  # fmt: skip
-    read = [statements(table, averages=how.op == "avg") for table in rank_tables]
-    name = "packets" if how.packets else "stream"
-    stream_functions = functions([table.streams for table in read], len(read[0].classes), name)
-    return _Variant(
-        rank_tables,
-        read,
-        stream_functions,
-        sum(table.lines for functions_of_stream in stream_functions for table in functions_of_stream),
-    )
+    ranks = [statements(table, averages=how.op == "avg") for table in rank_tables]
+    prefix = "packets" if how.packets else "stream"
+    by_stream = functions([rank.streams for rank in ranks], len(ranks[0].classes), prefix)
+    statement_count = sum(function.statement_count for of_stream in by_stream for function in of_stream)
+    return _Variant(rank_tables, ranks, by_stream, statement_count)
 
 
 def _layout_tables(variants: Sequence[_Variant]) -> str:
     """Return the C tables from which the program computes where data lies at a size, for each variant."""
     text, rows = "", list[str]()
     for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
-        layout = variant.ranks[0]
-        classes = layout.classes or [[0, 0]]
-        text += _table_text("i64", f"{name}_PARTS", layout.cuts, host=True)
+        first_rank = variant.ranks[0]  # ranks differ in slots and boxes only
+        classes = first_rank.classes or [[0, 0]]
+        text += _table_text("i64", f"{name}_PARTS", first_rank.cuts, host=True)
         text += _rows_text("i64", f"{name}_CLASSES", classes, host=True)
         text += _rows_text("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in variant.ranks], host=True)
         text += _table_text("i64", f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
         sliced = int(all(table.sliced for table in variant.tables))
         rows.append(
-            f"{{{layout.denominator}, {layout.atoms}, {sliced}, {int(layout.hears)}, {len(layout.cuts)}, "
-            f"{len(classes)}, {name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
+            f"{{{first_rank.denominator}, {first_rank.atoms}, {sliced}, {int(first_rank.hears)}, "
+            f"{len(first_rank.cuts)}, {len(classes)}, {name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
         )
-    about = """/* Of a way to make calls: how units are cut, slots of scratch by rank and class (whole units, a cut), of
- * packets how many slots come to a rank, and the atoms of the longest. `hears`: whether at the end all have heard from
- * all. */
+    struct = """/* Where the data of a call lies, by variant (signals, packets). A unit is cut at part[i] / denominator
+ * of its elements. A scratch slot of class i has of_class[2 i] units and of_class[2 i + 1] / denominator of one. */
 struct Layout {
-    i64 denominator, atoms, sliced, hears, parts, classes;
-    const i64 *part, *of_class, *slots, *boxes;
+    i64 denominator;
+    i64 atoms;          /* stretches between cuts in the longest message by packets; 0: no packets are sent */
+    i64 sliced;         /* whether lanes may share the work */
+    i64 hears;          /* whether each rank has received from all others when its call ends */
+    i64 parts, classes; /* lengths of `part` and `of_class` */
+    const i64 *part, *of_class;
+    const i64 *slots;   /* [rank][class]: how many slots the scratch of a rank has */
+    const i64 *boxes;   /* [rank]: how many slots for incoming packets a rank has */
 };
 """
     body = ",\n    ".join(rows)
-    return f"{text}{about}static const Layout LAYOUTS[] = {{\n    {body}}};\n"
+    return f"{text}{struct}static const Layout LAYOUTS[] = {{\n    {body}}};\n"
 
 
 def _max_listed(stream: Sequence[Statement]) -> int:
-    """Return the most places that statements in a row name one by one."""
-    longest = now = 0
+    """Return the length of the longest run of "to" and "from" statements, each of which adds an operand to a list."""
+    longest = run = 0
     for statement in stream:
-        name = statement.form[0]
-        now = now + 1 if name in ("to", "from") else 0
-        longest = max(longest, now)
+        run = run + 1 if statement.form[0] in ("to", "from") else 0
+        longest = max(longest, run)
     return longest
 
 
@@ -268,38 +270,32 @@ def _expand_header(name: str, included: set[str]) -> str:
     return "\n".join(out) + "\n"
 
 
-class _About:
-    """The constants of a plan as C: type, operator, ranks, and the factor of bus bandwidth."""
-
-    def __init__(self, collective: Collective, op: str) -> None:
-        self.collective, self.op = collective, op
-
-    def text(self, title: str, dtype: str, in_place: bool, places: int, streams: int) -> str:
-        collective = self.collective
-        members, names = len(collective.members), int(collective.ids_per_block.max(initial=1))
-        bus = {"allreduce": 2 * (members - 1) / members}.get(
-            collective.kind,
-            (members - 1) / members if collective.kind in ("allgather", "reducescatter", "alltoall") else 1.0,
-        )
-        return f"""{_heading_comment("The plan, told in numbers")}
+def _constants_text(collective: Collective, how: _Options, title: str, max_places: int, streams: int) -> str:
+    """Return the constants of a plan as C: type, operator, ranks, and the factor of bus bandwidth."""
+    members, contributions = len(collective.members), int(collective.ids_per_block.max(initial=1))
+    bus = {"allreduce": 2 * (members - 1) / members}.get(
+        collective.kind,
+        (members - 1) / members if collective.kind in ("allgather", "reducescatter", "alltoall") else 1.0,
+    )
+    return f"""{_heading_comment("The constants of the plan")}
 #ifndef TYPE
-#define TYPE {TYPES[dtype]}
+#define TYPE {TYPES[how.dtype]}
 #endif
 #ifndef OPERATOR
-#define OPERATOR {OPERATORS[self.op]}
+#define OPERATOR {OPERATORS[how.op]}
 #endif
 #define AS_TEXT(NAME) #NAME
 #define TEXT_OF(NAME) AS_TEXT(NAME)
 #define TYPE_NAME TEXT_OF(TYPE)
-#define OPERATOR_NAME {'"avg"' if self.op == "avg" else "TEXT_OF(OPERATOR)"}
+#define OPERATOR_NAME {'"avg"' if how.op == "avg" else "TEXT_OF(OPERATOR)"}
 #define TITLE "{title}"
 typedef TYPE T;
 typedef OPERATOR Rule;
 
-enum {{ IN_PLACE = {int(in_place)}, AVERAGE = {int(self.op == "avg")} }};
-enum {{ MOST_PLACES = {places}, MOST_NAMES = {names} }};
+enum {{ IN_PLACE = {int(how.in_place)}, AVERAGE = {int(how.op == "avg")} }};
+enum {{ MOST_PLACES = {max_places}, MOST_CONTRIBUTIONS = {contributions} }};
 const i64 RANKS = {collective.ranks}, STREAMS = {streams}, BUFFER_WEIGHT = {collective.buffer_weight};
-const double BUS = {bus!r}; /* what goes over the busiest link, in sizes */
+const double BUS = {bus!r}; /* bus bandwidth / algorithmic bandwidth, as in nccl-tests */
 enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 """
 
@@ -307,44 +303,47 @@ enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
     """Return C tables of the blocks that each rank holds and must end with, by which the program checks its results.
 
-    A row: rank, block, begin and length in units, and which contributions; those of a block are numbered from 0.
+    A row: rank, block, begin and length in units, and a range of CONTRIBUTIONS; the contributions to a block are
+    numbered from 0.
     """
     relation = collective.relation
-    contributions: dict[tuple[int, int], list[int]] = {}
-    for block, rank, name in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
-        contributions.setdefault((rank, block), []).append(name)
-    everyone: dict[int, set[int]] = {}
-    for (_, block), names_of_block in contributions.items():
-        everyone.setdefault(block, set()).update(names_of_block)
-    required = {
-        (rank, block): sorted(everyone[block]) if want < 0 else list(relation.wants[want])
+    held: dict[tuple[int, int], list[int]] = {}  # by rank and block: contributions, by their ids in the collective
+    for block, rank, contribution in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
+        held.setdefault((rank, block), []).append(contribution)
+    all_of_block: dict[int, set[int]] = {}
+    for (_, block), contributions in held.items():
+        all_of_block.setdefault(block, set()).update(contributions)
+    wanted = {
+        (rank, block): sorted(all_of_block[block]) if want < 0 else list(relation.wants[want])
         for block, rank, want in _zip_columns(relation.post_block, relation.post_rank, relation.post_want)
     }
     number_of = {
-        block: {name: at for at, name in enumerate(sorted(names_of_block))}
-        for block, names_of_block in everyone.items()
+        block: {contribution: number for number, contribution in enumerate(sorted(contributions))}
+        for block, contributions in all_of_block.items()
     }
-    names: list[int] = []
-    name_lists: dict[tuple[int, ...], int] = {}
+    stored: list[int] = []  # the array CONTRIBUTIONS: all distinct lists of numbers, one after another
+    first_of: dict[tuple[int, ...], int] = {}  # where each list begins
     text = ""
-    for title, side, of in (("HELD", inputs, contributions), ("WANTED", outputs, required)):
+    for title, side, contributions_of in (("HELD", inputs, held), ("WANTED", outputs, wanted)):
         rows = []
         for rank, block, start in _zip_columns(side.rank, side.block, side.start):
-            which = tuple(number_of[block][name] for name in of.get((rank, block), ()))
-            if not which:
+            numbers = tuple(number_of[block][contribution] for contribution in contributions_of.get((rank, block), ()))
+            if not numbers:
                 continue
-            if which not in name_lists:
-                name_lists[which] = len(names)
-                names += which
-            rows.append([rank, block, start, int(collective.weights[block]), name_lists[which], len(which)])
+            if numbers not in first_of:
+                first_of[numbers] = len(stored)
+                stored += numbers
+            rows.append([rank, block, start, int(collective.weights[block]), first_of[numbers], len(numbers)])
         if len(rows) > MOST_ROWS:
             raise Unsupported(f"generated code: {len(rows)} blocks of data, more than {MOST_ROWS}, for its check")
-        text += f"enum {{ {title}_ROWS = {len(rows)} }};\n" + _rows_text("Given", title, rows or [[0] * 6])
-    about = (
-        "/* Data of a rank: a block of `length` from `begin` on, in units; the names of what is combined there. */\n"
-    )
-    about += "struct Given {\n    i64 rank, block, begin, length, first, names;\n};\n"
-    return f"{about}{_table_text('i64', 'NAMES', names or [0])}{text}"
+        text += f"enum {{ {title}_ROWS = {len(rows)} }};\n" + _rows_text("DataRow", title, rows or [[0] * 6])
+    struct = """/* Data of a rank: a block of `length` from `begin` on, in units, and what is combined there:
+ * `contributions` numbers in CONTRIBUTIONS, from `first` on. */
+struct DataRow {
+    i64 rank, block, begin, length, first, contributions;
+};
+"""
+    return f"{struct}{_table_text('i64', 'CONTRIBUTIONS', stored or [0])}{text}"
 
 
 def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:
@@ -358,7 +357,7 @@ def _table_text(kind: str, name: str, values: Sequence[int], host: bool = False)
 
 
 def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:
-    width = "" if kind == "Given" else f"[{len(rows[0])}]"
+    width = "" if kind == "DataRow" else f"[{len(rows[0])}]"
     body = ",\n    ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[]{width} = {{\n    {body}}};\n"
 
@@ -366,15 +365,15 @@ def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool =
 def _dispatch_function(variants: Sequence[_Variant]) -> str:
     """Return the C function that calls the function of a rank in a stream, of each variant."""
     lines = [
-        "/* What a rank does in a stream; gives whether it was stopped. */",
+        "/* Run a stream of a rank; return whether it was stopped. */",
         "ON_DEVICE bool run_stream(Work &w, u32 stream) {",
-        "    switch ((w.call.way * STREAMS + stream) * RANKS + w.me) {",
+        "    switch ((w.call.variant * STREAMS + stream) * RANKS + w.me) {",
     ]
-    blocks = max(len(function.functions) for function in variants)
+    stream_count = max(len(variant.functions) for variant in variants)
     for variant_number, variant in enumerate(variants):
-        for number, stream_functions in enumerate(variant.functions):
+        for stream, stream_functions in enumerate(variant.functions):
             for function in stream_functions:
-                for at, rank in enumerate(function.members):
-                    where = f"{variant_number * blocks + number} * RANKS + {rank}"
-                    lines.append(f"    case {where}: w.which = {at}; return {function.name}(w);")
+                for member, rank in enumerate(function.members):
+                    case = f"{variant_number * stream_count + stream} * RANKS + {rank}"
+                    lines.append(f"    case {case}: w.member = {member}; return {function.name}(w);")
     return "\n".join([*lines, "    default: return false;", "    }", "}", ""])

@@ -42,11 +42,11 @@ ON_DEVICE u64 drawn(u64 from) {
     return from ^ from >> 32;
 }
 
-/* Of a block of data: element `at` of what has this name. */
-ON_DEVICE T made_up(i64 block, i64 name, i64 at) {
+/* Element `at` of a contribution to a block. */
+ON_DEVICE T made_up(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
-    const u64 draw = drawn(place ^ ((u64)name * 0xC2B2AE3D27D4EB4Fu)) % 1000;
-    i64 value = (i64)draw % (MOST_NAMES < 32 ? 8 : 2);
+    const u64 draw = drawn(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
+    i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
     if (Grows<Rule>::yes)
         value = draw < 30 ? 2 : 1;
     T element;
@@ -54,15 +54,15 @@ ON_DEVICE T made_up(i64 block, i64 name, i64 at) {
     return element;
 }
 
-ON_DEVICE T expected_value(const Given &row, const i64 *names, i64 at, bool whole) {
+ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool whole) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
-    W sum = widened(made_up(row.block, names[row.first], at));
-    for (i64 k = 1; k < row.names; ++k)
-        sum = Rule::template combine_pair<W, U>(sum, widened(made_up(row.block, names[row.first + k], at)));
+    W sum = widened(made_up(row.block, contributions[row.first], at));
+    for (i64 k = 1; k < row.contributions; ++k)
+        sum = Rule::template combine_pair<W, U>(sum, widened(made_up(row.block, contributions[row.first + k], at)));
     T value;
     narrowed(sum, &value);
-    if (AVERAGE && whole && row.names > 1) narrowed(shared_by(widened(value), row.names), &value);
+    if (AVERAGE && whole && row.contributions > 1) narrowed(shared_by(widened(value), row.contributions), &value);
     return value;
 }
 
@@ -73,14 +73,14 @@ ON_DEVICE bool differs(const T *first, const T *second) {
 }
 
 /* Fills rows of a rank, or counts what is not as it must be. */
-ON_DEVICE u64 each_row(const Given *rows, i64 count, const i64 *names, i64 rank, T *buffer, i64 unit, u32 from, u32 step,
-                       bool fills) {
+ON_DEVICE u64 each_row(const DataRow *rows, i64 count, const i64 *contributions, i64 rank, T *buffer, i64 unit, u32 from,
+                       u32 step, bool fills) {
     u64 wrong = 0;
     for (i64 i = from; i < count; i += step) {
-        const Given &row = rows[i];
+        const DataRow &row = rows[i];
         if (row.rank != rank) continue;
         for (i64 at = my_thread(); at < row.length * unit; at += my_threads()) {
-            const T right = expected_value(row, names, at, !fills);
+            const T right = expected_value(row, contributions, at, !fills);
             T *place = buffer + row.begin * unit + at;
             if (fills)
                 *place = right;
@@ -97,7 +97,7 @@ static double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Everything that calls of one size need, on every device, each way. */
+/* Everything that calls of one size need, on every device, for one variant. */
 struct Size {
     const Layout *layout;
     i64 unit;
@@ -124,7 +124,7 @@ static i64 scratch_of(const Size &size, i64 rank) {
     return sum;
 }
 
-/* Of all ways. */
+/* Of all variants. */
 static i64 most_scratch(const std::vector<Size> &sizes, i64 rank) {
     i64 largest = 0;
     for (const Size &size : sizes) largest = std::max(largest, scratch_of(size, rank));

@@ -34,8 +34,8 @@ AS_KERNEL void __launch_bounds__(THREADS) antiphon_plan(const Call call, u32 dev
 }
 
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64 unit, bool fills, unsigned long long *wrong) {
-    const u64 wrong_here = fills ? each_row(HELD, HELD_ROWS, NAMES, rank, buffer, unit, blockIdx.x, gridDim.x, true)
-                            : each_row(WANTED, WANTED_ROWS, NAMES, rank, buffer, unit, blockIdx.x, gridDim.x, false);
+    const u64 wrong_here = fills ? each_row(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, true)
+                            : each_row(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, false);
     if (wrong_here) atomicAdd(wrong, (unsigned long long)wrong_here);
 }
 
@@ -83,7 +83,7 @@ static i64 most_lanes(i64 threads) {
 class Devices {
     const std::vector<Size> &sizes;
     std::vector<Memory> of;
-    std::vector<std::vector<Call>> calls; /* of each device, each way */
+    std::vector<std::vector<Call>> calls; /* of each device, for each variant */
     Boxes boxes;
     std::vector<cuda(Stream_t)> streams;
     std::vector<void *> memory;

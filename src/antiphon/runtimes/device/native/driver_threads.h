@@ -24,7 +24,7 @@ static i64 most_lanes(i64 threads) {
 }
 
 class Devices {
-    std::vector<Call> calls; /* each way */
+    std::vector<Call> calls; /* for each variant */
     const std::vector<Size> &sizes;
     Boxes boxes;
     std::vector<std::vector<T>> memory;
@@ -58,14 +58,14 @@ class Devices {
         for (i64 rank = 0; rank < RANKS; ++rank) {
             memset((void *)of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
             memset((void *)of[rank].scratch, 0x33, (size_t)most_scratch(sizes, rank) * sizeof(T));
-            each_row(HELD, HELD_ROWS, NAMES, rank, IN_PLACE ? of[rank].output : of[rank].input, sizes[0].unit, 0, 1, true);
+            each_row(HELD, HELD_ROWS, CONTRIBUTIONS, rank, IN_PLACE ? of[rank].output : of[rank].input, sizes[0].unit, 0, 1, true);
         }
     }
 
     u64 wrong() const {
         u64 sum = 0;
         for (i64 rank = 0; rank < RANKS; ++rank)
-            sum += each_row(WANTED, WANTED_ROWS, NAMES, rank, of[rank].output, sizes[0].unit, 0, 1, false);
+            sum += each_row(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, of[rank].output, sizes[0].unit, 0, 1, false);
         return sum;
     }
 

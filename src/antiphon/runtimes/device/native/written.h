@@ -15,7 +15,7 @@ struct Memory {
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: the length of a slot of each class. `way`: 0 with signals, 1 by packets (packets.h), of
+/* One call of all ranks. `strides`: the length of a slot of each class. `variant`: 0 signals, 1 packets (packets.h), of
  * which a slot has `slot`; `opens`: whether others must be waited for until they have begun. */
 struct Call {
     const Memory *of;
@@ -23,7 +23,7 @@ struct Call {
     Line line;
     const i64 *strides;
     u64 number;
-    u32 lanes, rounds, way, opens;
+    u32 lanes, rounds, variant, opens;
     i64 slot;
 };
 
@@ -86,8 +86,8 @@ template <> struct NumberOf<Min> {
 /* What a statement does is a function of its own: a plan has many, and compilers take their time. */
 struct Work {
     const Call &call;
-    i64 me, which; /* the rank, and its place among those that do the same */
-    i64 place;     /* of the signals of this block */
+    i64 me, member; /* the rank, and its number among the ranks that share its function */
+    i64 place;      /* of the signals of this block */
     u32 pass; /* of the rounds of a call */
     Share share;
     int failed;
