@@ -149,7 +149,7 @@ POINT_CLAIMS = [
 ]
 
 
-def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR0912, PLR0915
+def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR0912
     """A copy in which one claim, or what it is about, is another, and where."""
     again = copy.deepcopy(tree)
     points, impossible = again["points"], again["impossible"]
@@ -179,7 +179,7 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
             key = draw.choice(["ratio_below", "steps", "about"])
             others = {
                 "ratio_below": ["9/2"],
-                "about": ["plan" if tree["blocks"][0][1:] == [tree["blocks"][0][1]] * 2 else "halves"],
+                "about": ["plan" if tree["collective"]["kind"] == "allreduce" else "halves"],
             }
             entry[key] = draw.choice(others.get(key) or [entry["steps"] + 1])  # fewer steps: implied
         elif "refutation" in entry:  # a proof by resolution is of one question only
