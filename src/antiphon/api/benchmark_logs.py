@@ -35,19 +35,22 @@ def check_log(
     Returns
     -------
     list of dict
-        A row per run: collective, verdict (normal, slow, fast, wrong, cannot tell), text, causes (the best first),
-        notes, rows (nbytes, seconds, modelled, bound, share, ratio, verdict, ...), and what the log says of the job.
+        A row per run: collective, verdict (normal, slow, fast, wrong, cannot tell), text, causes (the likeliest first),
+        notes, rows (nbytes; seconds: measured; modelled: seconds that the library's model predicts; bound: the lower
+        bound in seconds; share: bound / seconds; ratio: seconds / modelled; verdict; ...), and what the log says of
+        the job.
 
     Raises
     ------
     Invalid
-        The file has no such table, or its ranks are not those of the machine.
+        The file has no results of such a benchmark, or its ranks are not those of the machine.
     """
     from antiphon.core.reshape import keep
     from antiphon.core.reshape import only as keep_only
     from antiphon.select.log_check import check_runs
 
     machine = _inputs.machine(topology)
+    # keep() renumbers the ranks, as the log counts them; the name is that of an allocation (--only)
     if only is not None:
         machine = keep(machine, only, name=keep_only(machine, only).name).topology
     return check_runs(_read(file), machine, library)
@@ -71,7 +74,7 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
     Raises
     ------
     Invalid
-        A file has no such table, or the two have no size in common.
+        A file has no results of such a benchmark, or the two have no size in common.
     """
     from antiphon.select.log_check import compare_runs
 

@@ -10,9 +10,9 @@ other point beats form the frontier.
 
 The label of a point states what is proved:
 
-    proved-optimal          no algorithm of S steps has a smaller R / C; also given to points that meet the machine's
-    bound proved-optimal-for-k    no algorithm of S steps with R <= S + k has a smaller R / C best-found-in-budget
-    nothing is proved
+    proved-optimal         no algorithm of S steps has a smaller R / C; also given where R / C is the machine's bound
+    proved-optimal-for-k   no algorithm of S steps with R <= S + k has a smaller R / C
+    best-found-in-budget   nothing is proved
 
 Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2, the least steps; (2, 2, 3) has
 3/2, the bound of the links, in the same number of steps. It beats the first, so the frontier is one point.
@@ -54,8 +54,9 @@ GIB = 2**30
 class FrontierPoint:
     """One point (C, S, R) of the frontier: a verified schedule, and what is proved about it.
 
-    An allreduce may be composed of two halves, a reducescatter and an allgather. Its certificate is then about an
-    allgather of S / 2 steps, else about a broadcast or reduce that every allreduce contains.
+    An allreduce may be composed of two halves, a reducescatter and an allgather. Then its certificate is about the
+    allgather, of S / 2 steps. The certificate of any other allreduce is about a broadcast or a reduce that every
+    allreduce contains.
     """
 
     schedule: Schedule
@@ -137,7 +138,7 @@ class Frontier:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Return the abilities of switches that the proofs exclude: they hold if switches only forward."""
+        """Return what switches could do but must not for the proofs to hold ("no multicast in switches")."""
         return conditions_without_help(self.topology, self.collective)
 
     @property
@@ -258,8 +259,8 @@ def frontier(  # noqa: PLR0913
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     task: _Task = planner, entry, planner_options, request
     # a budget can only be enforced on another process
-    in_process = apart or seconds is not None
-    progress = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
+    in_child = apart or seconds is not None
+    progress = _find_in_child(task, memory, own_program=apart) if in_child else _find_points(task)
     results: list[_Progress] = []
     stopped: str | None = None
     try:
@@ -291,13 +292,13 @@ def _check_limits(options: Mapping[str, Any]) -> None:
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
-_Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry in the table, its options, the request
+_Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry in the registry, its options, the request
 
 
 _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, and notes on certificates so far
 
 
-def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
+def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
     """Yield the points that a child process finds. Raises TimedOut or Lost if it is stopped or dies."""
     planner, entry, options, request = task
     terms = Terms[_Task](
@@ -338,7 +339,8 @@ def _find_points(task: _Task) -> Iterator[_Progress]:
 
 
 def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
-    """Return the point of a schedule: verify it and recheck its certificate. If that does not hold, add a note."""
+    """Return the point of a schedule: verify it (`measure`) and recheck its certificate. If the certificate does not
+    hold, the point counts as best found, and a note says so."""
     claims = measure(schedule, topology, bounds)
     provenance = schedule.provenance
     certificate = provenance.get("certificate")

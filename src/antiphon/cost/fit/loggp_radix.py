@@ -6,7 +6,7 @@ R ports:
     in turn   a port is busy until its message has left, so n messages take ceil(n / R) turns
     shared    packets take turns, so n messages take max(1, n / R) times as long as one
 
-The time is c0 + turn * (turns - 1), plus a small cost per message within a turn (the processor's work while ports are
+The time is c0 + turn * (turns - 1) plus a small cost per message within a turn (the processor's work while ports are
 free). Every R and form is fitted by non-negative least squares, and the Bayesian information criterion chooses; R
 values that fit nearly as well widen the range `low` to `high`.
 
@@ -31,14 +31,11 @@ from antiphon.units import format_size
 
 IN_TURN, SHARED = "in turn", "shared"  # ports serve messages one after another, or share them evenly
 MIN_POINTS = 3  # least number of different message counts for a fit
-RESOLUTION = 1e-3  # relative errors below this are taken for this
-MIN_TURN = 0.3  # for small messages: a further turn must take at least this fraction of one message's time
-MAX_PROCESSOR_SHARE_LARGE = (
-    0.5  # for large messages: the processor's work for all messages is at most this fraction of a turn
-)
-MAX_PROCESSOR_SHARE_SMALL = (
-    0.9  # for small messages: the processor's work for the messages of a turn is at most this fraction of it
-)
+RESOLUTION = 1e-3  # floor of the mean relative error, so that the logarithm of exact data is finite
+MIN_TURN = 0.3  # for large messages: a further turn must take at least this fraction of one message's time
+# the processor's work is at most this fraction of a turn: for large messages the work for all messages together, for
+# small ones the work for the messages of the turn
+MAX_PROCESSOR_SHARE_LARGE, MAX_PROCESSOR_SHARE_SMALL = 0.5, 0.9
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ class SimultaneousFit:
         """Return the additional turns of n messages over one message."""
         if self.count is None:
             return np.zeros_like(n)
-        turns: Floats = _count_turns(n, self.count, self.form)
-        return turns
+        extra: Floats = _count_extra_turns(n, self.count, self.form)
+        return extra
 
     @property
     def usable(self) -> bool:
@@ -76,7 +73,10 @@ class SimultaneousFit:
 
 
 def fit_simultaneous(rows: Sequence[RoundTrip]) -> list[SimultaneousFit]:
-    """Fit every kind and size that has at least 3 numbers of messages. O(numbers) small least-squares problems each."""
+    """Fit every kind and size; with fewer than MIN_POINTS different message counts the fit is "undetermined".
+
+    O(message counts) small least-squares problems each.
+    """
     measured: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in SIMULTANEOUS:
@@ -96,8 +96,8 @@ def _fit_count(
 ) -> SimultaneousFit:
     """Fit one kind and size.
 
-    `is_large`: a message's time is mostly its bytes, so each further turn takes about as long as the first. `expected`:
-    the count preferred if it fits as well as any.
+    `is_large`: the largest size of this kind, at which a message's time is taken to be mostly its bytes, so that each
+    further turn takes about as long as the first. `expected`: the count preferred if it fits as well as any; 0: none.
     """
     n = np.array(sorted(points), float)
     seconds = np.array([float(np.median(points[int(number)])) for number in n])
@@ -106,8 +106,7 @@ def _fit_count(
     if len(n) < MIN_POINTS:
         return SimultaneousFit(kind, nbytes, UNDETERMINED, None, 1, None, max_n, measured, measured)
     candidates = list(_fit_candidates(n, seconds, is_large))
-    # All candidates whose criterion is within MAX_COST_INCREASE of the best remain possible; the expected count wins
-    # ties.
+    # All candidates whose score is within MAX_COST_INCREASE of the best remain possible; the expected count wins ties.
     best = candidates[first_least(np.array([candidate.score for candidate in candidates]))]
     plausible = [candidate for candidate in candidates if candidate.score <= best.score + MAX_COST_INCREASE]
     with_expected_count = [
@@ -144,24 +143,23 @@ def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Can
     one_message = float(seconds[0])
     further_messages = n - n[0]
     if is_large:
-        # No limit: constant time, with a small linear slowdown (up to MAX_PROCESSOR_SHARE_LARGE) allowed for large
-        # messages.
-        # in units of the time of one message
-        slowdown = np.minimum(further_messages * MAX_PROCESSOR_SHARE_LARGE / max_n, MAX_PROCESSOR_SHARE_LARGE)
+        # no limit: constant time, or a linear slowdown that stays below MAX_PROCESSOR_SHARE_LARGE of one message's time
+        slowdown = further_messages * MAX_PROCESSOR_SHARE_LARGE / max_n
         yield _solve_candidate(0, "", [np.ones_like(n), 1 + slowdown], n, seconds)
     else:
         yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
-            # turns: how often a message had to wait for a port; within: position inside the current turn. The second
-            # cost is per message, so it also grows by `messages_per_turn` with every turn; as costs are not negative,
-            # that bounds the processor's share of a turn.
-            turns = _count_turns(n, count, form)
+            # within: position inside the current turn. Its coefficient p is the processor's time per message. A turn
+            # lasts at least p * least_turn, which is p * messages / share: so the third column counts that much for
+            # every extra turn, the second what a turn takes beyond it. As no coefficient is negative, the processor's
+            # share of a turn is bounded.
+            extra_turns = _count_extra_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
-            messages_per_turn = max_n / MAX_PROCESSOR_SHARE_LARGE if is_large else count / MAX_PROCESSOR_SHARE_SMALL
-            columns = [np.ones_like(n), turns]
+            least_turn = max_n / MAX_PROCESSOR_SHARE_LARGE if is_large else count / MAX_PROCESSOR_SHARE_SMALL
+            columns = [np.ones_like(n), extra_turns]
             if count > 1:
-                columns.append(within + messages_per_turn * turns)
+                columns.append(within + least_turn * extra_turns)
             candidate = _solve_candidate(count, form, columns, n, seconds)
             if not is_large or candidate.turn >= (MIN_TURN - NEGLIGIBLE) * one_message:
                 yield candidate
@@ -170,7 +168,7 @@ def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Can
 def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
     """Fit one hypothesis by nonnegative least squares of relative errors, and rate it by BIC (lower is better).
 
-    Example: `columns` [1, turns(n)] for `count` ports in turns fits seconds = base + turn * turns(n).
+    Example: `columns` [1, extra turns] for `count` ports in turn fits seconds = base + turn * extra turns.
     """
     design = np.stack(columns, 1)
     # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
@@ -181,18 +179,19 @@ def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats
     # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data.
     squares = float(((fitted / seconds - 1) ** 2).mean()) + RESOLUTION**2
     unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
-    turn = float(fitted[-1] - fitted[0]) / float(_count_turns(n, count, form)[-1]) if count else 0.0
+    turn = float(fitted[-1] - fitted[0]) / float(_count_extra_turns(n, count, form)[-1]) if count else 0.0
     return _Candidate(count, form, len(n) * math.log(squares) + unknowns * math.log(len(n)), turn, fitted)
 
 
-def _count_turns(n: Floats, count: int, form: str) -> Floats:
-    turns: Floats = np.ceil(n / count) - 1 if form == IN_TURN else np.maximum(n / count, 1) - 1
-    return turns
+def _count_extra_turns(n: Floats, count: int, form: str) -> Floats:
+    """Return the turns of n messages at `count` ports beyond the first turn."""
+    extra: Floats = np.ceil(n / count) - 1 if form == IN_TURN else np.maximum(n / count, 1) - 1
+    return extra
 
 
 @dataclass(frozen=True)
 class Radix:
-    """A number of messages that proceed at the same time."""
+    """The number of messages that proceed at the same time at a rank or between hosts, as far as it is known."""
 
     state: str  # determined, weak, unseen or undetermined, as of SimultaneousFit
     count: int | None = None  # None if no limit was seen, or if the data do not determine it
@@ -202,16 +201,17 @@ class Radix:
         return {"state": self.state, "count": self.count, "up_to": self.up_to}
 
 
-NOT_MEASURED = Radix(UNDETERMINED)  # not measured
+NOT_MEASURED = Radix(UNDETERMINED)
 
 
 def fit_radices(measurements: Sequence[SimultaneousFit]) -> dict[str, Radix]:
     """Return the radices: `send`, `receive`, `device`, `node`.
 
     `send` and `receive`: messages that a rank sends, and receives, at once; `device`: the smaller of both; `node`: what
-    a node sends to another at once. If the ranks are on two nodes (`pairs`), the node may limit what one rank sends and
-    receives; then the gaps between small messages determine the rank's number of ports.
+    a host ("node" in results and files) sends to another at once. If the ranks are on two hosts (`pairs`), the host may
+    limit what one rank sends and receives; then bursts of small messages from rank to rank show the rank's ports.
     """
+    # measurements are sorted by size: of each kind the last, the largest, stays; the first burst is the smallest
     large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]
     node = _radix_of(large.get(PAIRS))

@@ -46,13 +46,13 @@ CPUS: Mapping[str, Mapping[str, object]] = {
 }
 _BUS = re.compile(r"(?:0000)?[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _UNSAFE = re.compile("[^ -~]|[&<>'\"]")
-_CATALOGUE = {"dgx1p": "P100", "dgx1v": "V100", "dgx2": "V100"}  # boxes not named after their GPUs
+_GPU_OF_BOX = {"dgx1p": "P100", "dgx1v": "V100", "dgx2": "V100"}  # boxes not named after their GPUs
 
 
 def nccl_xml(
     box: Probed, *, gpus: str = "", nics: str = "", nic: str | None = None, gdr: object = True, cpu: str = "intel"
 ) -> Files[str]:
-    """Return the file, and notes on what it assumes.
+    """Return the file, and notes on what it assumes. `box`: a machine, and what a tool reported of its cards.
 
     `gpus`, `nics`: PCIe addresses of the GPUs (by rank) and network cards, separated by commas or spaces; by default
     made up. `nic`: bandwidth of each card. `gdr`: whether cards access GPU memory. `cpu`: intel, amd or arm.
@@ -65,14 +65,15 @@ def nccl_xml(
     if cpu not in CPUS:
         raise Invalid(f"cpu={quote(cpu)}: expected {', '.join(CPUS)}")
     direct = int(parse_yes(gdr, "gdr"))
-    cards, assumed = cards_with_speeds(box, nic)
-    if assumed and not machine.cards and nic is None:
-        cards, assumed = (), [f"no network cards are written, because {machine.name} lists none (--nic 400Gbit/s)"]
+    cards, card_notes = cards_with_speeds(box, nic)
+    if card_notes and not machine.cards and nic is None:
+        cards, card_notes = (), [f"no network cards are written, because {machine.name} lists none (--nic 400Gbit/s)"]
     made_up = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
-    bus, card_bus = _addresses(gpus, machine.ranks, "gpus", made_up), _addresses(nics, len(cards), "nics", made_up)
-    if twice := [address for address, count in Counter([*bus, *card_bus]).items() if count > 1]:
+    gpu_addresses = _parse_addresses(gpus, machine.ranks, "gpus", made_up)
+    card_addresses = _parse_addresses(nics, len(cards), "nics", made_up)
+    if twice := [address for address, count in Counter([*gpu_addresses, *card_addresses]).items() if count > 1]:
         raise Invalid(f"gpus, nics: {quote(twice[0])} stands twice")
-    writer = _Writer(machine, cards, bus, card_bus, made_up, direct)
+    writer = _Writer(machine, cards, gpu_addresses, card_addresses, made_up, direct)
     root = writer.system(CPUS[cpu])
     count = sum(1 for _ in root.iter())
     if count > MAX_ELEMENTS:
@@ -88,16 +89,18 @@ def nccl_xml(
     notes.append(f"assumed: {cpu} processors (--option cpu={', '.join(CPUS)}), {rdma}")
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
-    return Files({"topo.xml": text}, [*(re.sub("--nic ?", "--option nic=", note) for note in assumed), *notes])
+    # notes on cards name the option of `probe`, which is an option of this format here
+    return Files({"topo.xml": text}, [*(re.sub("--nic ?", "--option nic=", note) for note in card_notes), *notes])
 
 
-def _addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> list[str]:
-    """The PCIe addresses in an option; in the domain ffff, which no device has, where it is left out."""
+def _parse_addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> list[str]:
+    """Return the PCIe addresses in an option. If it is empty, invent some in domain ffff, which no device has."""
     words = re.split(r"[,\s]+", text.strip().lower()) if text else []
     if strange := [word for word in words if not _BUS.fullmatch(word)]:
         raise Invalid(f"{option}: {quote(strange[0])} is no PCIe address; expected such as 0000:1b:00.0")
     if words and len(words) != count:
         raise Invalid(f"{option}: expected {count} PCIe addresses, got {len(words)}")
+    # NCCL writes the domain with 4 digits, nvidia-smi with 8
     return [word[-12:] for word in words] or list(islice(made_up, count))
 
 
@@ -106,36 +109,36 @@ class _Writer:
 
     `children`: the nodes below each PCIe switch, including invented switches.
     `tops`: the nodes below each socket.
-    `slots`: the PCIe link of a node to the one above, if it is not the usual one.
+    `pcie_links`: the attributes of a node's PCIe link to the one above, if it is not `default_pcie_link`.
     """
 
     def __init__(
-        self, machine: Topology, cards: Sequence[NetworkCard], bus: Sequence[str], card_bus: Sequence[str],
-        made_up: Iterator[str], gdr: int,
+        self, machine: Topology, cards: Sequence[NetworkCard], gpu_addresses: Sequence[str],
+        card_addresses: Sequence[str], made_up: Iterator[str], gdr: int,
     ) -> None:  # fmt: skip
         self.machine, self.cards, self.gdr = machine, cards, gdr
-        self.bus, self.card_bus, self.made_up = bus, card_bus, made_up
+        self.gpu_addresses, self.card_addresses, self.made_up = gpu_addresses, card_addresses, made_up
         ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
         self.links = [(a, b, machine.types[kind]) for a, b, kind in ends]
-        kinds = {kind.kind for _, _, kind in self.links}
+        kinds = {link_type.kind for _, _, link_type in self.links}
         if strange := kinds - {"nvlink", "xgmi", "pcie", "socket"}:
             raise Unsupported(
                 f"{machine.name}: has links of kind {', '.join(sorted(strange))}; NCCL's file has NVLink, xGMI and PCIe"
             )
         self.has_pcie, self.amd = "pcie" in kinds, "xgmi" in kinds
-        name = next((make for box, make in _CATALOGUE.items() if machine.name.startswith(box)), machine.name)
-        self.make = make_by_name(name)
-        self.slot = _slot(PCIE[self.make.pcie if self.make else 4], machine.name)
+        name = next((gpu for box, gpu in _GPU_OF_BOX.items() if machine.name.startswith(box)), machine.name)
+        self.gpu_model = make_by_name(name)
+        self.default_pcie_link = _pcie_attributes(PCIE[self.gpu_model.pcie if self.gpu_model else 4], machine.name)
         self.gpu_class = "0x120000" if self.amd else "0x030200"
         self.hubs: dict[int, str] = {}  # addresses of NVSwitches
         self.children: dict[int, list[int]] = {}
-        self.slots: dict[int, Mapping[str, object]] = {}
-        self.tops = self._drawn_tree() if self.has_pcie else self._assumed_tree()
+        self.pcie_links: dict[int, Mapping[str, object]] = {}
+        self.tops = self._own_tree() if self.has_pcie else self._assumed_tree()
         self.cards_at: dict[int, list[int]] = {}
         above = {child: node for node, below in self.children.items() for child in below}
         for number, card in enumerate(cards):
             first = card.nodes[0]
-            switch = first if first in self.children else above.get(first, -1)  # -1: below a socket
+            switch = first if first in self.children else above.get(first, -1)  # -1: the first socket
             self.cards_at.setdefault(switch, []).append(number)
 
     def system(self, cpu: Mapping[str, object]) -> Element:
@@ -154,8 +157,8 @@ class _Writer:
 
     # ---- the tree of PCIe ----
 
-    def _drawn_tree(self) -> list[list[int]]:
-        """The machine's own: from the host bridges down, or from its first switch where none is drawn."""
+    def _own_tree(self) -> list[list[int]]:
+        """Return the machine's PCIe tree from its host bridges down, or from its first switch if it has no bridge."""
         near: dict[int, dict[int, Fraction]] = {}
         for a, b, kind in self.links:
             if kind.kind == "pcie":
@@ -171,12 +174,13 @@ class _Writer:
             reached |= near[node].keys()
             pending += [child for child in self.children[node] if child >= self.machine.ranks]
             for child in self.children[node]:
-                self.slots[child] = _slot(near[node][child], self.machine.name)
+                self.pcie_links[child] = _pcie_attributes(near[node][child], self.machine.name)
         alone = [rank for rank in range(self.machine.ranks) if rank not in reached]
         return [[root, *(alone if not number else ())] for number, root in enumerate(roots)]
 
     def _assumed_tree(self) -> list[list[int]]:
-        """A switch for GPUs that share cards, with these; half of such groups on each of two sockets."""
+        """Invent a tree: GPUs that share cards get a switch, with them and the cards below it; GPUs without cards are
+        directly on a socket. Each of two sockets has half of the groups."""
         group = list(range(self.machine.ranks))
         near = [[node for node in card.nodes if node < self.machine.ranks] for card in self.cards]
         for ranks in near:
@@ -197,15 +201,17 @@ class _Writer:
     # ---- elements ----
 
     def _add_pci(self, parent: Element, node: int) -> None:
-        slot = self.slots.get(node, self.slot)
+        pcie_link = self.pcie_links.get(node, self.default_pcie_link)
         if node >= self.machine.ranks:
-            switch = _add(parent, "pci", **{"busid": next(self.made_up), "class": PCIE_SWITCH, **slot})
+            switch = _add(parent, "pci", **{"busid": next(self.made_up), "class": PCIE_SWITCH, **pcie_link})
             self._add_below(switch, node)
             return
-        device = _add(parent, "pci", **{"busid": self.bus[node], "class": self.gpu_class, **slot})
-        gpu = _add(device, "gpu", dev=node, **(generation_attribute(self.make) if self.make else {}), gdr=self.gdr)
-        for (target, kind), count in self._fast_links(node).items():
-            _add(gpu, "xgmi" if self.amd else "nvlink", target=target, count=count, tclass=kind)
+        device = _add(parent, "pci", **{"busid": self.gpu_addresses[node], "class": self.gpu_class, **pcie_link})
+        gpu = _add(
+            device, "gpu", dev=node, **(generation_attribute(self.gpu_model) if self.gpu_model else {}), gdr=self.gdr
+        )
+        for (target, pcie_class), count in self._fast_links(node).items():
+            _add(gpu, "xgmi" if self.amd else "nvlink", target=target, count=count, tclass=pcie_class)
 
     def _add_below(self, parent: Element, node: int) -> None:
         for child in self.children.get(node, []):
@@ -215,12 +221,14 @@ class _Writer:
     def _add_cards(self, parent: Element, node: int) -> None:
         for number in self.cards_at.get(node, []):
             card = self.cards[number]
-            device = _add(parent, "pci", **{"busid": self.card_bus[number], "class": CARD, **self.slot})
+            device = _add(
+                parent, "pci", **{"busid": self.card_addresses[number], "class": CARD, **self.default_pcie_link}
+            )
             speed = int((card.bandwidth or 0) * 8 / 10**6)
             _add(_add(device, "nic"), "net", name=card.name, dev=number, speed=speed, port=1, gdr=self.gdr)
 
     def _fast_links(self, rank: int) -> dict[tuple[str, str], int]:
-        """The number of NVLinks or xGMI links of a GPU, by the address and the class of what they lead to."""
+        """Return the number of NVLinks or xGMI links of a GPU, by the address and the PCIe class of what they lead to."""
         counts: dict[tuple[str, str], int] = {}
         for a, b, kind in self.links:
             if a != rank or kind.kind not in ("nvlink", "xgmi"):
@@ -233,7 +241,7 @@ class _Writer:
                     f"{self.machine.name}: the link {ends}, {speed}, is no whole number of links of {unit_bandwidth}"
                 )
             if b < self.machine.ranks:
-                key = self.bus[b], self.gpu_class
+                key = self.gpu_addresses[b], self.gpu_class
             elif "nvswitch" in self.machine.places[b]:
                 if b not in self.hubs:
                     self.hubs[b] = next(self.made_up)
@@ -245,13 +253,13 @@ class _Writer:
 
 
 def _add(parent: Element | None, tag: str, /, **attributes: object) -> Element:
-    """A new element at the end of another. NCCL knows no escapes, so characters that need one are replaced."""
+    """Append a new element to another. NCCL knows no escapes, so characters that need one are replaced."""
     texts = {key: _UNSAFE.sub("_", str(value)) for key, value in attributes.items()}
     return Element(tag, texts) if parent is None else SubElement(parent, tag, texts)
 
 
-def _slot(bandwidth: Fraction, machine: str) -> dict[str, object]:
-    """Speed and width of a PCIe link, as Linux writes them."""
+def _pcie_attributes(bandwidth: Fraction, machine: str) -> dict[str, object]:
+    """Return speed and width of a PCIe link, as Linux writes them."""
     fits = ((rate, width) for width in (16, 8, 4, 2, 1) for rate, lane in LANE.items() if lane * width == bandwidth)
     rate, width = next(fits, (None, 0))
     if rate is None:

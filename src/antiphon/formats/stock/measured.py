@@ -1,4 +1,4 @@
-"""Read the library's own algorithms from a table that `tune --library-only` wrote."""
+"""Read which of their own algorithms MPI or NCCL should use, from a table that `tune --library-only` wrote."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import Invalid, Unsupported, quote
 
-CLAIM = "library"  # of an entry: {name, version, file, algorithm, parameters}
+CLAIM = "library"  # key in Entry.claims of what was measured: {name, version, file, algorithm, parameters}
 DEFAULT = "default"  # the algorithm that the library chooses by itself
 MAX_PARAMETER = 2**31 - 1
+# parts of messages: why a range has no rule; what makes rules
 AS_GOOD = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
 RULE_FORMATS = {
@@ -21,7 +22,7 @@ RULE_FORMATS = {
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of the library's, by its name, with the numbers that it was measured with."""
+    """An algorithm of the library, with the parameters that it was measured with."""
 
     name: str
     parameters: tuple[tuple[str, int], ...] = ()
@@ -33,36 +34,41 @@ class Algorithm:
         return " ".join([self.name, *(f"{key}={value}" for key, value in self.parameters)])
 
 
-def about(entry: Entry) -> Mapping[str, Any] | None:
-    """What is claimed of the library; None where nothing is. Invalid where it is not of that form."""
+def library_claim(entry: Entry) -> Mapping[str, Any] | None:
+    """Return the entry's claim about the library, or None. Raise Invalid if it is malformed."""
     claim = entry.claims.get(CLAIM)
     if claim is None:
         return None
     texts = ("name", "version", "file", "algorithm")
     numbers = claim.get("parameters", {}) if isinstance(claim, dict) else None
     # The texts are written to files of rules: refuse anything that is not printable.
-    plain = isinstance(claim, dict) and all(
+    has_texts = isinstance(claim, dict) and all(
         isinstance(claim.get(key), str) and claim[key].isprintable() for key in texts
     )
-    right = isinstance(numbers, dict) and all(type(n) is int and 0 <= n <= MAX_PARAMETER for n in numbers.values())
-    if not plain or not right:
+    has_numbers = isinstance(numbers, dict) and all(
+        type(value) is int and 0 <= value <= MAX_PARAMETER for value in numbers.values()
+    )
+    if not has_texts or not has_numbers:
         raise Invalid(f"claims.{CLAIM}: expected texts {', '.join(texts)} and whole numbers as parameters, got "
                       f"{quote(claim)}")  # fmt: skip
-    library_claim: Mapping[str, Any] = claim
-    return library_claim
+    checked: Mapping[str, Any] = claim
+    return checked
 
 
 def algorithm_of(entry: Entry) -> Algorithm | None:
-    """The library's best algorithm, where it is not its own choice."""
-    claim = about(entry)
+    """Return the library's best algorithm for the range, or None if its own choice is best."""
+    claim = library_claim(entry)
     if claim is None or claim["algorithm"] == DEFAULT:
         return None
     return Algorithm(claim["algorithm"], tuple(sorted(claim.get("parameters", {}).items())))
 
 
 def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
-    """What all entries say of the library itself. Unsupported where none does, or one speaks of another than `name`."""
-    library_claims = [claim for plan in plans.values() for entry in plan.entries if (claim := about(entry)) is not None]
+    """Return the first claim about the library. Raise Unsupported if there is none, or if one is about another library
+    than `name`."""
+    library_claims = [
+        claim for plan in plans.values() for entry in plan.entries if (claim := library_claim(entry)) is not None
+    ]
     if not library_claims:
         raise Unsupported(f"{RULE_FORMATS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
     for claim in library_claims:
@@ -76,7 +82,7 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
 
 
 def required_parameter(algorithm: Algorithm, key: str) -> int:
-    """A parameter that must be there."""
+    """Return a parameter; raise Invalid if the algorithm lacks it."""
     for name, value in algorithm.parameters:
         if name == key:
             return value

@@ -29,7 +29,7 @@ from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import about, algorithm_of
+from antiphon.formats.stock.measured import algorithm_of, library_claim
 from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
 from antiphon.units import format_ends, format_size
@@ -212,7 +212,7 @@ def _library_on(machine: Topology) -> Library | None:
 
 def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
     """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model."""
-    claim = about(entry)
+    claim = library_claim(entry)
     if claim is not None and claim["name"] in ("NCCL", "RCCL"):
         return _measured_rule(entry)
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import NotFound, Unsupported
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import DEFAULT, HOW, about
+from antiphon.formats.stock.measured import DEFAULT, HOW, library_claim
 from antiphon.formats.stock.ranges import merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
 
@@ -104,7 +104,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
 
 def _rule_of(entry: Entry, unproven: bool) -> Rule:
     """UCC's name of the algorithm that was measured to be best; if `unproven`, also of the planner's."""
-    claim, kind = about(entry), entry.schedule.collective.kind
+    claim, kind = library_claim(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
         return Rule("", "the MPI's own choice was measured to be as good")
     if claim is None and entry.served_by:

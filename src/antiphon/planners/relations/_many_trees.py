@@ -42,14 +42,15 @@ class Packing:
 
     @property
     def max_trees(self) -> int:
-        """The largest number of different trees of one source: the least `max_trees` that gives this packing."""
+        """Return the largest number of different trees of one source."""
         return max(len(trees) for trees in self.trees.values())
 
 
 def pack_trees(
     reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
 ) -> Packing | None:
-    """Grow trees from every source to all members, at most `max_trees` different ones per source; None if impossible.
+    """Grow trees from every source to all members, at most `max_trees` different ones per source. None if a
+    member is out of reach, or if more than MAX_HOPS hops would be examined.
 
     `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
@@ -80,7 +81,7 @@ def pack_trees(
 
 
 def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
-    """Return whether at most MAX_HOPS hops are examined. Stops at the first hop beyond."""
+    """Return whether packing examines at most MAX_HOPS hops. The count stops at the first hop beyond."""
     reached, todo, hops = set(sources), list(sources), 0
     while todo:
         near = reach.neighbours(todo.pop())
@@ -96,31 +97,31 @@ def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
 class _Prices:
     """Prices of links by the load on them and on their shared limits.
 
-    A resource is a link, or after all links a shared limit. `resources_of[link]`: the link and its limits. `price`: by
-    resource. `worst`: the greatest load relative to the width.
+    Resources are numbered: first the links, then the shared limits. `resources_of[link]`: the link and its limits.
+    `price`, `load`, `capacity`: by resource, a capacity in unit links. `worst`: the greatest load / capacity.
     """
 
     def __init__(self, topology: Topology) -> None:
         speeds = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
-        self.width = np.array([float(speed / topology.unit) for speed in speeds])
+        self.capacity = np.array([float(speed / topology.unit) for speed in speeds])
         self.resources_of: list[list[int]] = [[link] for link in range(topology.links)]
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
                 self.resources_of[link].append(topology.links + number)
-        self.loaded = np.zeros(len(speeds))
+        self.load = np.zeros(len(speeds))
         self._update_prices()
 
     def _update_prices(self) -> None:
-        load = self.loaded / self.width
-        self.worst = float(load.max(initial=0.0))
-        price = np.maximum(exp(_STEEPNESS * (load - self.worst)), 1e-9) / self.width
+        relative_load = self.load / self.capacity
+        self.worst = float(relative_load.max(initial=0.0))
+        price = np.maximum(exp(_STEEPNESS * (relative_load - self.worst)), 1e-9) / self.capacity
         self.price = [float(f"{p:.6g}") for p in price.tolist()]  # 6 digits: prices that differ by rounding are equal
 
     def add_load(self, paths: Iterable[Path]) -> None:
         """Add a unit of load to every link of these paths."""
         for path in paths:
             for link in path:
-                self.loaded[self.resources_of[link]] += 1
+                self.load[self.resources_of[link]] += 1
         self._update_prices()
 
     def path_price(self, path: Path) -> float:
@@ -137,17 +138,19 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
 
     def offer_hops(rank: int, depth: int) -> None:
         for head, paths in reach.neighbours(rank).items():
-            back = reach.neighbours(head).get(rank, ()) if duplex else ((),)
-            if head not in tree and back:
+            back_paths = reach.neighbours(head).get(rank, ()) if duplex else ((),)
+            if head not in tree and back_paths:
                 # of parallel links the cheapest at present
-                forth, home = (min((prices.path_price(path), path) for path in choices) for choices in (paths, back))
-                heapq.heappush(offers, (forth[0] + home[0], depth, rank, head, forth[1], home[1]))
+                (price, path), (back_price, back) = (
+                    min((prices.path_price(path), path) for path in parallel) for parallel in (paths, back_paths)
+                )
+                heapq.heappush(offers, (price + back_price, depth, rank, head, path, back))
 
     offer_hops(source, 1)
     while missing and offers:
-        _, depth, rank, head, path, home = heapq.heappop(offers)
+        _, depth, rank, head, path, back = heapq.heappop(offers)
         if head not in tree:
-            tree[head] = Hop(rank, path, depth, home)
+            tree[head] = Hop(rank, path, depth, back)
             missing.discard(head)
             offer_hops(head, depth + 1)
     if missing:
@@ -161,9 +164,13 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
     return tuple((rank, tree[rank]) for rank in sorted(needed - {source}))
 
 
-def spread_on_trees(collective: Collective, packing: Packing, source: dict[int, int]) -> Schedule:
+def spread_on_trees(collective: Collective, packing: Packing, source_of_block: dict[int, int]) -> Schedule:
     """Return the schedule that sends every block along the trees of its source; each tree carries its shares."""
-    chunk_trees = [(block, tree, count) for block in sorted(source) for tree, count in packing.trees[source[block]]]
+    chunk_trees = [
+        (block, tree, count)
+        for block in sorted(source_of_block)
+        for tree, count in packing.trees[source_of_block[block]]
+    ]
     rows = [
         (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)
         for chunk, (_, tree, _) in enumerate(chunk_trees)

@@ -16,7 +16,7 @@ by one of several plan types:
 GenModel prices latency, bandwidth, memory accesses (delta) and incast (epsilon: a receiver with more than w_t senders
 at once loses bandwidth), so the best type depends on the message size and on each switch's links. A switch may also be
 skipped ("flat": all servers below exchange directly), or data may first be gathered on fewer servers of each child
-("rearrangement"), which have fewer senders. The allgather is the reducescatter backwards.
+("rearrangement"), so that fewer servers send to each receiver. The allgather is the reducescatter backwards.
 
 Example: 2 racks of 16 servers, large vectors: 4 x 4 within racks (16 senders at once would suffer from incast), then
 CPS between racks.
@@ -82,25 +82,25 @@ def gentree(
     topology, collective = request.topology, request.collective
     profile = request.profile if profile is None else profile
     parameters = as_profile(profile)
-    machine = parameters.on(topology)
+    link_parameters = parameters.on(topology)
     count = len(collective.members)
     refuse_too_many_transfers("gentree", topology, collective, 2 * count * count)
     graph = read_tree(topology, collective.members)
-    wanted_sizes = request.sizes if size is None else (parse_size(size),)
-    # Without a size, plan for SIZES and yield the plans that differ.
-    sizes = [each for nbytes in wanted_sizes for each in (SIZES if nbytes is None else (max(nbytes, 1),))]
-    trees = [root_tree(graph, root, machine, parameters) for root in candidate_roots(graph, topology)]
+    sizes: list[int] = []
+    for nbytes in request.sizes if size is None else (parse_size(size),):
+        sizes += SIZES if nbytes is None else (max(nbytes, 1),)  # None: no size is requested
+    trees = [root_tree(graph, root, link_parameters, parameters) for root in candidate_roots(graph, topology)]
     profile_option = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     chosen_before: list[list[Choice | None]] = []
     # a plan per size, by the root that suits it best
-    for each in sizes:
-        tree, choices = _best_root(trees, graph, parameters, each, collective.kind, rearrange)
+    for nbytes in sizes:
+        tree, choices = _best_root(trees, graph, parameters, nbytes, collective.kind, rearrange)
         # Two sizes with the same choices differ only in time: yield the plan once.
         timeless_choices = [_without_time(choice) for choice in choices]
         if timeless_choices in chosen_before:
             continue
         chosen_before.append(timeless_choices)
-        options = {"size": each, "rearrange": rearrange, "pieces": pieces, **profile_option}
+        options = {"size": nbytes, "rearrange": rearrange, "pieces": pieces, **profile_option}
         findings = {"plan": describe_plan(tree, choices), "seconds": _plan_seconds(choices)}
         schedule = pipeline(_to_schedule(topology, collective, graph, tree, choices), pieces)
         yield replace(schedule, provenance={"planner": "gentree", "options": options, "found": findings})
@@ -148,10 +148,12 @@ def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
 
 
 def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
-    """Return a choice in words, such as "ACPS among 2 of 8 (3 times)"."""
+    """Return a choice in words, such as "ACPS among 2 of 8 (3 times)": in each of 3 children, 2 of its 8 servers hold
+    the partial sums."""
     if choice.flat:
         return f"{choice.kind} of all {tree.high[node] - tree.low[node]} below"
     text = choice.kind
+    # servers are numbered so that those below a node are low .. high - 1
     sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
     if choice.holder_counts:
         groups: dict[tuple[int, int], int] = {}
@@ -172,8 +174,8 @@ def _to_schedule(
 ) -> Schedule:
     """Return the schedule of a plan, with routes."""
     kind, count = collective.kind, tree.servers
-    server = np.argsort(tree.member)  # of each member
-    owner = server if kind != "allreduce" else block_owners(tree, choices[0])
+    server_of_member = np.argsort(tree.member)  # the inverse permutation
+    owner = server_of_member if kind != "allreduce" else block_owners(tree, choices[0])
     # The reducescatter half; an allgather runs it backwards.
     half = plan_rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
@@ -190,6 +192,7 @@ def _to_schedule(
         collective, cut(collective, count if kind == "allreduce" else 1), step, np.tile(half.block, len(halves[kind])),
         rank[src], rank[dst], op,
     )  # fmt: skip
+    # a route follows from the tree only if its links are those of the machine, one for each pair of neighbours
     if not graph.plain:
         return with_routes(schedule, topology, "gentree")
     table, route = tree_routes(tree, src, dst)

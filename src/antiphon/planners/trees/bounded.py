@@ -1,13 +1,13 @@
 """Pack trees of bounded depth out of one root, at nearly the greatest rate that such trees can have.
 
 Input: a machine, its root and members (`TreeGrower`), and the maximum depth. Output (`pack_bounded`): trees with rates
-that fit all links and shared limits together. It is the engine of the planner `shallow`.
+that fit all links and shared limits together. The planner `shallow` uses it.
 
-The method is a heuristic column generation (compare columns.py). Trees are grown at prices of links. The first prices
-grow exponentially with the load that earlier trees put on a link (multiplicative weights), so that trees avoid each
-other. Then a linear program finds the best rates of all trees so far; its dual prices, blended with the former, show
-where another tree would help. This repeats until the rate gains no more. With symmetries that keep the root in place,
-a tree stands for all its images, and a row of the linear program is an orbit of links or limits.
+The method is a heuristic column generation (compare columns.py). In stage 1, trees are grown at prices of links. The
+first prices grow exponentially with the load that earlier trees put on a link (multiplicative weights), so that trees
+avoid each other. In stage 2, a linear program finds the best rates of all trees so far; its dual prices, blended with
+the former, show where another tree would help. This repeats until the rate gains no more. With symmetries that keep the
+root in place, a tree stands for all its images, and a row of the linear program is an orbit of links or limits.
 
 Growing one tree: minimum spanning trees of bounded depth are NP-hard (facility location is a special case), so no
 optimum is promised. `grow_tree` starts with a tree of the fewest hops, or of the cheapest paths. Then it adds hubs: the
@@ -48,11 +48,11 @@ class BoundedLimits:
     round_effort: int = 4000  # each stage has this / ranks rounds,
     min_rounds: int = 24  # but at least this many
     max_rounds: int = 120  # and at most this many
-    max_effort: int = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
-    hub_effort: int = 3 * 10**4  # effort of trying a hub, besides ranks^2
+    max_effort: int = 20 * 10**8  # entries of cost matrices (ranks^2 per hub), each about 1e-8 seconds
+    hub_overhead: int = 3 * 10**4  # effort of trying a hub, besides ranks^2
     min_trees: int = 10  # no tree may use more than max_effort / min_trees
     trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after 8 more trees
-    max_idle: int = 10  # rounds without gain, after which the search ends
+    max_idle: int = 10  # rounds of stage 2 without gain, after which the search ends
     sharpness: float = 8.0  # the fullest row costs e^sharpness times an empty one
     random_factors: tuple[float, float] = (
         0.5,
@@ -91,7 +91,7 @@ class TreeGrower:
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
         self.row = orbit_rows(topology, self.group)
-        resources = topology.resources
+        resources = topology.resources  # one capacity per class of equal resources, in units of `scale`
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
         # link crossing_link[i] loads row crossing_row[i]: the row of the link itself, and those of its limits
@@ -124,7 +124,7 @@ class TreeGrower:
         # 1e-300: no price may be 0, which a sparse graph may take for a missing link
         priced_paths = self.paths.price_paths(link_price + self.tie_surcharge * link_price.mean() + 1e-300)
         # grow the tree over positions in the members, then look up its links
-        hub_effort = len(self.position) ** 2 + BOUNDED.hub_effort
+        hub_effort = len(self.position) ** 2 + BOUNDED.hub_overhead
         grown = grow_tree(
             priced_paths[0],
             self.position[self.root],
@@ -174,11 +174,12 @@ def pack_bounded(
         price = _load_prices(row_loads, grower.capacity) * (
             rng.uniform(*BOUNDED.random_factors, len(row_loads)) if round_number % 2 else 1
         )
-        tree = grower.grow_priced(price, max_depth, round_number % 4 > 1)
-        if tree is None:
+        grown = grower.grow_priced(price, max_depth, round_number % 4 > 1)
+        if grown is None:
             return None
-        columns[tree[0]] = tree[1]
-        row_loads += tree[1]
+        hops, load = grown
+        columns[hops] = load
+        row_loads += load
     # stage 2: prices of the linear program, blended with those of loads
     rates, price = _solve_rates(grower, list(columns.values()))
     best, idle = rates.sum(), 0
@@ -189,20 +190,21 @@ def pack_bounded(
         # per round three or four trees: at the linear program's prices alone, and at two blends with prices of
         # loads
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
-            price_blend = _load_prices(row_loads, grower.capacity) * (
+            load_price = _load_prices(row_loads, grower.capacity) * (
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
             )
-            price_blend = _blend_prices(price, price_blend, grower.capacity, blend)
+            blended_price = _blend_prices(price, load_price, grower.capacity, blend)
             for by_nearest in (False, True) if number == 2 else (round_number % 2 == 0,):
-                tree = grower.grow_priced(price_blend, max_depth, by_nearest)
-                assert tree is not None
-                columns[tree[0]] = tree[1]
-                row_loads += tree[1]
+                grown = grower.grow_priced(blended_price, max_depth, by_nearest)
+                assert grown is not None
+                hops, load = grown
+                columns[hops] = load
+                row_loads += load
         if len(columns) > before:
             rates, price = _solve_rates(grower, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + BOUNDED.min_gain) else idle + 1
         best = rates.sum()
-    return _rated_packing(grower, list(columns), _prefer_near_ranks(grower, columns, rates))
+    return _rated_packing(grower, list(columns), _prefer_few_shallow_trees(grower, columns, rates))
 
 
 def _reaches_goal(grower: TreeGrower, loads: Sequence[Floats], goal: float) -> bool:
@@ -255,7 +257,7 @@ def _solve_rates(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, F
     return solution.x * single_rate, price / grower.capacity
 
 
-def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
+def _prefer_few_shallow_trees(grower: TreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
     """Return rates with the same total on few and shallow trees.
 
     A linear program minimizes the mean depth of ranks, over all trees weighted by rate. It is repeated with costs that
@@ -266,14 +268,14 @@ def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates
 
     table, single_rate, _ = _scaled_table(grower, list(columns.values()))
     depth_sums = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
-    total_rate, balanced_rates = rates.sum(), rates
+    total_rate, sparse_rates = rates.sum(), rates
     for round_number in range(BOUNDED.sparse_rounds):
         # a tree of small rate costs more, up to twice as much as one of large rate
         unit_rate = total_rate / len(grower.position)
         cost = (
             depth_sums
             / depth_sums.mean()
-            * (1 + BOUNDED.small_rate / (balanced_rates / unit_rate + BOUNDED.small_rate) if round_number else 1)
+            * (1 + BOUNDED.small_rate / (sparse_rates / unit_rate + BOUNDED.small_rate) if round_number else 1)
             * single_rate
             / total_rate
         )
@@ -288,16 +290,16 @@ def _prefer_near_ranks(grower: TreeGrower, columns: Mapping[Hops, Floats], rates
         )
         if solution.status != 0:
             break
-        balanced_rates = solution.x * single_rate
-    return np.asarray(balanced_rates, np.float64)
+        sparse_rates = solution.x * single_rate
+    return np.asarray(sparse_rates, np.float64)
 
 
 def _rated_packing(grower: TreeGrower, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
     """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally."""
-    min_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
+    negligible_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = grower.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
-        if rate > min_rate:
+        if rate > negligible_rate:
             units = Fraction(rate / float(unit))
             rounded_rate = (
                 units.limit_denominator(BOUNDED.max_denominator) if units > BOUNDED.min_rate else units
@@ -319,14 +321,15 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
-    # the group moves the ranks of the largest orbits
-    moved = {rank: 1 for rank in other_members if sizes[orbit[rank]] % int(sizes.max()) == 0}
-    return _box_rotations(topology, free_group(topology, moved, other_members, seed))
+    # the group moves the ranks of the largest orbits, all with equal demand: the demand only tells roles apart
+    demand = {rank: 1 for rank in other_members if sizes[orbit[rank]] == sizes.max()}
+    return _box_rotations(topology, free_group(topology, demand, other_members, seed))
 
 
 def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
-    """Return the symmetries; on large machines only those that rotate boxes, since more would multiply the trees."""
-    boxes = len(set(hosts(topology))) - 1
+    """Return the symmetries; on large machines only those that rotate the boxes other than the root's, since more would
+    multiply the trees."""
+    boxes = len(set(hosts(topology))) - 1  # without that of the root
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
     # power = element^boxes for every symmetry, by repeated squaring: the identity if the symmetry rotates the boxes
