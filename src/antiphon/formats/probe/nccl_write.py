@@ -228,7 +228,7 @@ class _Writer:
             _add(_add(device, "nic"), "net", name=card.name, dev=number, speed=speed, port=1, gdr=self.gdr)
 
     def _fast_links(self, rank: int) -> dict[tuple[str, str], int]:
-        """Return the number of NVLinks or xGMI links of a GPU, by the address and the PCIe class of what they lead to."""
+        """Return the number of NVLinks or xGMI links of a GPU, by address and PCIe class of what they lead to."""
         counts: dict[tuple[str, str], int] = {}
         for a, b, kind in self.links:
             if a != rank or kind.kind not in ("nvlink", "xgmi"):
