@@ -211,6 +211,7 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     made = {}
     allpairs = next(one for one in shipped_algorithms() if one.way == ALLPAIRS and one.seconds is not None)
+    assert allpairs.seconds is not None
     within = allpairs.seconds - figures[f"{TOLD_BY_MSCCL} launch"] - 2 * figures[f"{TOLD_BY_MSCCL} hop {LL}"]
     figures = figures | {f"{name} message": within / (2 * (allpairs.local - 2)) for name in GPUS}
     still = [*still, *(f"{name} message" for name in GPUS if name != TOLD_BY_MSCCL)]
