@@ -30,26 +30,30 @@ from antiphon.core.collective import COMBINING, ROOTED, kind_named
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, quote
 
-MAX_RANKS = 4096  # to be inferred from busbw / algbw
-MAX_CONTINUATIONS = 4  # lines that continue a wrapped row
-USUAL_WIDTH = 4  # numbers out of place: time, algbw, busbw, wrong
+MAX_RANKS = 4096  # largest number of ranks that is tried when it is inferred from busbw / algbw
+MAX_CONTINUATIONS = 4  # lines that may continue a wrapped row
+USUAL_WIDTH = 4  # numbers that a row has out of place, and again in place: time, algbw, busbw, wrong
 OSU = "OSU"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
-# Colours of a terminal, marks of a forum, tags of launchers, which may stand within a line
+# Replaced by a blank before lines are read: colours of a terminal, marks of a forum, tags of launchers
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+> ?:?)?")
-# A program: as a command with options, or in a listing, a build log or prose
-_STARTED = re.compile(
+# The name of a benchmark program. With `verb` or `option` the line starts it; else it may be a listing or prose.
+_PROGRAM_NAME = re.compile(
     r"(?P<verb>Collective test starting: |\./)?\b(?P<name>[a-z_]{4,20})_perf(?:_mpi)?\b(?P<option>\s+-)?"
 )
+# The head of a table, which shows the columns of this version
 _HEAD = re.compile(r"\b(?:cpu)?time\s+algbw\s+busbw\b.*")
+# Lines before the rows of a run: a run that has rows ends here
 _BEGIN = re.compile(
     r"\bnThread\s+\d|Collective test starting|Using devices|\bsize\s+count\s+(?:\(elements\)\s+)?type\b"
 )
+# Lines behind the rows, which may name the program but do not start it
 _END = re.compile(r"Collective test concluded|Avg bus bandwidth|Out of bounds values")
 _TYPE = r"u?int\d*|u?char|float\w*|half|double|bfloat16|bf16|fp?8\w*"
 _ROW = re.compile(rf"(?<![\w.:-])([0-9]{{1,18}})\s+[0-9]{{1,18}}\s+({_TYPE})(?=\s|$)(.*)$")
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,3})?|N/A|inf|nan", re.IGNORECASE)
+# What a launcher or logger puts before a line: [tag] <stream>: host: >
 _PREFIX = re.compile(r"^\s*(?:\[[^\]\s]{1,60}\]\s*)?(?:<\w{1,20}>\s*:?)?\s*(?:[\w.-]{1,60}:(?=\s))?[>\s]*")
 _TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Latency\s+Test\s*v?([0-9.]*)")
 _OSU_ROW = re.compile(
@@ -59,7 +63,7 @@ _DEVICE = re.compile(
     r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
 )
 _LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
-_CODED = re.compile(r"nccl-library=([0-9]{4,5})\b")  # 22804 is 2.28.4
+_LIBRARY_CODE = re.compile(r"nccl-library=([0-9]{4,5})\b")  # 22804 is 2.28.4
 _PROGRAM = re.compile(r"\b([nr]ccl-tests)(?: version|: Version)?\s+([0-9][\w.]*)?")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{2,60})(?:=| set by environment to )([^\s;\"']{1,200})")
 _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+)")
@@ -75,36 +79,37 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class LogRow:
-    """One size of a run: seconds out of place (in place if there is nothing else), seconds in place, wrong elements."""
+    """One size of a run."""
 
-    nbytes: int
-    seconds: float
-    in_place: float | None = None
-    wrong: bool = False
+    nbytes: int  # as the program prints it; `Run.points` converts OSU's sizes
+    seconds: float  # out of place; in place if the row has no other time
+    in_place: float | None = None  # seconds in place, if the row has both times
+    wrong: bool = False  # whether the program reported wrong elements
 
 
 @dataclass
 class Run:
-    """A benchmark as it was started once. `ranks`, `hosts`, `processes`: 0 if the log does not say. `environment`:
-    NCCL's variables on the command line or in its log. `signs`: what the library logged of its transports. `garbled`:
-    rows left out."""
+    """A benchmark that was started once. A text is "" and a number is 0 if the log does not have it."""
 
-    kind: str = ""
-    program: str = "nccl-tests"
-    version: str = ""
-    library: str = ""
-    gpu: str = ""
+    kind: str = ""  # the collective
+    program: str = "nccl-tests"  # or rccl-tests, or OSU
+    version: str = ""  # of the program
+    library: str = ""  # such as "NCCL 2.28.4"
+    gpu: str = ""  # name of the first device in the list
     ranks: int = 0
     hosts: int = 0
     processes: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    signs: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)  # NCCL's variables on the command line or in its log
+    signs: tuple[str, ...] = ()  # slow transports that the library logged (keys of _SIGNS)
     rows: list[LogRow] = field(default_factory=list)
-    garbled: int = 0
+    garbled: int = 0  # rows left out, as they are cut short or their algbw contradicts their time
 
     def points(self, ranks: int = 0, *, steady: bool = False) -> list[tuple[int, float]]:
-        """Return the median seconds of each size, sizes as nccl-tests counts them. `ranks`: if the log has none.
-        `steady`: of each row the faster one of out of place and in place, as first calls may be slow."""
+        """Return (nbytes, median seconds) of each size, by size.
+
+        `ranks`: the number of ranks, used if the log does not have it. `steady`: take the lower one of the two times
+        of a row, out of place and in place, as the first calls of a size may be slow.
+        """
         times: dict[int, list[float]] = {}
         for row in self.rows:
             seconds = min(row.seconds, row.in_place or row.seconds) if steady else row.seconds
@@ -112,18 +117,23 @@ class Run:
         return sorted((nbytes, median(seconds)) for nbytes, seconds in times.items() if nbytes)
 
     def scale(self, ranks: int = 0) -> int:
-        """Return nbytes as nccl-tests counts over the size in the log."""
+        """Return nbytes (as nccl-tests counts) divided by the size in the log: OSU may count the block of one rank."""
         return (self.ranks or ranks or 1) if self.program == OSU and self.kind in PER_RANK else 1
 
     def spread(self) -> float | None:
-        """Return the noise: the median relative deviation of repeated times from their median, and of in place / out of
-        place from what it usually is in this run; None if fewer than three sizes show any."""
+        """Return the noise, as the median of relative deviations; None if there are fewer than three.
+
+        Two kinds of deviations count: that of repeated times of one size from their median, and that of a row's ratio
+        in place / out of place from the median ratio of the run.
+        """
         ratios = [row.in_place / row.seconds for row in self.rows if row.in_place]
-        usual_ratio, usual = median(ratios or [1.0]), dict(self.points())
-        count = Counter(row.nbytes for row in self.rows)
+        usual_ratio, median_seconds = median(ratios or [1.0]), dict(self.points())
+        repetitions = Counter(row.nbytes for row in self.rows)
         deviations = [abs(ratio / usual_ratio - 1) for ratio in ratios]
         deviations += [
-            abs(row.seconds / usual[row.nbytes * self.scale()] - 1) for row in self.rows if count[row.nbytes] > 1
+            abs(row.seconds / median_seconds[row.nbytes * self.scale()] - 1)
+            for row in self.rows
+            if repetitions[row.nbytes] > 1
         ]
         return median(deviations) if len(deviations) > 2 else None
 
@@ -165,8 +175,8 @@ def _lines_of_json(log: dict[str, Any]) -> Iterator[str]:
         yield from (str(variable) for variable in log.get("env", []))
         yield f"nccl-library={log.get('nccl_version', 0)}"
         for device in log["config"]["devices"]:
-            place = "Rank {rank} Pid {pid} on {hostname} device {device} [{device_hex}] {device_info}"
-            yield place.format_map(device)
+            template = "Rank {rank} Pid {pid} on {hostname} device {device} [{device_hex}] {device_info}"
+            yield template.format_map(device)
         for row in log["results"]:
             cells = [row[key] for key in ("size", "count", "type", "redop", "root")]
             for times in filter(None, (row["out_of_place"], row["in_place"])):
@@ -178,19 +188,20 @@ def _lines_of_json(log: dict[str, Any]) -> Iterator[str]:
 
 
 class _Reader:
-    """Goes through the lines once; `run` collects the context and the rows of the current run."""
+    """Read the lines once, in order; `run` collects the context and the rows of the current run."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
         self.run = Run()
-        self.named = ""  # the last collective that a program or a title named
+        self.last_kind = ""  # the collective that a program or a title named last, maybe for an earlier run
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
-        self.ratio = (0.0, 0.0)  # busbw / algbw of the row with the greatest algbw, and its rounding error
-        self.columns = ("", "")  # operator and root of the rows
-        self.width = USUAL_WIDTH  # numbers out of place, and as many in place, as the head of the table has
-        self.failed = self.is_commanded = False
+        self.bus_factor = (0.0, 0.0)  # busbw / algbw, and algbw: of the row with the greatest algbw, rounded least
+        self.op_and_root = ("", "")  # what the rows print as operator and root
+        self.width = USUAL_WIDTH  # as USUAL_WIDTH, by the head of the current table
+        self.has_failed = False  # the summary of the run says that values were out of bounds
+        self.has_command = False  # a line of the run starts its program; later mentions do not change the collective
         self.exported: dict[str, str] = {}  # variables of all later runs
-        self.following: dict[str, str] = {}  # variables behind the rows of this run, which belong to the next
+        self.next_variables: dict[str, str] = {}  # variables that stand behind the rows of this run: of the next one
 
     def read(self) -> Iterator[Run]:
         """Yield each run once the next one begins."""
@@ -210,24 +221,24 @@ class _Reader:
                     words = head[0].split()
                     self.width = next((i for i in range(USUAL_WIDTH, len(words)) if words[i] == words[0]), USUAL_WIDTH)
                 title = _TITLE.search(line)
-                started = None if title or _END.search(line) else _STARTED.search(line)
-                if self.run.rows and (title or started or _BEGIN.search(line)):
+                start = None if title or _END.search(line) else _PROGRAM_NAME.search(line)
+                if self.run.rows and (title or start or _BEGIN.search(line)):
                     yield self._finish()
-                self._read_context(line, title, started)
+                self._read_context(line, title, start)
         yield self._finish()
 
-    def _read_context(self, line: str, title: re.Match[str] | None, started: re.Match[str] | None) -> None:
+    def _read_context(self, line: str, title: re.Match[str] | None, start: re.Match[str] | None) -> None:
         """Take from a line what it says about the run."""
         run = self.run
         if title:
             run.program, run.version = OSU, title[2]
             run.library = next((name for name in ("NCCL", "RCCL") if name in title[1]), "")
-            self.named = run.kind = _osu_kind(title[1])
-        elif started:
-            is_command = bool(started["verb"] or started["option"])
-            if is_command or not self.is_commanded:
-                self.named = run.kind = kind_named(started["name"].replace("_", "")) or started["name"]
-            self.is_commanded = self.is_commanded or is_command
+            self.last_kind = run.kind = _osu_kind(title[1])
+        elif start:
+            is_command = bool(start["verb"] or start["option"])
+            if is_command or not self.has_command:
+                self.last_kind = run.kind = kind_named(start["name"].replace("_", "")) or start["name"]
+            self.has_command = self.has_command or is_command
         if device := _DEVICE.search(line):
             self.devices[int(device[1])] = (device[3], device[2])
             run.gpu = run.gpu or device[4].strip()
@@ -237,18 +248,21 @@ class _Reader:
         if library := _LIBRARY.search(line):
             run.library = f"{library[1]} {library[2]}"
             run.program = "rccl-tests" if library[1] == "RCCL" and run.program != OSU else run.program
-        elif coded := _CODED.search(line):
-            number = int(coded[1])
+        elif code := _LIBRARY_CODE.search(line):
+            number = int(code[1])
             run.library = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
         if "CCL_" in line:
             self._read_variables(line)
         if "osu_" in line and (processes := _PROCESSES.search(line)):
             run.ranks = int(processes[1])
         run.signs += tuple(name for name, sign in _SIGNS.items() if name not in run.signs and sign.search(line))
-        self.failed = self.failed or ("FAILED" in line and "Out of bounds" in line)
+        self.has_failed = self.has_failed or ("FAILED" in line and "Out of bounds" in line)
 
     def _read_variables(self, line: str) -> None:
-        """Take NCCL's variables: exported for all later runs, behind rows for the next one, else for this one."""
+        """Collect NCCL's variables from a line.
+
+        Exported ones hold for all later runs, ones behind the rows of this run for the next run, others for this run.
+        """
         variables = dict(_VARIABLE.findall(line))
         if unset := _UNSET.search(line):
             for name in unset[1].split():
@@ -256,78 +270,82 @@ class _Reader:
         elif _EXPORT.search(line):
             self.exported |= variables
         if self.run.rows and " set by environment to " not in line:
-            self.following |= variables
+            self.next_variables |= variables
         elif unset:
             self.run.environment = {k: v for k, v in self.run.environment.items() if k not in unset[1].split()}
         else:
             self.run.environment |= variables
 
     def _add_row(self, row: re.Match[str], at: int) -> int:
-        """Read a row that begins in the line before `at`; return the line after it."""
+        """Read a row that begins in the line before index `at`; return the index of the line after the row."""
         tail, used = row[3], 0
         values = _parse_tail(tail, self.width)
         while (values is None or len(values.times) < 2) and used < MAX_CONTINUATIONS and at + used < len(self.lines):
-            following = self.lines[at + used]
-            words = following[len((_PREFIX.match(following) or "")[0]) :].split()
+            next_line = self.lines[at + used]
+            words = next_line[len((_PREFIX.match(next_line) or "")[0]) :].split()
             if not words or not all(_NUMBER.fullmatch(word) for word in words if word not in _OPERATORS):
                 break
             used += 1
             spaced = _parse_tail(f"{tail} {' '.join(words)}", self.width)
-            # A terminal cuts within a word, too: then neither end has a blank.
-            cut = spaced is None and not tail[-1:].isspace() and not following[:1].isspace()
-            tail += following if cut else f" {' '.join(words)}"
+            # A terminal may wrap within a word, too: then neither end has a blank.
+            is_word_split = spaced is None and not tail[-1:].isspace() and not next_line[:1].isspace()
+            tail += next_line if is_word_split else f" {' '.join(words)}"
             values = _parse_tail(tail, self.width) or values
-        if values is None or not _agrees(int(row[1]), values):
+        if values is None or not _is_consistent(int(row[1]), values):
             self.run.garbled += 1
             return at
         if int(row[1]):
             in_place = values.times[1] / 1e6 if len(values.times) > 1 and values.times[1] else None
             self.run.rows.append(LogRow(int(row[1]), values.times[0] / 1e6, in_place, values.wrong))
-            self.columns = (values.op, values.root)
-            if values.algbw > 0 and values.algbw > self.ratio[1]:
-                self.ratio = (values.busbw / values.algbw, values.algbw)
+            self.op_and_root = (values.op, values.root)
+            if values.algbw > 0 and values.algbw > self.bus_factor[1]:
+                self.bus_factor = (values.busbw / values.algbw, values.algbw)
         return at + used
 
     def _finish(self) -> Run:
         """Complete the current run, and begin the next."""
-        run, (factor, algbw), (op, root) = self.run, self.ratio, self.columns
+        run, (factor, algbw), (op, root) = self.run, self.bus_factor, self.op_and_root
         if run.program != OSU and run.rows:
             inferred = _infer_kind(op, root, factor)
-            if not run.kind:  # named for an earlier run at most
-                run.kind = inferred or (self.named if _has_columns(self.named, op, root) else "")
+            if not run.kind:  # no line of this run names it: the name of an earlier run may fit
+                run.kind = inferred or (self.last_kind if _has_columns(self.last_kind, op, root) else "")
             elif not _has_columns(run.kind, op, root):
                 run.kind = inferred
-            # the list of devices may be cut short
+            # the list of devices may be incomplete
             run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})
         run.processes = len(set(self.devices.values()))
-        if self.failed:
+        if self.has_failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
-        self.run, self.devices, self.ratio, self.columns = Run(), {}, (0.0, 0.0), ("", "")
-        self.failed = self.is_commanded = False
-        self.run.environment = {**self.exported, **self.following}
-        self.following = {}
+        self.run, self.devices, self.bus_factor, self.op_and_root = Run(), {}, (0.0, 0.0), ("", "")
+        self.has_failed = self.has_command = False
+        self.run.environment = {**self.exported, **self.next_variables}
+        self.next_variables = {}
         return run
 
 
+# What the operator column may show; "none": the collective has no operator
 _OPERATORS = ("sum", "prod", "max", "min", "avg", "mulsum", "all", "none")
 
 
 @dataclass(frozen=True)
 class _Tail:
-    """The numbers behind size, count and type: microseconds out of place and in place, GB/s, root and operator."""
+    """What stands behind size, count and type in a row of nccl-tests."""
 
-    times: tuple[float, ...]
-    algbw: float
-    busbw: float
-    op: str
-    root: str
-    wrong: bool
+    times: tuple[float, ...]  # microseconds out of place, then in place
+    algbw: float  # GB/s out of place
+    busbw: float  # GB/s out of place
+    op: str  # "" if this version has no column for it
+    root: str  # "" if this version has no column for it
+    wrong: bool  # whether any element is wrong
 
 
 def _parse_tail(text: str, width: int) -> _Tail | None:
-    """Parse what stands behind size, count and type; None unless it is complete at least out of place. `width`: numbers
-    out of place and in place, which begin with time, algbw, busbw and wrong elements (old versions: the error)."""
+    """Parse what stands behind size, count and type; None unless the numbers out of place are complete.
+
+    `width`: how many numbers there are out of place, and again in place. Each group begins with time, algbw, busbw and
+    the number of wrong elements (old versions: the largest error).
+    """
     words = text.split()
     op = words.pop(0) if words and words[0] in _OPERATORS else ""
     values: list[str] = []
@@ -350,14 +368,17 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
     return _Tail(times, algbw, busbw, op, root, wrong)
 
 
-def _agrees(nbytes: int, values: _Tail) -> bool:
-    """Whether algbw follows from size and time; old versions leave out the part that stays (a half for two ranks)."""
+def _is_consistent(nbytes: int, values: _Tail) -> bool:
+    """Return whether algbw follows from size and time, up to rounding.
+
+    Old versions count only what a rank sends: half of it for two ranks, so 0.45 of nbytes / time is accepted.
+    """
     expected = nbytes / values.times[0] / 1e3
     return 0.45 * expected - 0.02 <= values.algbw <= 1.05 * expected + 0.02
 
 
 def _osu_kind(title: str) -> str:
-    """Return the collective of a title of OSU; its own words if it is none that can be compared."""
+    """Return the collective in a title of OSU, or the title if it is none that can be compared."""
     words = title.lower().replace("-", "").replace("_", "").split()
     if "nonblocking" in words:
         return title
@@ -388,7 +409,8 @@ def _infer_ranks(kind: str, factor: float, algbw: float) -> int:
     """Return the only number of ranks with this busbw / algbw, within rounding to 0.01 GB/s; 0: several, or none."""
     if not algbw or kind in ROOTED:
         return 0
+    # Both figures are rounded to 0.01 GB/s, so each is off by up to 0.005, and a little for the division.
     error = 0.006 / algbw * (1 + factor)
     scale = 2 if kind == "allreduce" else 1
-    able = [n for n in range(2, MAX_RANKS + 1) if abs(scale * (n - 1) / n - factor) <= error]
-    return able[0] if len(able) == 1 else 0
+    candidates = [n for n in range(2, MAX_RANKS + 1) if abs(scale * (n - 1) / n - factor) <= error]
+    return candidates[0] if len(candidates) == 1 else 0

@@ -14,7 +14,14 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.cost.replay.job import Job
 from antiphon.cost.replay.recorded import RankTrace, join
 from antiphon.errors import Invalid
-from antiphon.formats.nccl_profile import Call, is_inspected, is_profile, join_profiles, read_inspector, read_profile
+from antiphon.formats.nccl_profile import (
+    Call,
+    is_inspector_log,
+    is_profile,
+    join_profiles,
+    read_inspector,
+    read_profile,
+)
 
 MAX_FILES = 1024
 Profile = dict[int, list[Call]]  # the calls of each rank in a file of NCCL's example profiler
@@ -56,7 +63,7 @@ def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
 def _read_file(name: str, data: bytes) -> list[RankTrace] | Profile:
     """Return the recordings of ranks in a file; of a file of NCCL's example profiler its calls, which can
     only be joined to recordings once all files are read."""
-    if is_inspected(data):
+    if is_inspector_log(data):
         return read_inspector(data)
     from antiphon.formats.chrome import ChromeTrace
     from antiphon.formats.kineto.read import is_kineto, rank_of, record_rank

@@ -1,9 +1,15 @@
 """Read the output of NCCL's profilers: the example plugin (Chrome's events, a file per rank) and Inspector (JSON
 lines).
 
-Both record collectives, but neither computation nor dependencies, so a job from them consists of collectives that are
-waited for. Both count elements or bytes of one rank; sizes are converted to those of nccl-tests. The formats are those
-of github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
+The result is a `RankTrace` per rank, from which cost/replay builds a recorded job. Both profilers record collectives,
+but neither computation nor dependencies, so each rank is assumed to wait for every collective. The formats are those of
+github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
+
+The example plugin counts elements of one rank, which are converted to nbytes. A call is a pair of events, b and e:
+
+    {"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 7, "pid": 1, "ts": 12.5,
+     "args": {"Rank": 0, "Count": 1024, "Datatype": "ncclFloat32", "CommHash": 99}}
+    {"name": "AllReduce", "cat": "COLL", "ph": "e", "id": 7, "pid": 1, "ts": 40.0}
 """
 
 from __future__ import annotations
@@ -19,18 +25,28 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import RankCall, RankTrace
 from antiphon.errors import Invalid, Unsupported, quote
 
-MAX_LINES, MAX_LINE = 2**20, 2**16
-FEW_LINES, LEAST_LINE = 2**10, 60  # bytes of a line of the Inspector
-_US = 1e-6
+MAX_LINES = 2**20  # of a log of the Inspector
+MAX_HEAD_BYTES = 2**16  # searched for the sign of the Inspector
+# A log of more than FREE_LINES lines must have MIN_LINE_BYTES bytes per line, as real ones have: a file of millions of
+# tiny lines is refused before any is parsed.
+FREE_LINES = 2**10
+MIN_LINE_BYTES = 60
+_US = 1e-6  # seconds
 KINDS = {
     "AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter", "Broadcast": "broadcast",
     "Reduce": "reduce", "AllToAll": "alltoall", "Gather": "gather", "Scatter": "scatter",
 }  # fmt: skip
-_BYTES = {
+_ITEMSIZES = {
     "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
     "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
-_PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # NCCL counts one rank's block
+_PER_RANK = (
+    "allgather",
+    "reducescatter",
+    "alltoall",
+    "gather",
+    "scatter",
+)  # collectives of which the example plugin counts one rank's block
 NOTE = "a profiler of NCCL shows nothing of computation: all collectives are taken to be waited for, none to be hidden"
 
 
@@ -46,62 +62,68 @@ Call = tuple[float, float, str, int, str]  # begin, end, kind, bytes as NCCL cou
 
 
 def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
-    """Return the calls of each rank in one file."""
+    """Return the calls of each rank in one file of the example plugin. Calls without an end are left out."""
     ends = {
-        _name_of(event): event["ts"]
+        _event_key(event): event["ts"]
         for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
     }  # fmt: skip
     calls: dict[int, list[Call]] = {}
     for number, event in enumerate(events):
         if event.get("cat") != "COLL" or event.get("ph") != "b":
             continue
-        args, end = event.get("args", {}), ends.get(_name_of(event))
-        kind, item = KINDS.get(str(event.get("name"))), _BYTES.get(str(args.get("Datatype")))
+        args, end = event.get("args", {}), ends.get(_event_key(event))
+        kind, itemsize = KINDS.get(str(event.get("name"))), _ITEMSIZES.get(str(args.get("Datatype")))
         rank, count = args.get("Rank"), args.get("Count")
-        if kind is None or item is None or not _is_whole(rank) or not _is_whole(count) or "ts" not in event:
+        if kind is None or itemsize is None or not _is_count(rank) or not _is_count(count) or "ts" not in event:
             raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
         if end is not None and end >= event["ts"]:
             group = str(args.get("CommHash", ""))
-            calls.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
+            calls.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * itemsize, group))
     return calls
 
 
 def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTrace]:
-    """Return the recordings of all ranks.
+    """Return the traces of all ranks, from the calls in each file.
 
-    The size of a communicator is not recorded: it is the number of ranks that use it in these files.
+    The number of ranks of a communicator is not recorded: it is the number of ranks that use it in these files.
     """
     ranks: dict[int, list[Call]] = {}
     for file in files:
         for rank, calls in file.items():
             ranks.setdefault(rank, []).extend(calls)
-    size = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
+    group_ranks = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
     recordings = []
     for rank, calls in ranks.items():
-        groups = {group: ProcessGroup(group, size[group], ()) for *_, group in calls}
+        groups = {group: ProcessGroup(group, group_ranks[group], ()) for *_, group in calls}
         collectives = [
-            RankCall(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
-            for begin, end, kind, count, group in sorted(calls)
+            RankCall(
+                kind, nbytes * (group_ranks[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0
+            )
+            for begin, end, kind, nbytes, group in sorted(calls)
         ]
-        recordings.append(_waited_for(rank, groups, collectives))
+        recordings.append(_build_trace(rank, groups, collectives))
     return recordings
 
 
-def _name_of(event: Mapping[str, Any]) -> tuple[object, str]:
+def _event_key(event: Mapping[str, Any]) -> tuple[object, str]:
+    """Return what the begin and the end of a call have in common."""
     return event.get("pid"), repr(event.get("id"))
 
 
-def _is_whole(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[RankCall]) -> RankTrace:
+def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[RankCall]) -> RankTrace:
+    """Return the trace of a rank that waits for each collective, from the first begin to the last end."""
     span = (min(collective.start for collective in collectives), max(collective.end for collective in collectives))
-    waits = [(collective.start, collective.end, number) for number, collective in enumerate(collectives)]
-    return RankTrace(rank, "", groups, [span], collectives, waits, (), [NOTE])
+    waits = [(collective.start, collective.end, position) for position, collective in enumerate(collectives)]
+    return RankTrace(rank, "", groups, [span], collectives, waits, gradients=(), notes=[NOTE])
 
 
 # ---- the Inspector ----
+
+# The fields of a line that are read, by their names in the file
 
 
 class _Header(msgspec.Struct):
@@ -110,7 +132,7 @@ class _Header(msgspec.Struct):
     id: str = ""
 
 
-class _About(msgspec.Struct):
+class _Metadata(msgspec.Struct):
     dump_timestamp_us: int = 0
     hostname: str = ""
 
@@ -127,25 +149,30 @@ class _Performance(msgspec.Struct):
     event_trace_ts: _Stamps | None = None
 
 
-class _Inspected(msgspec.Struct):
+class _Record(msgspec.Struct):
     header: _Header
     coll_perf: _Performance
-    metadata: _About = msgspec.field(default_factory=_About)
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
-def is_inspected(data: bytes) -> bool:
-    return b'"coll_perf"' in data[:MAX_LINE]
+def is_inspector_log(data: bytes) -> bool:
+    """Return whether NCCL's Inspector wrote this log."""
+    return b'"coll_perf"' in data[:MAX_HEAD_BYTES]
 
 
 def read_inspector(data: bytes) -> list[RankTrace]:
-    """Read a log with a line for each collective; without time stamps they follow each other by their numbers."""
+    """Return the trace of each rank in a log with a line per collective and rank.
+
+    Without time stamps the collectives of a rank follow each other without gaps, in the order of their numbers
+    (coll_sn).
+    """
     lines = [line for line in data.splitlines() if line.strip()]
-    if len(lines) > MAX_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
+    if len(lines) > MAX_LINES or len(data) < MIN_LINE_BYTES * (len(lines) - FREE_LINES):
         raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MAX_LINES} are read")
-    by_rank: dict[int, list[_Inspected]] = {}
+    by_rank: dict[int, list[_Record]] = {}
     for number, line in enumerate(lines, 1):
         try:
-            record = decode(line, _Inspected)
+            record = decode(line, _Record)
         except Invalid as error:
             raise Invalid(f"line {number}: {error}") from None
         performance = record.coll_perf
@@ -162,26 +189,27 @@ def read_inspector(data: bytes) -> list[RankTrace]:
         by_rank.setdefault(record.header.rank, []).append(record)
     if not by_rank:
         raise Invalid("has no collectives")
-    return [_of_lines(rank, performance) for rank, performance in by_rank.items()]
+    return [_trace_of_records(rank, records) for rank, records in by_rank.items()]
 
 
-def _of_lines(rank: int, lines: Sequence[_Inspected]) -> RankTrace:
+def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
+    """Return the trace of a rank from its lines. A collective begins no earlier than the one before it ends."""
     groups: dict[str, ProcessGroup] = {}
     collectives: list[RankCall] = []
     now = 0.0
-    stamped = all(record.coll_perf.event_trace_ts is not None for record in lines)
+    has_stamps = all(record.coll_perf.event_trace_ts is not None for record in records)
 
-    def order(record: _Inspected) -> int:
+    def order(record: _Record) -> int:
         stamps = record.coll_perf.event_trace_ts
-        return stamps.coll_start_ts if stamped and stamps else record.coll_perf.coll_sn
+        return stamps.coll_start_ts if has_stamps and stamps else record.coll_perf.coll_sn
 
-    for record in sorted(lines, key=order):
+    for record in sorted(records, key=order):
         group = record.header.id
         groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, ()))
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts
-        begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
+        begin = max(now, stamps.coll_start_ts * _US) if has_stamps and stamps else now
         now = begin + performance.coll_exec_time_us * _US
         collectives.append(
             RankCall(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, 0)
         )
-    return _waited_for(rank, groups, collectives)
+    return _build_trace(rank, groups, collectives)

@@ -18,52 +18,54 @@ WILL_NOT = ("refused", "ignored", "hangs", "wrong")  # outcomes in which the run
 
 @dataclass(frozen=True)
 class Head:
-    """The header of a file. `least`, `most`: bytes of a call (None: unlimited). `chunks`: number of equal chunks of a
-    call's buffer. `verbs`: all names of steps in it. `extra`: what only one format has."""
+    """What the header of an exported file says, and a summary of its operations."""
 
-    format: str
+    format: str  # as `antiphon list formats` has it
     name: str
-    kind: str
+    kind: str  # the collective
     ranks: int
-    in_place: bool
-    out_of_place: bool
-    least: int
-    most: int | None
-    chunks: int
-    channels: int
+    in_place: bool  # whether the file serves calls in place
+    out_of_place: bool  # whether the file serves calls out of place
+    least: int  # fewest bytes of a call that the file serves
+    most: int | None  # most bytes; None: unlimited
+    chunks: int  # number of equal chunks of a call's buffer
+    channels: int  # number of NCCL's channels (sets of connections) that the file uses
     protocol: str
-    verbs: frozenset[str]
+    verbs: frozenset[str]  # names of all operations in the file, such as "rrc" or "glres"
     root: int | None = None
-    notes: tuple[str, ...] = ()
-    extra: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # remarks that hold for every call
+    extra: Mapping[str, int] = field(default_factory=dict)  # figures that only one format has, such as "scratch"
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a program makes. `nbytes`: as nccl-tests defines it, the largest buffer of a rank. `ranks`: 0 for as
-    many as the file is for."""
+    """A call of the collective, as an application makes it."""
 
-    nbytes: int
-    itemsize: int
+    nbytes: int  # as nccl-tests defines it: the largest buffer of a rank
+    itemsize: int  # bytes of an element
     dtype: str
     op: str
-    ranks: int
-    in_place: bool | None = None
-    root: int | None = None
+    ranks: int  # 0: as many as the file is for
+    in_place: bool | None = None  # None: either
+    root: int | None = None  # None: any
 
     @property
     def where(self) -> str:
+        """The place of the call, as the end of a sentence: "", " in place" or " out of place"."""
         return "" if self.in_place is None else (" in place" if self.in_place else " out of place")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule says. `outcome`: refused (with an error), ignored (the runtime silently uses its own algorithm),
-    hangs, wrong, or note. `instead`: how to fix it."""
+    """What a rule reports about a call.
+
+    Outcomes: "refused" (the call ends in an error), "ignored" (the runtime silently uses its own algorithm), "hangs",
+    "wrong" (the result is wrong) and "note" (the file runs, but the user should know something).
+    """
 
     outcome: str
     why: str
-    instead: str = ""
+    instead: str = ""  # how to fix it
 
     def as_json(self) -> dict[str, str]:
         return {"outcome": self.outcome, "why": self.why, "instead": self.instead}
@@ -74,15 +76,16 @@ Rule = Callable[[Head, Call], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime. `format`: of the files that it reads. `rules`: in the order in which it decides."""
+    """A runtime as the list of rules by which it accepts or rejects a file for a call."""
 
     name: str
     about: str
-    format: str
-    rules: tuple[Rule, ...]
-    options: Mapping[str, str] = field(default_factory=dict)  # options that the export needs for it
+    format: str  # of the files that the runtime reads
+    rules: tuple[Rule, ...]  # in the order in which the runtime decides
+    options: Mapping[str, str] = field(default_factory=dict)  # options that `antiphon export` needs for this runtime
 
     def check(self, head: Head, call: Call) -> list[Finding]:
+        """Return the findings of all rules, then the notes of the file."""
         if head.format != self.format:
             raise Invalid(
                 f"{quote(head.name)} is a file of {head.format}, and {self.name} reads {self.format}; "
@@ -94,7 +97,7 @@ class Runtime:
 
 
 def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
-    """Whether the size lies in the range of the file. `antiphon export` writes one file for every range of a table."""
+    """Report a size outside of the file's range. `antiphon export` writes one file for every range of a plan."""
     if call.nbytes < head.least or (head.most is not None and call.nbytes > head.most):
         end = "without end" if head.most is None else f"to {format_size(head.most)}"
         yield Finding(
@@ -105,6 +108,7 @@ def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
+    """Report a communicator with another number of ranks than the file."""
     if call.ranks != head.ranks:
         yield Finding(
             "ignored",
@@ -113,9 +117,10 @@ def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def check_places(head: Head, call: Call) -> Iterator[Finding]:
-    has = {True: head.in_place, False: head.out_of_place}
-    for place, name in ((True, "in place"), (False, "out of place")):
-        if call.in_place in (None, place) and not has[place]:
+def check_in_place(head: Head, call: Call) -> Iterator[Finding]:
+    """Report a call in place (or out of place) that the file does not serve; a note if the call may be either."""
+    is_served = {True: head.in_place, False: head.out_of_place}
+    for in_place, name in ((True, "in place"), (False, "out of place")):
+        if call.in_place in (None, in_place) and not is_served[in_place]:
             outcome = "ignored" if call.in_place is not None else "note"
             yield Finding(outcome, f"calls {name} are not served by it", f"put the file for calls {name} beside it")

@@ -1,28 +1,34 @@
 """Rules of MSCCL's executor, and of RCCL's, for a file, a size, a data type and an operator.
 
-Each rule (see form.Rule) reproduces one decision of the runtime: it yields nothing if the call passes. MSCCL and RCCL
-share most; RCCL also has no fused steps (which receive and forward at once) and fewer thread blocks.
+Each rule (see form.Rule) reproduces one decision of the runtime: it yields nothing if the call passes. A file lists,
+for each rank, thread blocks of operations: s sends a chunk, r receives one, rcs receives a chunk, copies and forwards
+it. MSCCL and RCCL share most rules; RCCL has no fused operations such as rcs, and takes fewer thread blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_places, check_ranks, check_sizes
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_in_place, check_ranks, check_sizes
 from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-FUSED = ("rcs", "rrs", "rrc", "rrcs")  # steps that receive and, at once, copy, reduce or send on
-MAX_CHANNELS = 32  # of MSCCL's executor
-MAX_BLOCKS = 64  # of a rank, as RCCL is built
-AT_ONCE = 108  # multiprocessors of an A100; an H100 has 132
-MEMORY = 288 * 10**9  # bytes of the largest GPUs
+FUSED_OPERATIONS = (
+    "rcs",
+    "rrs",
+    "rrc",
+    "rrcs",
+)  # operations that receive and, at once, copy (c), reduce (r) or send on (s)
+MAX_CHANNELS = 32  # that MSCCL's executor takes
+MAX_THREAD_BLOCKS = 64  # per rank, as RCCL is built
+MULTIPROCESSORS = 108  # multiprocessors of an A100; an H100 has 132
+MAX_GPU_MEMORY = 288 * 10**9  # bytes of the largest GPUs
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 
 
 def _executor_call(head: Head, call: Call) -> Call:
-    """Return the call with the bytes that the executor sees: for gather and scatter those of one rank's part."""
+    """Return the call with the bytes that the executor sees: for gather and scatter those of one rank's block."""
     if head.kind in ("gather", "scatter"):
         return Call(
             call.nbytes // max(call.ranks, 1), call.itemsize, call.dtype, call.op, call.ranks, call.in_place, call.root
@@ -31,6 +37,7 @@ def _executor_call(head: Head, call: Call) -> Call:
 
 
 def _check_size(head: Head, call: Call) -> Iterator[Finding]:
+    """Report a size outside of the file's range."""
     yield from check_sizes(head, _executor_call(head, call))
 
 
@@ -40,15 +47,17 @@ def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     count = counted.nbytes // counted.itemsize
     # Each chunk must be a whole number of elements.
     if counted.nbytes % counted.itemsize or count == 0 or count % head.chunks:
-        step = head.chunks * counted.itemsize
+        multiple = head.chunks * counted.itemsize
         yield Finding(
             "ignored",
             f"{count} elements of {call.dtype} cannot be cut into {head.chunks} equal chunks",
-            f"pad the buffer to a multiple of {step} bytes, or export with fewer chunks (pieces=1, another planner)",
+            f"pad the buffer to a multiple of {multiple} bytes, or export with fewer chunks (pieces=1, another "
+            "planner)",
         )
 
 
 def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
+    """Report an operator that the runtime leaves to the library."""
     if head.kind in ("allreduce", "reduce", "reducescatter") and call.op not in OPERATORS:
         yield Finding(
             "ignored", f"operator {call.op} is left to the library; it takes {', '.join(OPERATORS)}",
@@ -57,6 +66,7 @@ def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_type(head: Head, call: Call) -> Iterator[Finding]:
+    """Report a type that NCCL does not have."""
     if call.dtype not in NCCL_TYPES:
         yield Finding("refused", f"NCCL has no type {call.dtype}", f"use one of {', '.join(NCCL_TYPES)}")
 
@@ -79,36 +89,38 @@ def _check_root(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_channels(head: Head, call: Call) -> Iterator[Finding]:
+    """Report more channels than NCCL has."""
     if head.channels > MAX_CHANNELS:
         reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
 
 
 def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
-    """RCCL's kernels are compiled without the fused steps, and it looks before it starts one."""
-    fused = [verb for verb in FUSED if verb in head.verbs]
-    if fused:
+    """RCCL's kernels are compiled without fused operations, and it checks the file before it starts a kernel."""
+    fused_verbs = [verb for verb in FUSED_OPERATIONS if verb in head.verbs]
+    if fused_verbs:
         yield Finding(
             "refused",
-            f"RCCL's kernels are built without fused steps ({', '.join(fused)}): the call ends in an error, "
+            f"RCCL's kernels are built without fused steps ({', '.join(fused_verbs)}): the call ends in an error, "
             '"this version of MSCCL build doesn\'t support full Ops"',
             "export with --option fused=no",
         )
 
 
-def _check_blocks(head: Head, call: Call) -> Iterator[Finding]:
-    """Report too many blocks: files are loaded when a communicator is made, and that fails with them."""
-    blocks = head.extra.get("blocks", 0)
-    if blocks > MAX_BLOCKS:
+def _check_thread_blocks(head: Head, call: Call) -> Iterator[Finding]:
+    """Report too many thread blocks: RCCL loads files when a communicator is made, and then cannot make it."""
+    thread_blocks = head.extra.get("blocks", 0)
+    if thread_blocks > MAX_THREAD_BLOCKS:
         yield Finding(
             "refused",
-            f"a rank has {blocks} thread blocks, and RCCL takes {MAX_BLOCKS}: with this file in the folder no "
-            "communicator can be made",
+            f"a rank has {thread_blocks} thread blocks, and RCCL takes {MAX_THREAD_BLOCKS}: with this file in the "
+            "folder no communicator can be made",
             "export with --option fused=no, with fewer instances, or a planner with fewer partners",
         )
 
 
 def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
+    """Remark that RCCL reads files on some machines only."""
     yield Finding(
         "note",
         "RCCL uses such files on two shapes of box only: eight GPUs all joined, and sixteen in eight modules",
@@ -117,23 +129,23 @@ def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
-    """Blocks wait for each other, and one that waits keeps its multiprocessor."""
-    blocks = head.extra.get("blocks", 0)
-    if blocks > AT_ONCE:
+    """Report more thread blocks than multiprocessors: they wait for each other, and each keeps its multiprocessor."""
+    thread_blocks = head.extra.get("blocks", 0)
+    if thread_blocks > MULTIPROCESSORS:
         yield Finding(
             "note",
-            f"it has {blocks} thread blocks, which must all run at once: on a GPU with fewer multiprocessors (A100: "
-            f"{AT_ONCE}, H100: 132) calls hang",
+            f"it has {thread_blocks} thread blocks, which must all run at once: on a GPU with fewer multiprocessors "
+            f"(A100: {MULTIPROCESSORS}, H100: 132) calls hang",
             "export with fewer instances, or take a planner with fewer partners",
         )
 
 
 def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
-    """Report scratch that is too large: the executor allocates what the file declares, even if its steps use less."""
+    """Report scratch that is too large: the executor allocates what the file declares, even if operations use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
     # Scratch has chunks of the same size as the buffer.
     nbytes = _executor_call(head, call).nbytes * declared // head.chunks
-    if nbytes > MEMORY:
+    if nbytes > MAX_GPU_MEMORY:
         yield Finding(
             "note",
             f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={declared}), more than "
@@ -145,6 +157,7 @@ def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _note_process(head: Head, call: Call) -> Iterator[Finding]:
+    """Remark that each GPU needs a process of its own."""
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
@@ -154,7 +167,7 @@ COMMON = (
     _check_type,
     _check_divisible,
     _check_size,
-    check_places,
+    check_in_place,
     _check_root,
     _check_scratch,
 )
@@ -169,6 +182,6 @@ RCCL = Runtime(
     "rccl-6",
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",
-    (*COMMON, _check_fused, _check_blocks, _note_machine),
+    (*COMMON, _check_fused, _check_thread_blocks, _note_machine),
     {"fused": "no"},
 )

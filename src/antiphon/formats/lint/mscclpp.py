@@ -1,37 +1,43 @@
-"""Rules of MSCCL++ 0.9 and its NCCL interface: which calls its selector serves by a plan, and how the executor runs
-them.
+"""Rules of MSCCL++ 0.9 and its NCCL interface: which calls its selector serves by an execution plan, and how
+the executor runs them.
+
+Programs register execution plans (files that `antiphon export` writes, with a register.py). For each call the selector
+picks a registered plan, and the executor runs its operations; "glres" and "gstore" reduce and multicast in a switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_places, check_ranks, check_sizes
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_in_place, check_ranks, check_sizes
 from antiphon.units import format_size
 
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
-ADDED = ("float16", "bfloat16", "float32", "int32", "uint32")  # by switches, on GPUs with NVLink's multicast
-SWITCHES = {"glres", "gstore", "gstorepkt"}
-SELECTED = ("allreduce", "allgather", "reducescatter", "broadcast")
-COMBINES = ("allreduce", "reduce", "reducescatter")
+SWITCH_TYPES = ("float16", "bfloat16", "float32", "int32", "uint32")  # that switches add, by NVLink's multicast
+SWITCH_OPERATIONS = {"glres", "gstore", "gstorepkt"}
+# Collectives for which the NCCL interface asks the selector
+SELECTED_KINDS = ("allreduce", "allgather", "reducescatter", "broadcast")
+REDUCING_KINDS = ("allreduce", "reduce", "reducescatter")
 
 
 def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
     """Report operators other than sum: the executor is handed the operator and does not look at it."""
-    if head.kind in COMBINES and call.op != "sum":
+    if head.kind in REDUCING_KINDS and call.op != "sum":
         yield Finding("wrong", f"it adds, even for operator {call.op}", "use sum")
 
 
 def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
-    if head.kind not in SELECTED:
+    """Report a collective that the NCCL interface never asks plans for."""
+    if head.kind not in SELECTED_KINDS:
         yield Finding(
             "ignored",
-            f"its NCCL interface asks for plans of {', '.join(SELECTED)}, and not of {head.kind}",
+            f"its NCCL interface asks for plans of {', '.join(SELECTED_KINDS)}, and not of {head.kind}",
             "call the executor from Python",
         )
 
 
 def _check_root(head: Head, call: Call) -> Iterator[Finding]:
+    """Report another root than the plan's: register.py then leaves the call to the library."""
     if head.root is not None and call.root not in (None, head.root):
         yield Finding(
             "ignored",
@@ -41,19 +47,20 @@ def _check_root(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_type(head: Head, call: Call) -> Iterator[Finding]:
+    """Report a type that the executor does not have."""
     if call.dtype not in TYPES:
         yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
 
 
 def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
-    """Report limits of switches: the executor binds whole allocations, and has a kernel for these types only."""
-    if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in ADDED:
+    """Report types that switches cannot add, and remark what memory they reach (the executor binds allocations)."""
+    if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in SWITCH_TYPES:
         yield Finding(
             "refused",
-            f"switches add {', '.join(ADDED)}, and not {call.dtype}",
+            f"switches add {', '.join(SWITCH_TYPES)}, and not {call.dtype}",
             "use one of these, or a planner that does without switches",
         )
-    if head.verbs & SWITCHES:
+    if head.verbs & SWITCH_OPERATIONS:
         yield Finding(
             "note",
             "switches reach only memory that is allocated for them, on GPUs of compute capability 9.0 or more, of the "
@@ -63,7 +70,7 @@ def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
-    """Report an indivisible size: an error, not left to the library, as the plan has been chosen by then."""
+    """Report an indivisible size: the call ends in an error, as the selector chose the plan without checking it."""
     align = head.extra.get("alignment", 16)
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
         yield Finding(
@@ -75,6 +82,7 @@ def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
+    """Remark that programs must register the plan."""
     yield Finding(
         "note", "plans are found only by programs that registered them", "import register.py, which export writes"
     )
@@ -83,5 +91,5 @@ def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
     (_check_collective, check_ranks, _check_root, _check_operator, _check_type, _check_switches, check_sizes,
-     _check_divisible, check_places, _note_registration),
+     _check_divisible, check_in_place, _note_registration),
 )  # fmt: skip

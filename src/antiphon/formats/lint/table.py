@@ -8,7 +8,7 @@ from antiphon.formats.lint.mscclpp import MSCCLPP
 
 RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MSCCL, RCCL, MSCCLPP)}
 
-# Libraries that take no schedules, and the back end that writes which of their own algorithms they shall use.
+# Libraries that cannot run schedules -> the back end that writes which of their own algorithms they shall use
 CHOOSERS = {
     "nccl": "nccl-tuner", "ncclx": "ncclx-csv", "openmpi": "openmpi-rules", "mpich": "mpich-rules", "ucc": "ucc",
 }  # fmt: skip

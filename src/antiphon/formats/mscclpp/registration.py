@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from antiphon.formats.lint.mscclpp import ADDED, COMBINES, TYPES
+from antiphon.formats.lint.mscclpp import REDUCING_KINDS, SWITCH_TYPES, TYPES
 
 
 class PlanRow(NamedTuple):
@@ -44,10 +44,10 @@ class PlanRow(NamedTuple):
 
 def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[PlanRow]) -> str:
     """Return the module. `ranks_per_node`: 0 for any."""
-    kinds = sorted({row.collective for row in plans} & set(COMBINES))
+    kinds = sorted({row.collective for row in plans} & set(REDUCING_KINDS))
     return _TEXT.format(
         ranks=ranks, per_node=ranks_per_node, rows="".join(f"    {tuple(row)!r},\n" for row in plans),
-        combines=tuple(kinds), types=TYPES, added=ADDED,
+        combines=tuple(kinds), types=TYPES, added=SWITCH_TYPES,
     )  # fmt: skip
 
 

@@ -2,6 +2,12 @@
 network cards, and the bandwidths of NVLink and xGMI if hwloc was built with support for them.
 
 GPUs become ranks if there are any, else cores do.
+
+The file nests objects; the tree of PCIe devices is the nesting of Bridge and PCIDev. Bandwidths are matrices of MB/s:
+
+    <object type="PCIDev" gp_index="40" pci_type="0302 [10de:20b0] ..." pci_link_speed="31.5">
+      <object type="OSDev" gp_index="41" name="nvml0"/>
+    <distances2hetero name="NVLinkBandwidth" ...><indexes>PCIDev:40 PCIDev:52</indexes><u64values>0 ...</u64values>
 """
 
 from __future__ import annotations
@@ -21,35 +27,39 @@ from antiphon.formats.probe.speeds import Make, device_name, make_by_name, neare
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
 
+# Names of GPUs in the libraries that compute on them or manage them
 _COMPUTE_NAME = re.compile(r"(cuda|nvml|rsmi|amdsmi|ze)([0-9]{1,4})(?:\.[0-9]{1,3})?")
+# Names of fast network cards
 _CARD = re.compile(r"mlx[0-9]|hfi|bxi|cxi|ib[0-9]|hsn|qib|bnxt_re|efa")
-_MAX_VALUES = 2**16
-_NVIDIA, _AMD = "10de", "1002"
+_MAX_VALUES = 2**16  # of a matrix
+_NVIDIA, _AMD = "10de", "1002"  # vendors, as PCI numbers them
 
 
 @dataclass
-class _Slot:
-    """A device of PCIe, and what the system calls it."""
+class _PciDevice:
+    """A device of PCIe, and what the operating system calls it."""
 
-    device: int
-    kind: str  # its class
-    vendor: str
-    names: list[str] = field(default_factory=list)
-    model: str = ""
-    nvswitch: bool = False
+    device: int  # index in `Box.devices`
+    kind: str  # PCI class, four hexadecimal digits
+    vendor: str  # four hexadecimal digits
+    names: list[str] = field(default_factory=list)  # such as "nvml0" or "mlx5_0"
+    model: str = ""  # product name
+    nvswitch: bool = False  # whether it is an NVSwitch
 
 
 @dataclass
-class _Open:
-    kind: str
-    set: str
-    number: int = 0
-    device: int = -1
-    slot: _Slot | None = None
+class _Element:
+    """An XML element that is not yet closed."""
+
+    kind: str  # type of the object, else the name of the element
+    memories: str  # bits of the NUMA nodes near it, as hwloc writes sets; inherited from the element around it
+    number: int = 0  # of objects, in the order of the file
+    device: int = -1  # index in `Box.devices`; -1: none
+    pci_device: _PciDevice | None = None
 
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
-    """Read the box in this file."""
+    """Read the machine in this file. `pcie`: as for `build_box`."""
     reader = _Reader()
     for path in paths:
         read_xml(path, reader, doctype=True, text=reader.text)
@@ -61,93 +71,102 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
 
 
 class _Reader:
+    """Collect what the file has. `read_xml` calls `begin` and `end` for each element, and `text` between them."""
+
     def __init__(self) -> None:
-        self.open: list[_Open] = []
+        self.open_elements: list[_Element] = []
         self.box = Box("")
-        self.bridges: dict[str, int] = {}  # by the memories that they are near
-        self.slots: list[_Slot] = []
-        self.objects: dict[str, int] = {}  # what a matrix names: its slot
-        self.packages: set[str] = set()
+        self.bridges: dict[str, int] = {}  # NUMA nodes near a host bridge -> its index in `Box.devices`
+        self.pci_devices: list[_PciDevice] = []
+        self.objects: dict[str, int] = {}  # key of an object in matrices -> index in `pci_devices`
+        self.packages: set[str] = set()  # keys of processors
         self.cores: list[Core] = []
-        self.threads: list[Core] = []
-        self.numbered = 0
+        self.threads: list[Core] = []  # hardware threads, used where the file has no cores
+        self.element_count = 0
         self.host = ""
+        # The matrix that is being read: its name, the type of its objects, their keys, and the values row by row
         self.matrix = ""
-        self.hears = ""
-        self.partial = self.prefix = ""
-        self.indexes: list[str] = []
+        self.object_type = ""
+        self.keys: list[str] = []
         self.values = array("d")
+        self.collecting = ""  # "indexes" or "u64values" while their text is read
+        self.partial_word = ""  # the end of the text so far, whose word may go on
         self.matrices: dict[str, tuple[list[str], array[float]]] = {}
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
-        if not self.open and name != "topology":
+        if not self.open_elements and name != "topology":
             raise Invalid(f"line {line}: begins with <{name[:40]}>; what lstopo writes begins with <topology>")
-        element = _Open(name, self.open[-1].set if self.open else "")
+        element = _Element(name, self.open_elements[-1].memories if self.open_elements else "")
         if name == "object":
             self._begin_object(element, attributes, line)
         elif name == "info" and attributes.get("name") == "HostName":
             self.host = attributes.get("value", "")[:60] if attributes.get("value", "").isprintable() else ""
         elif (
-            name == "info" and attributes.get("name") in ("GPUModel", "PCIDevice") and (slot := self._innermost_slot())
+            name == "info"
+            and attributes.get("name") in ("GPUModel", "PCIDevice")
+            and (pci_device := self._innermost_pci_device())
         ):
-            if attributes["name"] == "GPUModel" or not slot.model:
-                slot.model = attributes.get("value", "")[:80]
+            if attributes["name"] == "GPUModel" or not pci_device.model:
+                pci_device.model = attributes.get("value", "")[:80]
         elif name.startswith("distances2"):
-            self.matrix, self.indexes, self.values = attributes.get("name", "")[:40], [], array("d")
-            self.prefix = attributes.get("type", "")[:20]
+            self.matrix, self.keys, self.values = attributes.get("name", "")[:40], [], array("d")
+            self.object_type = attributes.get("type", "")[:20]
         elif name in ("indexes", "u64values") and self.matrix in ("NVLinkBandwidth", "XGMIBandwidth"):
-            self.hears, self.partial = name, ""
-        self.open.append(element)
+            self.collecting, self.partial_word = name, ""
+        self.open_elements.append(element)
 
     def end(self, name: str) -> None:
-        self.open.pop()
-        if name in ("indexes", "u64values") and self.hears:
-            self._add_words(self.partial + " ")
-            self.hears = ""
+        self.open_elements.pop()
+        if name in ("indexes", "u64values") and self.collecting:
+            self._add_words(self.partial_word + " ")
+            self.collecting = ""
         elif name.startswith("distances2") and self.values:
-            self.matrices[self.matrix] = (self.indexes, self.values)
+            self.matrices[self.matrix] = (self.keys, self.values)
 
     def text(self, piece: str) -> None:
-        if self.hears:
+        if self.collecting:
             # Text arrives in pieces that may end within a word: hold back the last one.
-            *complete, self.partial = (self.partial + piece).split(" ")
+            *complete, self.partial_word = (self.partial_word + piece).split(" ")
             self._add_words(" ".join(complete))
-            if len(self.partial) > 100:
+            if len(self.partial_word) > 100:
                 raise Invalid(f"matrix {self.matrix}: has a word of more than 100 characters")
 
     def _add_words(self, words: str) -> None:
         for word in words.split():
-            if self.hears == "indexes":
-                self.indexes.append(word if ":" in word else f"{self.prefix}:{word}")
+            if self.collecting == "indexes":
+                self.keys.append(word if ":" in word else f"{self.object_type}:{word}")
             elif re.fullmatch(r"[0-9]{1,15}", word):
                 self.values.append(float(word))
             else:
                 raise Invalid(f"matrix {self.matrix}: {word[:20]!r} is no bandwidth in MB/s")
-            if len(self.values) > _MAX_VALUES or len(self.indexes) > MAX_GPUS:
+            if len(self.values) > _MAX_VALUES or len(self.keys) > MAX_GPUS:
                 raise Invalid(f"matrix {self.matrix}: has more than {MAX_GPUS} objects or {_MAX_VALUES} values")
 
-    def _innermost_slot(self) -> _Slot | None:
-        return next((element.slot for element in reversed(self.open) if element.slot is not None), None)
+    def _innermost_pci_device(self) -> _PciDevice | None:
+        return next(
+            (element.pci_device for element in reversed(self.open_elements) if element.pci_device is not None), None
+        )
 
-    def _begin_object(self, element: _Open, attributes: Attributes, line: int) -> None:
+    def _begin_object(self, element: _Element, attributes: Attributes, line: int) -> None:
         kind = element.kind = attributes.get("type", "")[:20]
         if kind == "Cache" and attributes.get("depth", "1") not in ("0", "1"):  # as version 1 calls them
             element.kind = "L2Cache"
-        element.number = self.numbered = self.numbered + 1
-        element.set = attributes.get("nodeset", element.set)[:200]
+        element.number = self.element_count = self.element_count + 1
+        element.memories = attributes.get("nodeset", element.memories)[:200]
         key = attributes.get("gp_index", "")[:12]
         if kind in ("Bridge", "PCIDev"):
             self._add_pci_device(element, kind, attributes)
-            if element.slot is not None:
-                self.objects[f"{kind}:{key}"] = len(self.slots) - 1
-        elif kind == "OSDev" and (slot := self._innermost_slot()) is not None:
-            if len(slot.names) < 16:
-                slot.names.append(attributes.get("name", "")[:40])
-            self.objects[f"OSDev:{key}"] = len(self.slots) - 1  # devices of PCIe do not stand in each other
+            if element.pci_device is not None:
+                self.objects[f"{kind}:{key}"] = len(self.pci_devices) - 1
+        elif kind == "OSDev" and (pci_device := self._innermost_pci_device()) is not None:
+            if len(pci_device.names) < 16:
+                pci_device.names.append(attributes.get("name", "")[:40])
+            # of the PCI device begun last: they are not nested
+            self.objects[f"OSDev:{key}"] = len(self.pci_devices) - 1
         elif kind in ("Package", "Socket"):
             self.packages.add(f"Package:{key}")
         elif kind in ("Core", "PU"):
-            self._add_core(kind, element.set, line)
+            self._add_core(kind, element.memories, line)
         if len(self.objects) > 2**14:
             raise Invalid(f"line {line}: has more than {2**14} devices")
 
@@ -158,93 +177,93 @@ class _Reader:
         if len(cores) >= MAX_CORES * (1 if kind == "Core" else 2):
             raise Invalid(f"line {line}: has more than {MAX_CORES} cores")
         package = cache = ""
-        for element in self.open:
+        for element in self.open_elements:
             if element.kind in ("Package", "Socket"):
                 package = str(element.number)
             elif not cache and element.kind in ("L4Cache", "L3Cache", "L2Cache"):
                 cache = str(element.number)  # the outermost
         cores.append((package, memory, cache))
 
-    def _add_pci_device(self, element: _Open, kind: str, attributes: Attributes) -> None:
+    def _add_pci_device(self, element: _Element, kind: str, attributes: Attributes) -> None:
         # The innermost enclosing device is the parent on PCIe.
-        up = next((outer.device for outer in reversed(self.open) if outer.device >= 0), -1)
+        parent = next((outer.device for outer in reversed(self.open_elements) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
-            if element.set not in self.bridges:
-                self.bridges[element.set] = self.box.add(Device(BRIDGE, name=element.set[:20]))
-            element.device = self.bridges[element.set]
+            if element.memories not in self.bridges:
+                self.bridges[element.memories] = self.box.add(Device(BRIDGE, name=element.memories[:20]))
+            element.device = self.bridges[element.memories]
             return
-        if up < 0:
-            up = self.bridges.setdefault(element.set, -1)
-            if up < 0:
-                up = self.bridges[element.set] = self.box.add(Device(BRIDGE, name=element.set[:20]))
-        rate = attributes.get("pci_link_speed", "")
+        if parent < 0:
+            parent = self.bridges.setdefault(element.memories, -1)
+            if parent < 0:
+                parent = self.bridges[element.memories] = self.box.add(Device(BRIDGE, name=element.memories[:20]))
+        speed_text = attributes.get("pci_link_speed", "")
         speed = (
-            nearest_pcie_speed(float(rate) * GB)
-            if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", rate) and float(rate)
+            nearest_pcie_speed(float(speed_text) * GB)
+            if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", speed_text) and float(speed_text)
             else None
         )
-        element.device = self.box.add(Device(SWITCH, up, speed, attributes.get("pci_busid", "")[:20]))
+        element.device = self.box.add(Device(SWITCH, parent, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
-            identifiers = re.match(
+            identity = re.match(
                 r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower()
             )
-            element.slot = _Slot(
-                element.device, identifiers[1] if identifiers else "", identifiers[2] if identifiers else ""
+            element.pci_device = _PciDevice(
+                element.device, identity[1] if identity else "", identity[2] if identity else ""
             )
-            element.slot.model = device_name(identifiers[2], identifiers[3]) if identifiers else ""
-            element.slot.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
-                element.slot.kind == "0680" and element.slot.vendor == _NVIDIA
+            element.pci_device.model = device_name(identity[2], identity[3]) if identity else ""
+            element.pci_device.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
+                element.pci_device.kind == "0680" and element.pci_device.vendor == _NVIDIA
             )
-            self.slots.append(element.slot)
+            self.pci_devices.append(element.pci_device)
 
 
-def _find_gpus(reader: _Reader) -> list[_Slot]:
-    """GPUs in the order of the first library that names all of them, else of their places."""
-    slots = [slot for slot in reader.slots if _is_gpu(slot)]
-    if len(slots) > MAX_GPUS:
-        raise Invalid(f"shows {len(slots)} GPUs; at most {MAX_GPUS} of one box are read")
+def _find_gpus(reader: _Reader) -> list[_PciDevice]:
+    """Return the GPUs in the order of the first library that names all of them, else of the file."""
+    pci_devices = [pci_device for pci_device in reader.pci_devices if _is_gpu(pci_device)]
+    if len(pci_devices) > MAX_GPUS:
+        raise Invalid(f"shows {len(pci_devices)} GPUs; at most {MAX_GPUS} of one box are read")
     for library in ("nvml", "rsmi", "amdsmi", "cuda", "ze"):
-        numbers = [_library_number(slot, library) for slot in slots]
-        if slots and all(number is not None for number in numbers) and len(set(numbers)) == len(slots):
-            return sorted(slots, key=lambda slot: _library_number(slot, library) or 0)
-    return slots
+        numbers = [_library_number(pci_device, library) for pci_device in pci_devices]
+        if pci_devices and all(number is not None for number in numbers) and len(set(numbers)) == len(pci_devices):
+            return sorted(pci_devices, key=lambda pci_device: _library_number(pci_device, library) or 0)
+    return pci_devices
 
 
-def _library_number(slot: _Slot, library: str) -> int | None:
-    for name in slot.names:
+def _library_number(pci_device: _PciDevice, library: str) -> int | None:
+    for name in pci_device.names:
         if (match := _COMPUTE_NAME.fullmatch(name)) and match[1] == library:
             return int(match[2])
     return None
 
 
-def _is_gpu(slot: _Slot) -> bool:
-    """Whether it is a compute device: named by a compute library, or of PCI class 3D or accelerator."""
-    if any(_COMPUTE_NAME.fullmatch(name) for name in slot.names):
+def _is_gpu(pci_device: _PciDevice) -> bool:
+    """Return whether it is a GPU: named by a compute library, or of a PCI class that its vendor gives to GPUs."""
+    if any(_COMPUTE_NAME.fullmatch(name) for name in pci_device.names):
         return True
-    if slot.vendor == _NVIDIA:
-        return slot.kind in ("0302", "0300")
-    return slot.vendor == _AMD and slot.kind in ("0380", "1200")
+    if pci_device.vendor == _NVIDIA:
+        return pci_device.kind in ("0302", "0300")
+    return pci_device.vendor == _AMD and pci_device.kind in ("0380", "1200")
 
 
-def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
+def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
     box = reader.box
-    box.gpus = [slot.device for slot in gpus]
-    for slot in gpus:
-        box.devices[slot.device].kind = GPU
-    kinds = Counter(slot.model for slot in gpus if make_by_name(slot.model))
+    box.gpus = [pci_device.device for pci_device in gpus]
+    for pci_device in gpus:
+        box.devices[pci_device.device].kind = GPU
+    kinds = Counter(pci_device.model for pci_device in gpus if make_by_name(pci_device.model))
     box.model = kinds.most_common(1)[0][0] if kinds else ""
     make = make_by_name(box.model) if box.model else None
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
     box.link_bandwidth = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
-    for slot in reader.slots:
-        if slot.kind == "0207" or any(_CARD.match(word) for word in slot.names):
-            box.devices[slot.device].kind = NIC
-            label = next((word for word in slot.names if _CARD.match(word)), box.devices[slot.device].name)
-            box.speeds[box.add(Device(NIC, slot.device, None, label))] = None
-    for matrix, (indexes, values) in reader.matrices.items():
-        _add_matrix(box, reader, gpus, matrix, indexes, values, make)
+    for pci_device in reader.pci_devices:
+        if pci_device.kind == "0207" or any(_CARD.match(word) for word in pci_device.names):
+            box.devices[pci_device.device].kind = NIC
+            label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
+            box.speeds[box.add(Device(NIC, pci_device.device, None, label))] = None
+    for matrix, (keys, values) in reader.matrices.items():
+        _add_matrix(box, reader, gpus, matrix, keys, values, make)
     if not reader.matrices and make and make.links:
         fast = "xGMI" if make.xgmi else "NVLink"
         box.notes.append(
@@ -254,43 +273,48 @@ def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
 
 
 def _add_matrix(
-    box: Box, reader: _Reader, gpus: list[_Slot], matrix: str, indexes: list[str], values: array[float],
+    box: Box, reader: _Reader, gpus: list[_PciDevice], matrix: str, keys: list[str], values: array[float],
     make: Make | None,
 ) -> None:  # fmt: skip
-    """A matrix of MB/s between GPUs, NVSwitches and packages, row by row."""
-    count = len(indexes)
+    """Add the bandwidths of a matrix of MB/s between GPUs, NVSwitches and packages, row by row."""
+    count = len(keys)
     if len(values) != count * count:
         raise Invalid(f"matrix {matrix}: has {len(values)} values for {count} objects; expected {count * count}")
     box.fast_kind = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
-    rank = {id(slot): number for number, slot in enumerate(gpus)}
-    slots = [reader.slots[reader.objects[key]] if key in reader.objects else None for key in indexes]
-    twice = _double_count(slots, values, rank, make)
-    for row, slot in enumerate(slots):
-        if slot is None or id(slot) not in rank:
+    rank = {id(pci_device): number for number, pci_device in enumerate(gpus)}
+    pci_devices = [reader.pci_devices[reader.objects[key]] if key in reader.objects else None for key in keys]
+    count_factor = _count_factor(pci_devices, values, rank, make)
+    for row, pci_device in enumerate(pci_devices):
+        if pci_device is None or id(pci_device) not in rank:
             continue
-        a = rank[id(slot)]
-        for column, other in enumerate(slots):
-            speed = Fraction(int(values[row * count + column])) * 10**6 / twice
+        a = rank[id(pci_device)]
+        for column, other in enumerate(pci_devices):
+            speed = Fraction(int(values[row * count + column])) * 10**6 / count_factor
             if not speed or row == column:
                 continue
             if other is not None and id(other) in rank:
                 box.bonds[a, rank[id(other)]] = speed
             elif other is not None and other.nvswitch:
                 box.ports[a] = box.ports.get(a, Fraction(0)) + speed
-            elif indexes[column] in reader.packages:
+            elif keys[column] in reader.packages:
                 box.hosts[a] = speed
     box.sharp = make is not None and make.sharp
-    if twice > 1:
+    if count_factor > 1:
         box.notes.append("NVLink bandwidths are halved: this version of hwloc counts both ways for NVLink 3 and 4")
 
 
-def _double_count(slots: list[_Slot | None], values: array[float], rank: dict[int, int], make: Make | None) -> int:
-    """2 where a GPU has more than its make can have: hwloc before 2.10 counted both ways for NVLink 3 and 4."""
+def _count_factor(
+    pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], make: Make | None
+) -> int:
+    """Return by what to divide the values: 2 if a GPU has more bandwidth than its make can have, else 1.
+
+    hwloc before 2.10 counted both directions of NVLink 3 and 4.
+    """
     if make is None or make.xgmi or not make.links:
         return 1
-    count = len(slots)
+    count = len(pci_devices)
     sums = [
         sum(values[row * count + column] for column in range(count) if column != row)
-        for row, slot in enumerate(slots) if slot is not None and id(slot) in rank
+        for row, pci_device in enumerate(pci_devices) if pci_device is not None and id(pci_device) in rank
     ]  # fmt: skip
     return 2 if max(sums, default=0.0) * 1e6 > 1.01 * float(make.links * make.link) else 1

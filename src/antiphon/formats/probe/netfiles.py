@@ -2,7 +2,12 @@
 of HPCC and SimAI, and the links in TACOS's CSV.
 
 ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
-fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes.
+fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes. Two dimensions:
+
+    topology: [ Ring, Switch ]      8 GPUs: two rings of 4, and a switch for each pair of GPUs
+    npus_count: [ 4, 2 ]            with the same position in their rings
+    bandwidth: [ 50.0, 25.0 ]       GB/s
+    latency: [ 500.0, 1000.0 ]      ns
 """
 
 from __future__ import annotations
@@ -28,9 +33,12 @@ from antiphon.topologies.links import GB
 from antiphon.topologies.options import MAX_LISTED, check_link_count
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MAX_BYTES = 2**18  # of what describes dimensions
-MAX_RANKS, MAX_TYPES, MAX_LINKS = 2**14, 2**10, 2**17
-_FORMS = {
+MAX_BYTES = 2**18  # of a JSON file
+MAX_RANKS = 2**14
+MAX_TYPES = 2**10  # of links
+MAX_LINKS = 2**17  # directed in TACOS's files, cables in those of ns-3
+# How the GPUs of a dimension are joined, by the names that the versions of ASTRA-sim have for it
+_SHAPES = {
     "ring": "ring", "fullyconnected": "full", "alltoall": "full", "switch": "switch", "mesh": "line", "line": "line",
     "torus": "ring", "mesh2d": "line",
 }  # fmt: skip
@@ -65,7 +73,7 @@ def _first_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_yaml(path: str) -> dict[str, list[str]]:
-    """Keys with lists on one line, or entries in lines of their own; nothing else of YAML is needed."""
+    """Return the lists by key, on one line or with an entry per line. Nothing else of YAML is read."""
     values: dict[str, list[str]] = {}
     key = ""
     for number, raw in read_lines(path):
@@ -89,6 +97,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
+    """Return the lists by key; a single value is a list of one. Values too many are left to later checks."""
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
@@ -98,34 +107,36 @@ def _read_json(data: bytes) -> dict[str, list[str]]:
 
 
 def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
+    """Return the machine of ASTRA-sim's description, by the lists that the file has."""
     sizes = _read_sizes(values)
-    forms = _read_forms(values)
-    if len(sizes) == 1 and len(forms) == 2 and forms[0] == forms[1]:  # Torus2D of 16
+    shapes = _read_shapes(values)
+    if len(sizes) == 1 and len(shapes) == 2 and shapes[0] == shapes[1]:  # Torus2D of 16: 4 x 4
         side = math.isqrt(sizes[0])
         sizes = [side, sizes[0] // side] if side * side == sizes[0] else sizes
     count = math.prod(sizes)
     if count > MAX_RANKS:
         raise Invalid(f"has {count} NPUs; at most {MAX_RANKS} are read")
     speeds = _read_numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
-    delays = _read_numbers(values, ("latency", "link_latency"), len(sizes))
-    parallel = _read_numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
+    latencies = _read_numbers(values, ("latency", "link_latency"), len(sizes))
+    counts = _read_numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
     # One topology for all dimensions.
-    if len(forms) == 1 and len(sizes) > 1:
-        forms = forms * len(sizes)
-    if len(forms) != len(sizes):
-        raise Invalid(f"names {len(forms)} topologies for {len(sizes)} dimensions")
+    if len(shapes) == 1 and len(sizes) > 1:
+        shapes = shapes * len(sizes)
+    if len(shapes) != len(sizes):
+        raise Invalid(f"names {len(shapes)} topologies for {len(sizes)} dimensions")
     links = _Links(count)
-    for axis, (form, size) in enumerate(zip(forms, sizes, strict=True)):
-        speed, delay = speeds[axis], delays[axis]
+    for axis, (shape, size) in enumerate(zip(shapes, sizes, strict=True)):
+        speed, latency = speeds[axis], latencies[axis]
         if speed is None or speed <= 0:
             raise Invalid(f"bandwidth of dimension {axis}: must be greater than 0")
-        rate = speed * GB * _side_by_side(form, size, parallel[axis])
-        kind = LinkType("link" if form != "switch" else "port", rate, float((delay or Fraction(0)) / 10**9))
-        _add_dimension(links, form, sizes, axis, kind)
-    return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+        rate = speed * GB * _parallel_links(shape, size, counts[axis])
+        kind = LinkType("link" if shape != "switch" else "port", rate, float((latency or Fraction(0)) / 10**9))
+        _add_dimension(links, shape, sizes, axis, kind)
+    return Probed(links.build_machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
 
 
 def _read_sizes(values: dict[str, list[str]]) -> list[int]:
+    """Return the number of GPUs along each dimension."""
     sizes = next((values[key] for key in ("npus_count", "units_count", "nodes_per_dim") if values.get(key)), None)
     if sizes is None:
         raise Invalid("has no npus_count (units-count in the first version)")
@@ -134,24 +145,26 @@ def _read_sizes(values: dict[str, list[str]]) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _read_forms(values: dict[str, list[str]]) -> list[str]:
+def _read_shapes(values: dict[str, list[str]]) -> list[str]:
+    """Return the shape of each dimension, a value of _SHAPES. "Torus2D" is two dimensions, "Ring_Switch" too."""
     words = values.get("topologies_per_dim") or values.get("topology") or values.get("topology_name") or []
     if len(words) == 1 and (match := re.fullmatch(r"(Torus|Mesh)([234])D(?:_(.*))?", words[0])):
         words = [match[1]] * int(match[2]) + ([match[3]] if match[3] else [])
     elif len(words) == 1 and "_" in words[0]:
         words = words[0].split("_")
-    forms = []
+    shapes = []
     for word in words:
-        form = _FORMS.get(word.lower().replace("_", ""))
-        if form is None:
+        shape = _SHAPES.get(word.lower().replace("_", ""))
+        if shape is None:
             raise Invalid(f"topology {quote(word)} is not read; expected Ring, FullyConnected, Switch or Mesh")
-        forms.append(form)
-    if not forms:
+        shapes.append(shape)
+    if not shapes:
         raise Invalid("has no topology")
-    return forms
+    return shapes
 
 
 def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
+    """Return the numbers of the first of these keys, one per dimension; one number alone is for all dimensions."""
     key = next((key for key in keys if values.get(key)), None)
     if key is None:
         raise Invalid(f"has no {keys[0]}")
@@ -164,58 +177,59 @@ def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int)
     return numbers
 
 
-def _side_by_side(form: str, size: int, links: Fraction | None) -> Fraction:
-    """Parallel links per pair, if every NPU has `links` in this dimension."""
+def _parallel_links(shape: str, size: int, links: Fraction | None) -> Fraction:
+    """Return the number of parallel links per pair if every NPU has `links` in this dimension; 1 for None."""
     if links is None or links <= 0 or size < 2:
         return Fraction(1)
-    if form == "full":
+    if shape == "full":
         return max(links / (size - 1), Fraction(1))
-    return links / 2 if form in ("ring", "line") and size > 2 and links > 1 else links
+    return links / 2 if shape in ("ring", "line") and size > 2 and links > 1 else links
 
 
-def _add_dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
+def _add_dimension(links: _Links, shape: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
     """Add the links among nodes that differ along this axis alone; the first axis varies fastest."""
     size, stride = sizes[axis], math.prod(sizes[:axis])
     if size < 2:
         return
     other_axes = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
-    each = size * (size - 1) if form == "full" else 2 * size
-    check_link_count(links.count + each * math.prod(sizes) // size, "the network", MAX_LISTED)
+    links_per_line = size * (size - 1) if shape == "full" else 2 * size
+    check_link_count(links.count + links_per_line * math.prod(sizes) // size, "the network", MAX_LISTED)
     # `corner` fixes the other coordinates; `line` varies along this axis.
-    for corner in product(*reversed(other_axes)):
-        base = sum(at * s for at, s in zip(reversed(corner), strides, strict=True))
+    for other_coordinates in product(*reversed(other_axes)):
+        base = sum(coordinate * step for coordinate, step in zip(reversed(other_coordinates), strides, strict=True))
         line = [base + i * stride for i in range(size)]
-        if form == "switch":
-            hub = links.switch(f"dim{axis}/switch{links.hubs}")
-            pairs = [(rank, hub) for rank in line]
-        elif form == "full":
+        if shape == "switch":
+            switch = links.add_switch(f"dim{axis}/switch{links.switch_count}")
+            pairs = [(rank, switch) for rank in line]
+        elif shape == "full":
             pairs = [(a, b) for i, a in enumerate(line) for b in line[i + 1 :]]
         else:
-            pairs = list(pairwise(line)) + ([(line[-1], line[0])] if form == "ring" and size > 2 else [])
+            pairs = list(pairwise(line)) + ([(line[-1], line[0])] if shape == "ring" and size > 2 else [])
         for a, b in pairs:
             links.add(a, b, kind)
             links.add(b, a, kind)
 
 
 class _Links:
-    """Links as columns, with the kinds that they are of."""
+    """A network that is being read: its nodes, and its directed links as columns."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self.ends, self.of = array("q"), array("q")
-        self.kinds: dict[LinkType, int] = {}
+        self.ends = array("q")  # source and destination of each link, one after the other
+        self.kind_of_link = array("q")
+        self.kinds: dict[LinkType, int] = {}  # kind -> its number
         self.places = [f"npu{rank}" for rank in range(ranks)]
 
     @property
     def count(self) -> int:
-        return len(self.of)
+        return len(self.kind_of_link)
 
     @property
-    def hubs(self) -> int:
+    def switch_count(self) -> int:
         return len(self.places) - self.ranks
 
-    def switch(self, place: str) -> int:
+    def add_switch(self, place: str) -> int:
         self.places.append(place)
         return len(self.places) - 1
 
@@ -224,12 +238,16 @@ class _Links:
         if len(self.kinds) > MAX_TYPES:
             raise Invalid(f"has more than {MAX_TYPES} kinds of links")
         self.ends.extend((a, b))
-        self.of.append(number)
+        self.kind_of_link.append(number)
 
-    def machine(self, name: str) -> Topology:
-        src, dst = as_int32(np.frombuffer(self.ends, np.int64).reshape(-1, 2)).T if self.of else (np.zeros(0, int),) * 2
+    def build_machine(self, name: str) -> Topology:
+        src, dst = (
+            as_int32(np.frombuffer(self.ends, np.int64).reshape(-1, 2)).T
+            if self.kind_of_link
+            else (np.zeros(0, int),) * 2
+        )
         return Topology(
-            name[:100], self.ranks, len(self.places) - self.ranks, src, dst, np.array(self.of, np.int64),
+            name[:100], self.ranks, len(self.places) - self.ranks, src, dst, np.array(self.kind_of_link, np.int64),
             tuple(self.kinds), places=tuple(self.places),
         )  # fmt: skip
 
@@ -238,46 +256,54 @@ class _Links:
 
 
 def _read_ns3(path: str, name: str) -> Probed:
-    """A head of numbers, the numbers of switches, then a line per cable: source, destination, rate, delay, errors."""
+    """Read a head (how many), the numbers of switches, then a line per cable: source, destination, rate, delay."""
     lines = ((number, line.split()) for number, line in read_lines(path) if line.strip() and not line.startswith("#"))
     number, head = next(lines)
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
     if len(values) == 3:
-        (nodes, switches, cables), inner = values, 0
+        (nodes, switches, cables), nvswitches = values, 0
     elif len(values) in (5, 6):
-        nodes, _, inner, outer, cables = values[:5]
-        switches = inner + outer
+        nodes, _, nvswitches, other_switches, cables = values[:5]
+        switches = nvswitches + other_switches
     else:
         raise Invalid(f"line {number}: expected the numbers of nodes, switches and links (or nodes, GPUs per server, "
                       "NVSwitches, switches and links)")  # fmt: skip
     if nodes > MAX_RANKS or cables > MAX_LINKS or switches >= nodes:
         raise Invalid(f"line {number}: {nodes} nodes with {switches} switches and {cables} links cannot be read")
-    listed: list[int] = []
-    while len(listed) < switches:
+    switch_numbers: list[int] = []
+    while len(switch_numbers) < switches:
         number, words = next(lines, (number, []))
         if not words or not all(re.fullmatch(r"[0-9]{1,7}", word) for word in words):
-            raise Invalid(f"line {number}: expected the numbers of {switches} switches, found {len(listed)}")
-        listed += [int(word) for word in words]
-    if len(set(listed)) != switches or not all(switch < nodes for switch in listed):
+            raise Invalid(f"line {number}: expected the numbers of {switches} switches, found {len(switch_numbers)}")
+        switch_numbers += [int(word) for word in words]
+    if len(set(switch_numbers)) != switches or not all(switch < nodes for switch in switch_numbers):
         raise Invalid(f"line {number}: expected {switches} different switches below {nodes}")
-    return _read_cables(lines, name, nodes, listed, inner, cables)
+    return _read_cables(lines, name, nodes, switch_numbers, nvswitches, cables)
 
 
 def _read_cables(
-    lines: Iterator[tuple[int, list[str]]], name: str, nodes: int, listed: list[int], inner: int, cables: int
+    lines: Iterator[tuple[int, list[str]]],
+    name: str,
+    nodes: int,
+    switch_numbers: list[int],
+    nvswitches: int,
+    cables: int,
 ) -> Probed:
-    """The machine: nodes that are no switches are ranks. `inner`: number of switches that are NVSwitches."""
-    switch = set(listed)
-    ranks = [node for node in range(nodes) if node not in switch]
+    """Read the cables and return the machine. Nodes that are no switches are ranks.
+
+    `switch_numbers`: the nodes that are switches, of which the first `nvswitches` are NVSwitches.
+    """
+    switches = set(switch_numbers)
+    ranks = [node for node in range(nodes) if node not in switches]
     if not ranks:
         raise Invalid("has switches alone")
     # Renumber: ranks first, then switches.
-    at = {node: new for new, node in enumerate([*ranks, *listed])}
-    nvswitch = set(listed[:inner])
+    new_number = {node: new for new, node in enumerate([*ranks, *switch_numbers])}
+    nvswitch = set(switch_numbers[:nvswitches])
     links = _Links(len(ranks))
     links.places = [f"node{rank}" for rank in ranks]
-    for node in listed:
-        links.switch(f"{'nvswitch' if node in nvswitch else 'switch'}{node}")
+    for node in switch_numbers:
+        links.add_switch(f"{'nvswitch' if node in nvswitch else 'switch'}{node}")
     kinds: dict[tuple[str, str, str], LinkType] = {}
     number = 0
     for number, words in lines:
@@ -286,25 +312,25 @@ def _read_cables(
         a, b = int(words[0]), int(words[1])
         if a == b:
             raise Invalid(f"line {number}: leads from node {a} to itself")
-        word = "nvlink" if {a, b} & nvswitch else "trunk" if {a, b} <= switch else "ethernet"
+        word = "nvlink" if {a, b} & nvswitch else "trunk" if {a, b} <= switches else "ethernet"
         key = (word, words[2][:40], words[3][:40])
         if key not in kinds:
             with within(f"line {number}"):
                 kinds[key] = LinkType(word, parse_bandwidth(words[2], "rate"), parse_seconds(words[3], "delay"))
-        links.add(at[a], at[b], kinds[key])
-        links.add(at[b], at[a], kinds[key])
+        links.add(new_number[a], new_number[b], kinds[key])
+        links.add(new_number[b], new_number[a], kinds[key])
         if links.count > 2 * cables:
             raise Invalid(f"line {number}: more than {cables} links, the number in its head")
     if links.count < 2 * cables:
         raise Invalid(f"line {number}: has {links.count // 2} links, but its head says {cables}")
-    return Probed(links.machine(name), (), tuple(f"node {rank}" for rank in ranks))
+    return Probed(links.build_machine(name), (), tuple(f"node {rank}" for rank in ranks))
 
 
 # ---- TACOS ----
 
 
 def _read_tacos(path: str, name: str) -> Probed:
-    """Rows of links, each in one direction; what stands behind bandwidths is a schedule, and passed over."""
+    """Read rows of links, each in one direction. Cells behind the bandwidth are a schedule, which is not read."""
     count = 0
     links: _Links | None = None
     columns: list[str] = []
@@ -334,11 +360,11 @@ def _read_tacos(path: str, name: str) -> Probed:
             figures = row.get(key[0], "")[:40], row.get(key[1], "")[:40]
             if figures not in kinds:
                 with within(f"line {number}"):
-                    delay = exact(figures[0], "latency") / (10**6 if "us" in key[0] else 10**9)
-                    kinds[figures] = LinkType("link", exact(figures[1], "bandwidth") * GB, float(delay))
+                    latency = exact(figures[0], "latency") / (10**6 if "us" in key[0] else 10**9)
+                    kinds[figures] = LinkType("link", exact(figures[1], "bandwidth") * GB, float(latency))
             links.add(int(a), int(b), kinds[figures])
             if links.count > MAX_LINKS:
                 raise Invalid(f"line {number}: more than {MAX_LINKS} links")
     if links is None or not links.count:
         raise Invalid("has no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
-    return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+    return Probed(links.build_machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))

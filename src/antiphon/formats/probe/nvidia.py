@@ -35,31 +35,33 @@ from antiphon.topologies.links import GB, NVLINK
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import format_bandwidth, parse_bandwidth
 
+# Paths of the matrix -> level of the PCIe tree that the path goes up to
 _LEVEL = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PXN|N/A|OK|CNS|GNS|TNS|NS|DR|U")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# `nvlink -s`: speed of a link; `-R`: the device at its other end; `-c`: a line per capability
 _LINK = re.compile(r"Link ([0-9]{1,2}): ([0-9]{1,3}(?:\.[0-9]{1,3})?) GB/s")
 _REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? Link")
-_ABLE = re.compile(r"Link ([0-9]{1,2}), ")
+_LINK_CAPABILITY = re.compile(r"Link ([0-9]{1,2}), ")
 _MAX_LINKS = 18  # of any GPU so far
 _MAX_PEERS = 128  # of a matrix
-_MIN_GUESSED = 4  # GPUs whose NVLinks alone tell their make
+_MIN_GPUS_TO_GUESS = 4  # with fewer, the numbers of NVLinks alone do not determine their make
 
 
 @dataclass
-class _Printed:
-    """The contents of all texts."""
+class _SmiOutput:
+    """The contents of all texts. GPUs and cards are called as in the matrix: GPU0, NIC0."""
 
     peers: list[str] = field(default_factory=list)  # columns of the matrix, GPUs first
-    cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of PCIe between two
-    nvlinks: dict[tuple[str, str], int] = field(default_factory=dict)
-    numa: dict[str, str] = field(default_factory=dict)
-    models: dict[str, str] = field(default_factory=dict)
-    links: dict[str, dict[int, Fraction | None]] = field(default_factory=dict)  # of a GPU, with speeds where told
-    remote: dict[str, list[str]] = field(default_factory=dict)  # the devices that its links lead to
-    bus: dict[str, str] = field(default_factory=dict)  # GPU by its place on PCIe
-    slots: dict[str, Fraction] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)  # NIC0: mlx5_0
+    cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of the PCIe path between two
+    nvlinks: dict[tuple[str, str], int] = field(default_factory=dict)  # number of NVLinks between two
+    numa: dict[str, str] = field(default_factory=dict)  # GPU -> its NUMA node, or its cores
+    models: dict[str, str] = field(default_factory=dict)  # GPU -> product name
+    links: dict[str, dict[int, Fraction | None]] = field(default_factory=dict)  # GPU -> link -> speed, if reported
+    remote: dict[str, list[str]] = field(default_factory=dict)  # GPU -> addresses at the other ends of its links
+    gpu_at_bus: dict[str, str] = field(default_factory=dict)  # address on PCIe -> GPU
+    pcie_speeds: dict[str, Fraction] = field(default_factory=dict)  # GPU -> bytes per second of its PCIe slot
+    aliases: dict[str, str] = field(default_factory=dict)  # card of the matrix -> its device: NIC0 -> mlx5_0
 
 
 def read(
@@ -70,22 +72,20 @@ def read(
 
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
-    """Read the box, before it is drawn."""
-    printed = _Printed()
+    """Read the box, before it is converted to a topology."""
+    output = _SmiOutput()
     for path in paths:
-        _Reader(printed).lines(path)
-    gpus = sorted(
-        {*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_peer_number
-    )
+        _Reader(output).lines(path)
+    gpus = sorted({*(p for p in output.peers if p.startswith("GPU")), *output.models, *output.links}, key=_peer_number)
     if not gpus:
         raise Invalid("lists no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
     if len(gpus) > MAX_GPUS:
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
-    models = [printed.models.get(gpu, "") for gpu in gpus]
+    models = [output.models.get(gpu, "") for gpu in gpus]
     kinds = Counter(model for model in models if model)
     make = next((make for model in models if (make := make_by_name(model))), None)
     model = kinds.most_common(1)[0][0] if kinds else ""
-    guess = None if model else _guess_make(printed, gpus)
+    guess = None if model else _guess_make(output, gpus)
     if guess is not None:
         model, make = guess.name, guess
     box = Box(f"{len(gpus)} x {model}" if model else name, model)
@@ -93,10 +93,10 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         box.notes.append(f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names none")
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
     box.buses = {
-        rank: bus for bus, gpu in printed.bus.items() for rank, candidate in enumerate(gpus) if candidate == gpu
+        rank: bus for bus, gpu in output.gpu_at_bus.items() for rank, candidate in enumerate(gpus) if candidate == gpu
     }
-    _add_tree(box, printed, gpus)
-    _add_nvlinks(box, printed, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
+    _add_tree(box, output, gpus)
+    _add_nvlinks(box, output, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
     return box
 
 
@@ -106,14 +106,14 @@ def _peer_number(peer: str) -> tuple[int, str]:
 
 
 class _Reader:
-    """Line by line: the row of names begins a matrix, "GPU 0: ..." what follows of that GPU."""
+    """Read texts line by line. The row of names begins a matrix; "GPU 0: ..." begins the lines of that GPU."""
 
-    def __init__(self, printed: _Printed) -> None:
-        self.printed = printed
+    def __init__(self, output: _SmiOutput) -> None:
+        self.output = output
         self.columns: list[str] = []
         self.affinities: list[str] = []
         self.gpu = ""
-        self.query: list[str] = []
+        self.query_titles: list[str] = []
 
     def lines(self, path: str) -> None:
         for number, raw in read_lines(path):
@@ -130,7 +130,7 @@ class _Reader:
                 continue
 
     def _read_head(self, line: str, words: list[str]) -> bool:
-        """The names of the columns: GPU0, GPU1, ... then cards, then affinities."""
+        """Read the names of the columns (GPU0, GPU1, ..., cards, affinities); return whether the line has them."""
         # a row of cells also begins with GPU0
         if words[0] != "GPU0" or (len(words) > 1 and _CELL.fullmatch(words[1])):
             return False
@@ -139,10 +139,10 @@ class _Reader:
             if word in ("CPU", "NUMA", "GPU"):
                 break
             self.columns.append(word)
-        peers = set(self.printed.peers)
-        self.printed.peers += [column for column in self.columns if column not in peers]
-        if len(self.printed.peers) > _MAX_PEERS:
-            raise Invalid(f"has a matrix of {len(self.printed.peers)} devices; at most {_MAX_PEERS} are read")
+        peers = set(self.output.peers)
+        self.output.peers += [column for column in self.columns if column not in peers]
+        if len(self.output.peers) > _MAX_PEERS:
+            raise Invalid(f"has a matrix of {len(self.output.peers)} devices; at most {_MAX_PEERS} are read")
         tail = re.split(r"\t+| {2,}", line.strip())
         self.affinities = [
             title.strip() for title in tail if title.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -152,118 +152,125 @@ class _Reader:
     def _read_row(self, words: list[str], line: str, number: int) -> bool:
         if words[0] not in self.columns or len(words) < 2:
             return self._read_alias(words)
-        me, cells = words[0], words[1 : 1 + len(self.columns)]
+        row_name, cells = words[0], words[1 : 1 + len(self.columns)]
         if not all(_CELL.fullmatch(cell) for cell in cells) or len(cells) < len(self.columns):
             # the beginning of a row is right: a truncated matrix is an error, other text is not
             if _CELL.fullmatch(cells[0]):
                 raise Invalid(
-                    f"line {number}: row {me} has {len([c for c in cells if _CELL.fullmatch(c)])} cells for "
+                    f"line {number}: row {row_name} has {len([c for c in cells if _CELL.fullmatch(c)])} cells for "
                     f"{len(self.columns)} columns; give the matrix whole, as `nvidia-smi topo -m` prints it"
                 )
             return False
-        for other, cell in zip(self.columns, cells, strict=True):
+        for column, cell in zip(self.columns, cells, strict=True):
             if cell.startswith("NV"):
-                self.printed.nvlinks[me, other] = int(cell[2:])
+                self.output.nvlinks[row_name, column] = int(cell[2:])
             elif cell in _LEVEL:
-                self.printed.cells[me, other] = _LEVEL[cell]
+                self.output.cells[row_name, column] = _LEVEL[cell]
         # after the cells: affinities, which tell the sockets apart
         tail = words[1 + len(self.columns) :]
-        if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
-            self.printed.numa[me] = tail[1]
-        elif me.startswith("GPU") and tail:
-            self.printed.numa[me] = f"cores {tail[0]}"
+        if row_name.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
+            self.output.numa[row_name] = tail[1]
+        elif row_name.startswith("GPU") and tail:
+            self.output.numa[row_name] = f"cores {tail[0]}"
         return True
 
     def _read_alias(self, words: list[str]) -> bool:
-        """The legend of cards: NIC0: mlx5_0."""
+        """Read a line of the legend of cards, NIC0: mlx5_0; return whether it is one."""
         if len(words) == 2 and re.fullmatch(r"NIC[0-9]{1,4}:", words[0]):
-            self.printed.aliases[words[0][:-1]] = words[1]
+            self.output.aliases[words[0][:-1]] = words[1]
             return True
         return False
 
     def _read_nvlink(self, line: str) -> bool:
         if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
             self.gpu = f"GPU{match[1]}"
-            self.printed.models[self.gpu] = match[2].strip()
+            self.output.models[self.gpu] = match[2].strip()
             return True
         if not self.gpu:
             return False
-        links = self.printed.links.setdefault(self.gpu, {})
+        links = self.output.links.setdefault(self.gpu, {})
         if match := _LINK.search(line):
             links[int(match[1])] = Fraction(match[2]) * GB
         elif match := _REMOTE.search(line):
             links.setdefault(int(match[1]), None)
-            remote = self.printed.remote.setdefault(self.gpu, [])
+            remote = self.output.remote.setdefault(self.gpu, [])
             if len(remote) < 64:
                 remote.append(_normalize_bus(match[2].rstrip(":")))
-        elif match := _ABLE.search(line):
+        elif match := _LINK_CAPABILITY.search(line):
             links.setdefault(int(match[1]), None)
         elif "inactive" not in line.lower():
             if not links:
-                del self.printed.links[self.gpu]
+                del self.output.links[self.gpu]
             return False
         return True
 
     def _read_csv(self, line: str) -> bool:
-        """index, name, pci.bus_id, pcie.link.gen.max, pcie.link.width.max: as --query-gpu prints them with its head."""
+        """Read a line of --query-gpu as CSV: its head, or a row of a GPU; return whether it is one.
+
+        The columns may be index, name, pci.bus_id, pcie.link.gen.max and pcie.link.width.max, in any order.
+        """
         cells = [cell.strip() for cell in line.split(",")]
         if cells[0] == "index" and "name" in cells:
-            self.query = cells
+            self.query_titles = cells
             return True
-        if not self.query or len(cells) != len(self.query) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+        if not self.query_titles or len(cells) != len(self.query_titles) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             return False
-        row = dict(zip((key.split(" ")[0] for key in self.query), cells, strict=True))
+        row = dict(zip((key.split(" ")[0] for key in self.query_titles), cells, strict=True))
         gpu = f"GPU{row['index']}"
-        self.printed.models[gpu] = row["name"][:100]
+        self.output.models[gpu] = row["name"][:100]
         if "pci.bus_id" in row:
-            self.printed.bus[_normalize_bus(row["pci.bus_id"])] = gpu
+            self.output.gpu_at_bus[_normalize_bus(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
         # PCIe generation -> GT/s per lane
         rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
         if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
-            self.printed.slots[gpu] = speed
+            self.output.pcie_speeds[gpu] = speed
         return True
 
 
 def _normalize_bus(text: str) -> str:
-    """00000000:07:00.0 and 0000:07:00.0 are one place."""
+    """Return a PCI address in its short form: 00000000:07:00.0 and 0000:07:00.0 are the same."""
     return text.lower()[-12:]
 
 
 # ---- the tree of PCIe ----
 
 
-def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
-    """Devices are one socket, one switch, one switch below it, if a cell in either direction shows it."""
-    cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
+def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
+    """Add the PCIe tree: sockets, switches in them, switches below those, then GPUs and cards.
+
+    Two devices share a socket (or a switch) if a cell of the matrix, in either direction, has a path of at most that
+    level.
+    """
+    cards = [peer for peer in output.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
-    at = {peer: number for number, peer in enumerate(members)}
+    index_of = {peer: number for number, peer in enumerate(members)}
     # union-find per level: devices that a path of at most this level connects share a group
     groups = {level: list(range(len(members))) for level in (1, 2, 4)}
-    for (a, b), cell in printed.cells.items():
+    for (a, b), cell in output.cells.items():
         for level, group in groups.items():
-            if a in at and b in at and cell <= level:
-                join_groups(group, at[a], at[b])
-    homes: dict[str, int] = {}
+            if a in index_of and b in index_of and cell <= level:
+                join_groups(group, index_of[a], index_of[b])
+    first_gpu_of_numa: dict[str, int] = {}
     for gpu in gpus:
-        numa = printed.numa.get(gpu, "N/A")
+        numa = output.numa.get(gpu, "N/A")
         # GPUs with the same NUMA affinity share a socket, even without a cell that shows it
         if numa not in ("N/A", "-1"):
-            join_groups(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
+            join_groups(groups[4], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
     device_of: dict[tuple[int, int], int] = {}
-    speeds = printed.slots
-    matrix = bool(printed.cells or printed.numa)
+    speeds = output.pcie_speeds
+    matrix = bool(output.cells or output.numa)
     for peer in members:
-        up = -1
+        parent = -1
         # from the socket down; each group becomes a device once
         for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
-            first = find_group(groups[level], at[peer])
+            first = find_group(groups[level], index_of[peer])
             if matrix and (level, first) not in device_of:
-                device_of[level, first] = box.add(Device(kind, up))
-            up = device_of.get((level, first), -1)
+                device_of[level, first] = box.add(Device(kind, parent))
+            parent = device_of.get((level, first), -1)
         kind = GPU if peer.startswith("GPU") else NIC
-        name = printed.aliases.get(peer, peer)
-        device = box.add(Device(kind, up, speeds.get(peer), name))
+        name = output.aliases.get(peer, peer)
+        device = box.add(Device(kind, parent, speeds.get(peer), name))
         if kind == GPU:
             box.gpus.append(device)
         else:
@@ -273,34 +280,41 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
 # ---- NVLinks ----
 
 
-def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
-    """The make by the numbers of NVLinks alone: the links of a GPU add up to those of its make, or each pair shows all
-    of them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many. None
-    where several makes fit: four GPUs with 6 links per pair are V100s on switches, or H100s without."""
-    counts = [printed.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
+def _guess_make(output: _SmiOutput, gpus: list[str]) -> Make | None:
+    """Return the make that the numbers of NVLinks alone determine, or None.
+
+    Either the links of a GPU add up to those of its make, or each pair shows all of them, as through NVSwitches. With
+    few GPUs only H100 is recognized: two GPUs of another make may be joined by a bridge of as many links. None if
+    several makes fit: four GPUs with 6 links per pair are V100s on switches, or H100s without.
+    """
+    counts = [output.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
         return H100
-    if len(gpus) < _MIN_GUESSED:
+    if len(gpus) < _MIN_GPUS_TO_GUESS:
         return None
     # direct links: a row adds up to all links; NVSwitches: every cell shows all links
-    rows = {sum(printed.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
-    fitting = [
+    rows = {sum(output.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
+    candidates = [
         make
         for make in (P100, V100, A100, H100)
         if rows == {make.links} or (make != P100 and {*counts} == {make.links})
     ]
-    return fitting[0] if len(fitting) == 1 else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
-    measured = [speed for links in printed.links.values() for speed in links.values() if speed]
-    link_bandwidth = asked_speed or (nominal_speed(max(measured)) if measured else (make.link if make else NVLINK))
+def _add_nvlinks(
+    box: Box, output: _SmiOutput, gpus: list[str], make: Make | None, requested_speed: Fraction | None
+) -> None:
+    reported_speeds = [speed for links in output.links.values() for speed in links.values() if speed]
+    link_bandwidth = requested_speed or (
+        nominal_speed(max(reported_speeds)) if reported_speeds else (make.link if make else NVLINK)
+    )
     box.link_bandwidth = link_bandwidth
-    guessed = not any(printed.models.values()) and not measured and asked_speed is None
+    guessed = not any(output.models.values()) and not reported_speeds and requested_speed is None
     names = set(gpus)
-    between_gpus = {(a, b): count for (a, b), count in printed.nvlinks.items() if a in names and b in names and count}
+    between_gpus = {(a, b): count for (a, b), count in output.nvlinks.items() if a in names and b in names and count}
     if not between_gpus:
-        _without_matrix(box, printed, gpus, link_bandwidth, make)
+        _add_nvlinks_by_count(box, output, gpus, link_bandwidth, make)
         return
     if guessed:
         box.notes.append(
@@ -309,11 +323,11 @@ def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None
             "`nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    if _is_switched(printed, gpus, between_gpus, make):
+    if _is_switched(output, gpus, between_gpus, make):
         box.sharp = make is not None and make.sharp
         for gpu in gpus:
             widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
-            active = len([speed for speed in printed.links.get(gpu, {}).values() if speed])
+            active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
             if widest:
                 box.ports[rank[gpu]] = (min(active, widest) if active else widest) * link_bandwidth
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
@@ -323,52 +337,56 @@ def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None
 
 
 def _is_switched(
-    printed: _Printed, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None
+    output: _SmiOutput, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None
 ) -> bool:
-    """Whether a row of the matrix has more NVLinks than a GPU has; or what its links lead to is no GPU."""
+    """Return whether NVLinks lead to NVSwitches: a row has more links than a GPU, or a link leads to no GPU."""
     rows = Counter[str]()
     for (a, _), count in between_gpus.items():
         rows[a] += count
-    for gpu, places in printed.remote.items():
+    for gpu, addresses in output.remote.items():
         # a link leads to a PCI address that is not a GPU's
-        if printed.bus and any(place not in printed.bus for place in places) and rows[gpu]:
+        if output.gpu_at_bus and any(address not in output.gpu_at_bus for address in addresses) and rows[gpu]:
             return True
-        if set(places) and rows[gpu] > len(places):
+        if set(addresses) and rows[gpu] > len(addresses):
             return True
     for gpu, count in rows.items():
-        active = len([speed for speed in printed.links.get(gpu, {}).values() if speed])
+        active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
         if count > (active or (make.links if make and make.links else _MAX_LINKS)):
             return True
     # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
-    names = " ".join(printed.models.get(gpu, "") for gpu in gpus)
-    full = make is not None and make.links > 0 and all(count == make.links for count in between_gpus.values())
-    board = "SXM" in names or make in (H100, B200)
-    return full and board and not re.search("GH200|NVL2", names)
+    names = " ".join(output.models.get(gpu, "") for gpu in gpus)
+    shows_all_links = (
+        make is not None and make.links > 0 and all(count == make.links for count in between_gpus.values())
+    )
+    is_on_board = "SXM" in names or make in (H100, B200)
+    return shows_all_links and is_on_board and not re.search("GH200|NVL2", names)
 
 
-def _without_matrix(box: Box, printed: _Printed, gpus: list[str], link_bandwidth: Fraction, make: Make | None) -> None:
-    """`nvlink -s` alone shows the number of links per GPU, not where they lead; `-R` does."""
+def _add_nvlinks_by_count(
+    box: Box, output: _SmiOutput, gpus: list[str], link_bandwidth: Fraction, make: Make | None
+) -> None:
+    """Add NVLinks if there is no matrix: `nvlink -s` shows how many a GPU has, and `-R` where they lead."""
     active = {
-        gpu: len([s for s in printed.links.get(gpu, {}).values() if s] or printed.links.get(gpu, {})) for gpu in gpus
+        gpu: len([s for s in output.links.get(gpu, {}).values() if s] or output.links.get(gpu, {})) for gpu in gpus
     }
     if not any(active.values()) or len(gpus) < 2:
         return
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    places = {place for remote in printed.remote.values() for place in remote}
-    between = {place for place in places if place in printed.bus}
-    if places and between == places:
-        for gpu, remote in printed.remote.items():
-            for place, count in Counter(remote).items():
-                if printed.bus[place] in rank:
-                    box.bonds[rank[gpu], rank[printed.bus[place]]] = count * link_bandwidth
+    addresses = {address for remote in output.remote.values() for address in remote}
+    gpu_addresses = {address for address in addresses if address in output.gpu_at_bus}
+    if addresses and gpu_addresses == addresses:
+        for gpu, remote in output.remote.items():
+            for address, count in Counter(remote).items():
+                if output.gpu_at_bus[address] in rank:
+                    box.bonds[rank[gpu], rank[output.gpu_at_bus[address]]] = count * link_bandwidth
         return
-    if (not printed.cells and len(gpus) > 2) or (make and make.sharp) or places:
+    if (not output.cells and len(gpus) > 2) or (make and make.sharp) or addresses:
         box.sharp = make is not None and make.sharp
         box.ports = {rank[gpu]: count * link_bandwidth for gpu, count in active.items() if count}
         box.notes.append(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
-    elif not printed.cells:
+    elif not output.cells:
         a, b = gpus
         box.bonds = (
             {(0, 1): active[a] * link_bandwidth, (1, 0): active[b] * link_bandwidth} if active[a] and active[b] else {}

@@ -27,33 +27,37 @@ from antiphon.units import format_bandwidth
 
 MAX_BYTES = 2**20  # of JSON
 _MAX_GPUS = 128  # GPUs of a table
+# Titles of tables: what the table has ("": it is not read), and how its title begins
 _TITLES = (
     ("weight", re.compile(r"=*\s*weight\b", re.IGNORECASE)),
     ("kind", re.compile(r"=*\s*(link )?type\b", re.IGNORECASE)),
     ("speed", re.compile(r"=*\s*(bandwidth|min-?max)", re.IGNORECASE)),
     ("", re.compile(r"=+ *\S|[A-Z ]+ TABLE:", re.IGNORECASE)),
 )  # fmt: skip
+# A key of the JSON: what is listed for a pair of GPUs
 _PAIR = re.compile(r"\(Topology\) (.{1,40}?) (?:between )?DRM devices ([0-9]{1,4}) and ([0-9]{1,4})")
 _NAME = re.compile(r"card series|device name|card model|gfx version|market", re.IGNORECASE)
 _BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
-Table = dict[tuple[str, str], str]
+Table = dict[tuple[str, str], str]  # pair of GPUs -> the text of the cell
 
 
-class _Printed:
+class _SmiOutput:
+    """The contents of all texts."""
+
     def __init__(self) -> None:
-        self.gpus: dict[str, int] = {}
+        self.gpus: dict[str, int] = {}  # name -> number, in the order of the output
         self.tables: dict[str, Table] = {"weight": {}, "kind": {}, "speed": {}}
-        self.numa: dict[str, str] = {}
-        self.models: Counter[str] = Counter()
+        self.numa: dict[str, str] = {}  # GPU -> NUMA node
+        self.models: Counter[str] = Counter()  # product name -> number of times that it is printed
 
-    def gpu(self, name: str) -> None:
+    def add_gpu(self, name: str) -> None:
         if name not in self.gpus:
             self.gpus[name] = len(self.gpus)
             if len(self.gpus) > _MAX_GPUS:
                 raise Invalid(f"shows more than {_MAX_GPUS} GPUs; a box has some eight")
 
-    def model(self, text: str) -> None:
-        """Count a name of a GPU: also its device number on PCIe, or its generation."""
+    def count_model(self, text: str) -> None:
+        """Count the product that a name of a GPU, its device number on PCIe or its generation (gfx942) stands for."""
         text = text.strip()
         make = make_by_generation(text)
         name = device_name("1002", text) or (make.name if make else text[:80])
@@ -63,51 +67,51 @@ class _Printed:
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
     """Read the box in these files."""
-    printed = _Printed()
+    output = _SmiOutput()
     for path in paths:
         begin = read_sample(path)
         if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
-            _read_json(printed, read_bytes(path, MAX_BYTES))
+            _read_json(output, read_bytes(path, MAX_BYTES))
         else:
-            _read_text(printed, path)
-    if not printed.gpus:
+            _read_text(output, path)
+    if not output.gpus:
         raise Invalid("lists no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
-    return build_box(_make_box(printed, name, pcie_gen), pcie)
+    return build_box(_make_box(output, name, pcie_gen), pcie)
 
 
-def _read_json(printed: _Printed, data: bytes) -> None:
-    """Beside the JSON rocm-smi may print warnings in lines of their own."""
+def _read_json(output: _SmiOutput, data: bytes) -> None:
+    """Read the JSON of rocm-smi, which may print warnings before it, in lines of their own."""
     root = decode(data[data.find(b"{") :], dict[str, Any])
-    for holder, values in root.items():
-        card = re.fullmatch(r"card([0-9]{1,4})", holder)
+    for card_key, values in root.items():
+        card = re.fullmatch(r"card([0-9]{1,4})", card_key)
         if not isinstance(values, dict):
             continue
         if card:
-            printed.gpu(f"GPU{int(card[1])}")
+            output.add_gpu(f"GPU{int(card[1])}")
         for key, value in values.items():
             if not isinstance(value, str | int):
                 continue
             text = str(value)[:80]
             if pair := _PAIR.match(key):
-                _add_entry(printed, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
+                _add_entry(output, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
             elif card and "Numa Node" in key:
-                printed.numa[f"GPU{int(card[1])}"] = text
+                output.numa[f"GPU{int(card[1])}"] = text
             elif card and _NAME.search(key):
-                printed.model(text)
+                output.count_model(text)
 
 
-def _add_entry(printed: _Printed, title: str, a: str, b: str, value: str) -> None:
-    """One entry, both ways: JSON has each pair once."""
-    printed.gpu(a)
-    printed.gpu(b)
-    low = title.lower()
-    table = "weight" if "weight" in low else "kind" if "type" in low else "speed" if "bandwidth" in low else ""
+def _add_entry(output: _SmiOutput, title: str, a: str, b: str, value: str) -> None:
+    """Add an entry of a table for both directions of a pair: JSON has each pair once."""
+    output.add_gpu(a)
+    output.add_gpu(b)
+    title = title.lower()
+    table = "weight" if "weight" in title else "kind" if "type" in title else "speed" if "bandwidth" in title else ""
     if table:
-        printed.tables[table][a, b] = value
-        printed.tables[table].setdefault((b, a), value)
+        output.tables[table][a, b] = value
+        output.tables[table].setdefault((b, a), value)
 
 
-def _read_text(printed: _Printed, path: str) -> None:
+def _read_text(output: _SmiOutput, path: str) -> None:
     table, columns = "", list[str]()
     for _, raw in read_lines(path):
         line = raw.strip()
@@ -122,60 +126,60 @@ def _read_text(printed: _Printed, path: str) -> None:
         if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
             columns = words[: _MAX_GPUS + 1]
             for word in columns:
-                printed.gpu(word)
+                output.add_gpu(word)
         elif _is_gpu(words[0]) and columns and len(words) > len(columns):
             if table:
                 for other, value in zip(columns, words[1:], strict=False):
-                    printed.tables[table][words[0], other] = value[:40]
+                    output.tables[table][words[0], other] = value[:40]
         elif match := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
             if "Numa Node" in match[2]:
-                printed.numa[f"GPU{int(match[1])}"] = match[3].strip()
+                output.numa[f"GPU{int(match[1])}"] = match[3].strip()
             elif _NAME.search(match[2]):
-                printed.model(match[3])
+                output.count_model(match[3])
         elif match := re.match(r"\s*(?:MARKET_NAME|TARGET_GRAPHICS_VERSION):\s*(.{1,80})", line):
-            printed.model(match[1])
+            output.count_model(match[1])
 
 
 def _is_gpu(word: str) -> bool:
     return re.fullmatch(r"GPU[0-9]{1,4}", word) is not None or _BUS.fullmatch(word) is not None
 
 
-def _make_box(printed: _Printed, name: str, pcie_gen: object) -> Box:
-    gpus = [*printed.gpus]
+def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
+    gpus = [*output.gpus]
     if all(gpu.startswith("GPU") for gpu in gpus):
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
-    model = printed.models.most_common(1)[0][0] if printed.models else ""
+    model = output.models.most_common(1)[0][0] if output.models else ""
     box = Box(name, fast_kind="xgmi")
     make = make_by_name(model) if model else None
-    direct = _direct_pairs(printed, gpus)
-    make = make or _guess_make(box, printed, gpus, direct)
+    direct = _direct_pairs(output, gpus)
+    make = make or _guess_make(box, output, gpus, direct)
     box.model = model or (make.name if make else "")
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
     box.link_bandwidth = make.link if make else XGMI3
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
-    homes: dict[str, int] = {}
+    bridge_of_numa: dict[str, int] = {}
     for gpu in gpus:
-        numa = printed.numa.get(gpu, "0")
-        if numa not in homes:
-            homes[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
-        box.gpus.append(box.add(Device(GPU, homes[numa], name=gpu)))
-    if not printed.numa and len(gpus) > 1:
+        numa = output.numa.get(gpu, "0")
+        if numa not in bridge_of_numa:
+            bridge_of_numa[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
+        box.gpus.append(box.add(Device(GPU, bridge_of_numa[numa], name=gpu)))
+    if not output.numa and len(gpus) > 1:
         box.notes.append("no NUMA nodes are listed: all GPUs are assumed to be on one")
-    _add_bonds(box, printed, gpus, direct, make)
+    _add_bonds(box, output, gpus, direct, make)
     return box
 
 
-def _direct_pairs(printed: _Printed, gpus: list[str]) -> set[tuple[int, int]]:
-    """The pairs that one xGMI link or several join directly: those of the least weight."""
+def _direct_pairs(output: _SmiOutput, gpus: list[str]) -> set[tuple[int, int]]:
+    """Return the pairs that xGMI links join directly: those of the least weight."""
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    kinds, weights = printed.tables["kind"], printed.tables["weight"]
+    kinds, weights = output.tables["kind"], output.tables["weight"]
     pairs = {(a, b) for (a, b), kind in kinds.items() if kind.upper() == "XGMI" and a in rank and b in rank and a != b}
     weight_of = {
         pair: int(weights[pair]) for pair in pairs if weights.get(pair, "").isdigit() and len(weights[pair]) < 9
     }
     lowest = min(weight_of.values(), default=0)
-    speeds = printed.tables["speed"]
+    speeds = output.tables["speed"]
     return {
         (rank[a], rank[b]) for a, b in pairs
         if weight_of.get((a, b), lowest) == lowest and _max_bandwidth(speeds.get((a, b), "")) != 0
@@ -183,15 +187,17 @@ def _direct_pairs(printed: _Printed, gpus: list[str]) -> set[tuple[int, int]]:
 
 
 def _max_bandwidth(text: str) -> int | None:
-    """The maximum of "50000-200000", in MB/s; 0 where it says that there is none, None where it says nothing."""
+    """Return the maximum of a text like "50000-200000", in MB/s; 0 if there is no link, None for another text."""
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     return int(match[2]) if match else None
 
 
-def _guess_make(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
-    """The make by the shape of the hive alone: eight all joined are MI300X; paths of two links among eight or
-    sixteen, MI250."""
-    xgmi = any(kind.upper() == "XGMI" for kind in printed.tables["kind"].values())
+def _guess_make(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
+    """Return the make that the directly joined pairs alone determine, or None.
+
+    Eight GPUs that are all joined are MI300X. Eight or sixteen that are joined as in the catalogue's mi250 are MI250.
+    """
+    xgmi = any(kind.upper() == "XGMI" for kind in output.tables["kind"].values())
     if not xgmi:
         return None
     # 8 * 7 ordered pairs: fully connected.
@@ -204,21 +210,22 @@ def _guess_make(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[
 
 
 def _catalogue_pairs(gcds: int) -> set[tuple[int, int]]:
+    """Return the pairs that links join in the catalogue's mi250 of this many GCDs (dies, each a GPU of its own)."""
     machine = mi250(gcds=gcds)
     return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
 
 
-def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+def _add_bonds(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
     if not direct:
         return
-    speeds = printed.tables["speed"]
-    wide = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
+    speeds = output.tables["speed"]
+    max_bandwidths = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
     if make is None:
         box.notes.append(
             f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way: no make is named"
         )
     if (
-        all(maximum is None for maximum in wide.values())
+        all(megabytes is None for megabytes in max_bandwidths.values())
         and make == MI200
         and direct in (_catalogue_pairs(8), _catalogue_pairs(16))
     ):
@@ -229,7 +236,7 @@ def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[i
             "no table has the number of links per pair (add --shownodesbw): as the catalogue's mi250 has it"
         )
         return
-    for pair, maximum in wide.items():
-        box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.link_bandwidth
-    if any(maximum is None for maximum in wide.values()) and make not in (None, MI300, MI350):
+    for pair, megabytes in max_bandwidths.items():
+        box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
+    if any(megabytes is None for megabytes in max_bandwidths.values()) and make not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")
