@@ -23,7 +23,7 @@ from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.reproduce.sccl_plans import Family
-from antiphon.reproduce.sccl_tables import DGX1, Z52, of_kind
+from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.select import Frontier, check_frontier, frontier, make_point
 from antiphon.select.frontier_file import frontier_json
 
@@ -251,7 +251,7 @@ def test_published_points_are_accepted(table: Any) -> None:
         limits, notes = bound(machine, collective), list[str]()
         points = [
             make_point(Family(machine, collective).make(*row.point).schedule, machine, limits, notes)
-            for row in of_kind(table, kind, machine.ranks)
+            for row in rows_of_kind(table, kind, machine.ranks)
         ]
         assert not notes
         for point in points:  # one file each: two rows may have different proofs for as many steps

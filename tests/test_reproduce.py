@@ -13,9 +13,9 @@ import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import names, reproduce, sccl, sccl_plans
-from antiphon.reproduce.sccl_optimality import judge_all
+from antiphon.reproduce.sccl_optimality import standings_of
 from antiphon.reproduce.sccl_plans import Family, Synthesized, family
-from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, of_kind
+from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, rows_of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
 
@@ -50,8 +50,8 @@ def test_what_was_published() -> None:
         halves = {(8 * r.chunks, 2 * r.steps, 2 * r.rounds) for r in table["allgather"]}
         assert {row.point for row in table["allreduce"]} == halves
     assert max(row.seconds for rows in DGX1.values() for row in rows) == 133.7  # "just over 2 minutes" (5.4.3)
-    assert of_kind(DGX1, "scatter", 8)[0] == Published(8, 2, 2, 0.3, "latency")
-    assert of_kind(DGX1, "reduce", 8) == DGX1["broadcast"]
+    assert rows_of_kind(DGX1, "scatter", 8)[0] == Published(8, 2, 2, 0.3, "latency")
+    assert rows_of_kind(DGX1, "reduce", 8) == DGX1["broadcast"]
     assert set(DUALS) | set(DUALS.values()) | {"allreduce", "alltoall"} == set(sccl.KINDS)
 
 
@@ -86,7 +86,7 @@ def square() -> Family:
 
 
 def rows_of(group: Family, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
-    return list(sccl.of_family(group, published(*rows)))
+    return list(sccl.family_rows(group, published(*rows)))
 
 
 def test_rows_that_hold() -> None:
@@ -140,7 +140,7 @@ def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
 def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     made_otherwise(monkeypatch, ratio_bound=None)
     group = square()
-    (standing,) = judge_all(group, [group.make(2, 2, 3)])
+    (standing,) = standings_of(group, [group.make(2, 2, 3)])
     assert standing.pareto is None
     assert standing.text == "undecided"
     assert not rows_of(group, (2, 2, 3, "both"))[0]["ok"]

@@ -183,7 +183,7 @@ def test_figure_14() -> None:
 
 def test_rows_of_one_machine() -> None:
     known: list[MeasuredPlan] = []
-    rows = list(blink.of_machine("dgx1v", "broadcast", known))
+    rows = list(blink.machine_rows("dgx1v", "broadcast", known))
     assert all(row["ok"] for row in rows)
     assert [(row["ours"]["trees"], row["ours"]["rate"]) for row in rows] == [(6, "6"), (4, "6"), (4, "6")]
     assert rows[1]["deviation"].startswith("trees of weights 2, 2, 1, 1 reach it")
@@ -194,7 +194,7 @@ def test_rows_of_one_machine() -> None:
 
 @pytest.mark.slow
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = blink.measure_plan
+    made = blink.plan_and_measure
 
     def slower(*args: Any) -> MeasuredPlan:
         one = made(*args)
@@ -202,12 +202,12 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
 
     box = antiphon.topology("dgx1p")
     found = unique_allocations(box, [3])
-    assert blink.of_allocations("dgx1p", "broadcast", found, ())["ok"]
-    monkeypatch.setattr(blink, "measure_plan", slower)
-    row = blink.of_allocations("dgx1p", "broadcast", found, ())
+    assert blink.allocations_row("dgx1p", "broadcast", found, ())["ok"]
+    monkeypatch.setattr(blink, "plan_and_measure", slower)
+    row = blink.allocations_row("dgx1p", "broadcast", found, ())
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}
-    assert [row["ok"] for row in blink.of_machine("dgx1p", "broadcast", [])] == [False, False, True]
+    assert [row["ok"] for row in blink.machine_rows("dgx1p", "broadcast", [])] == [False, False, True]
 
 
 @pytest.mark.slow
@@ -236,11 +236,11 @@ def test_figure_22b() -> None:
     assert speeds[-3:] == [speeds[-1]] * 3  # NVLinks are the limit
     assert all(row["ours"]["rings_bytes_per_second"] < row["ours"]["bytes_per_second"] for row in points)
     assert knee["ours"] == {"bytes_per_second": 38e9}
-    assert servers.knees() == Counter({Fraction(1): 46, Fraction(2): 22, Fraction(9, 4): 1, Fraction(5, 2): 1})
+    assert servers.count_knees() == Counter({Fraction(1): 46, Fraction(2): 22, Fraction(9, 4): 1, Fraction(5, 2): 1})
 
 
 def test_two_servers() -> None:
-    machine = servers.servers(100, servers.MEASURED)
+    machine = servers.build_servers(100, servers.MEASURED_NVLINK)
     assert machine.ranks == 8
     assert {float(limit.bandwidth) for limit in machine.limits} == {12.5e9}
     inside = [
@@ -249,7 +249,7 @@ def test_two_servers() -> None:
         if machine.types[machine.link_type[link]].kind == "nvlink"
     ]
     assert set(inside) == {19 * 10**9, 38 * 10**9}
-    assert servers.point(100).rate == Fraction(12_500_000_000)
+    assert servers.network_point(100).rate == Fraction(12_500_000_000)
 
 
 # ---- what the command says ----

@@ -19,7 +19,7 @@ from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.synth.search import SearchState
 from antiphon.reproduce.sccl import frontiers, table4, table5
 from antiphon.reproduce.sccl_plans import family, roots_of
-from antiphon.reproduce.sccl_tables import DGX1, Z52, of_kind
+from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.topologies import topology
 
 Row = dict[str, Any]
@@ -140,7 +140,7 @@ def test_no_row_has_room_for_more_chunks(spec: str, table: Any) -> None:
     for kind in SPREADING:
         root = roots_of(machine, kind)[-1]
         search = SearchState(instance_of(machine, family(machine, kind, root).collective))
-        for row in of_kind(table, kind, machine.ranks):
+        for row in rows_of_kind(table, kind, machine.ranks):
             if (spec, kind, row.point) == ("dgx1v_sccl", "broadcast", (6, 3, 5)):
                 continue  # dominated by (6, 3, 3)
             parts = search.instance.parts_of(row.chunks) + 1

@@ -28,32 +28,32 @@ from antiphon.reproduce.blink_rates import (
     MeasuredPlan,
     explain_bound,
     join_rates,
-    measure_plan,
     pack_rings,
+    plan_and_measure,
     rate_bound,
     ring_rate,
     speedup,
     summarize,
 )
-from antiphon.reproduce.rows import Row, is_near, judge_row, row
+from antiphon.reproduce.rows import Row, agreement, is_near, row
 from antiphon.topologies import topology
 
-MACHINES = ("dgx1v", "dgx1p")
+BOXES = ("dgx1v", "dgx1p")
 KINDS = ("broadcast", "allreduce")
-UNIQUE = {"dgx1v": 46, "dgx1p": 14}  # allocations up to renumbering (5.2)
-THRESHOLD = Fraction(1, 20)  # share of the optimal rate that Blink gives up for fewer trees (3.2.1)
-MIN_SHARE = 1 - THRESHOLD  # of the optimum
+UNIQUE_ALLOCATIONS = {"dgx1v": 46, "dgx1p": 14}  # allocations up to renumbering (5.2)
+RATE_LOSS = Fraction(1, 20)  # share of the optimal rate that Blink gives up for fewer trees (3.2.1)
+MIN_SHARE = 1 - RATE_LOSS  # of the optimum
 # machine, GPUs, number of rings of NVLinks (one used both ways counts twice), pairs of GPUs with unused links, place
-RINGS = (
+RING_CASES = (
     ("dgx1p", "013", 2, 0, "Figure 2(a)"),
     ("dgx1p", "014", 0, None, "Figure 2(b)"),
     ("dgx1p", "013457", 2, 3, "Figure 4"),
     ("dgx1v", "1456", 0, None, "5.2.1"),
     ("dgx1v", "2367", 2, None, "5.2.1"),
 )
-EPSILONS = (0.2, 0.1, 0.05, 0.02)  # coarser ones leave too few trees to choose six from: 11 at 0.3, 4 at 0.5
-GIGABITS = (40, 100, 200, 400, 600, 800)
-KNEE_GBITS = 300  # Gbit/s, "~300Gbps" (5.4)
+EPSILONS = (0.2, 0.1, 0.05, 0.02)  # precision of multiplicative weights; at 0.3 only 11 trees are left, at 0.5 4
+GIGABITS = (40, 100, 200, 400, 600, 800)  # networks of Figure 22(b), in Gbit/s
+KNEE_GBITS = 300  # Gbit/s from which NVLinks are the bottleneck: "~300Gbps" (5.4)
 MIN_NETWORK_SHARE = Fraction(9, 10)  # of the network: "keeps up with it"
 
 
@@ -61,7 +61,7 @@ MIN_NETWORK_SHARE = Fraction(9, 10)  # of the network: "keeps up with it"
 
 
 def counts() -> Iterator[Row]:
-    """Allocations, rings and trees that the text counts."""
+    """Yield the numbers of allocations, rings and trees that the text states."""
     yield from _allocation_rows()
     yield from _ring_rows()
     yield from _weight_rows()
@@ -70,13 +70,13 @@ def counts() -> Iterator[Row]:
 
 def _allocation_rows() -> Iterator[Row]:
     """Count allocations up to renumbering, and compare two that the paper calls equal."""
-    for name in MACHINES:
+    for name in BOXES:
         allocations = unique_allocations(topology(name))
         sizes = {str(size): sum(len(each.gpus) == size for each in allocations) for size in range(3, 9)}
         sets = sum(each.alike for each in allocations)
         yield row(
-            f"{name}, unique allocations", {"allocations": UNIQUE[name]},
-            {"allocations": len(allocations), "by_size": sizes}, len(allocations) == UNIQUE[name],
+            f"{name}, unique allocations", {"allocations": UNIQUE_ALLOCATIONS[name]},
+            {"allocations": len(allocations), "by_size": sizes}, len(allocations) == UNIQUE_ALLOCATIONS[name],
             note=f"5.2: up to renumbering, of {sets} sets of 3 to 8 GPUs that NVLinks join",
             engine="canonical forms",
             proof=[f"{each.name}: {each.alike} such" for each in allocations],
@@ -91,7 +91,7 @@ def _allocation_rows() -> Iterator[Row]:
 
 def _ring_rows() -> Iterator[Row]:
     """Count rings in the allocations of the paper's figures."""
-    for name, gpus, count, idle, where in RINGS:
+    for name, gpus, count, idle, where in RING_CASES:
         job = allocation(topology(name), map(int, gpus))
         packing = pack_rings(job.machine)
         ours = {"rings": len(packing.cycles), "unused": len(_unused_links(job.machine, packing))}
@@ -112,7 +112,7 @@ def _ring_rows() -> Iterator[Row]:
 
 
 def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
-    """Pairs of ranks whose links no ring uses."""
+    """Return the pairs of ranks whose links no ring uses."""
     used = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used
 
@@ -125,18 +125,20 @@ def _weight_rows() -> Iterator[Row]:
     box = topology("dgx1v")
     machine = directed_machine(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
-    usual = packings[0.05]
-    near = all(
+    default_packing = packings[0.05]
+    is_near_optimum = all(
         packing.packed_rate >= (1 - Fraction(str(epsilon))) * packing.optimum for epsilon, packing in packings.items()
     )
     counts = ", ".join(f"{packing.packed} at {epsilon}" for epsilon, packing in packings.items())
     yield row(
-        "dgx1v broadcast, trees before minimising", {"trees": 181}, {"trees": usual.packed},
-        judge_row(usual.packed == 181, near and usual.packed > len(usual.trees)), note="3.2: many more than are needed",
+        "dgx1v broadcast, trees before minimising", {"trees": 181}, {"trees": default_packing.packed},
+        agreement(
+            default_packing.packed == 181, is_near_optimum and default_packing.packed > len(default_packing.trees)
+        ), note="3.2: many more than are needed",
         deviation=f"a draw, by epsilon and by which of equal trees comes first: {counts}", engine="blink",
     )  # fmt: skip
-    each = _tree_rates(usual)
-    ours = {"trees": len(usual.trees), "each": each, "megabytes": 1000 // len(usual.trees)}
+    each = _tree_rates(default_packing)
+    ours = {"trees": len(default_packing.trees), "each": each, "megabytes": 1000 // len(default_packing.trees)}
     published = {"trees": 6, "each": "1", "megabytes": 166}
     same = all(len(packing.trees) == 6 and _tree_rates(packing) == "1" for packing in packings.values())
     yield row(
@@ -155,7 +157,7 @@ def _tree_rates(packing: Blink) -> str:
 def _chunk_row() -> Row:
     """Compare the time of a chain in two pieces with that in one (4.2.1)."""
     chain = topology("line:ranks=4")
-    chain_plan = measure_plan(exact, chain, "broadcast").schedule
+    chain_plan = plan_and_measure(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
     ratio = pipelined / unpipelined
     return row(
@@ -168,57 +170,62 @@ def _chunk_row() -> Row:
 
 
 def figure14() -> Iterator[Row]:
-    """Theoretical speedups of packed trees over rings. The paper draws boxes without figures: only its text is
-    compared."""
-    everything: list[tuple[Fraction, str]] = []
-    for name in MACHINES:
+    """Yield theoretical speedups of packed trees over rings.
+
+    The paper's figure is a box plot without numbers, so only its text is compared.
+    """
+    named_ratios: list[tuple[Fraction, str]] = []
+    for name in BOXES:
         allocations = unique_allocations(topology(name))
         for kind in KINDS:
-            gains = [speedup(allocation.machine, kind) for allocation in allocations]
-            everything += [
-                (gain, f"{name} {allocation.name} {kind}") for gain, allocation in zip(gains, allocations, strict=True)
+            speedups = [speedup(allocation.machine, kind) for allocation in allocations]
+            named_ratios += [
+                (ratio, f"{name} {allocation.name} {kind}")
+                for ratio, allocation in zip(speedups, allocations, strict=True)
             ]
             without_rings = sum(not pack_rings(allocation.machine).cycles for allocation in allocations)
-            proof = [_explain_gain(allocation, kind, gain) for allocation, gain in zip(allocations, gains, strict=True)]
+            proof = [
+                _explain_gain(allocation, kind, ratio) for allocation, ratio in zip(allocations, speedups, strict=True)
+            ]
             yield row(
-                f"{name} {kind}", {"min": 1}, summarize(gains), min(gains) == 1,
+                f"{name} {kind}", {"min": 1}, summarize(speedups), min(speedups) == 1,
                 note=f"5.1: at least as fast; {len(allocations)} allocations, {without_rings} of them without a ring",
                 engine="cuts, packing of rings", proof=proof,
             )  # fmt: skip
-    greatest = max(gain for gain, _ in everything)
-    where = [name for gain, name in everything if gain == greatest]
+    greatest = max(ratio for ratio, _ in named_ratios)
+    where = [name for ratio, name in named_ratios if ratio == greatest]
     yield row(
         "both, the greatest", {"max": 6}, {"max": float(greatest)}, round(greatest) == 6,
         deviation=f"{float(greatest):g} for {'; '.join(where)}", note="5.1: up to 6 times",
         engine="cuts, packing of rings",
-        proof=[f"{name}: {gain}" for gain, name in everything if gain > 6],
+        proof=[f"{name}: {ratio}" for ratio, name in named_ratios if ratio > 6],
     )  # fmt: skip
 
 
-def _explain_gain(allocation: Allocation, kind: str, gain: Fraction) -> str:
+def _explain_gain(allocation: Allocation, kind: str, ratio: Fraction) -> str:
     """Return the proof of a speedup: the rates of trees and rings, with the bound's witness."""
     rate, limit = rate_bound(allocation.machine, kind)
     count = len(pack_rings(allocation.machine).cycles)
     over = f"{count} rings" if count else "PCIe"
     slow = ring_rate(kind, count, allocation.machine.ranks)
-    return f"{allocation.name}: {gain} = {rate} ({explain_bound(limit, allocation.gpus)}) over {slow} ({over})"
+    return f"{allocation.name}: {ratio} = {rate} ({explain_bound(limit, allocation.gpus)}) over {slow} ({over})"
 
 
 # ---- trees ----
 
 
 def trees() -> Iterator[Row]:
-    """The 8-GPU machines, by `blink` and exactly; then all allocations; then a DGX-2."""
+    """Yield trees of the 8-GPU boxes, by `blink` and by `trees`; then of all allocations; then of a DGX-2."""
     full_plans: dict[tuple[str, str], list[MeasuredPlan]] = {}
-    for name in MACHINES:
+    for name in BOXES:
         for kind in KINDS:
             full_plans[name, kind] = []
-            yield from of_machine(name, kind, full_plans[name, kind])
-    for name in MACHINES:
+            yield from machine_rows(name, kind, full_plans[name, kind])
+    for name in BOXES:
         allocations = unique_allocations(topology(name))
         for kind in KINDS:
-            yield of_allocations(name, kind, allocations, full_plans[name, kind])
-    dgx2 = measure_plan(blink, topology("dgx2"), "allreduce")
+            yield allocations_row(name, kind, allocations, full_plans[name, kind])
+    dgx2 = plan_and_measure(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(
@@ -227,20 +234,23 @@ def trees() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator[Row]:
-    """Blink's method; exactly; and the fewest trees if 5 % may be given up. The first two are added to `full_plans`."""
+def machine_rows(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator[Row]:
+    """Yield three rows for a box: planner `blink`, planner `trees`, and the fewest trees within 5 % of the optimum.
+
+    The plans of the first two are added to `full_plans`, the exact one first.
+    """
     box = topology(name)
     best, limit = rate_bound(box, kind)
     proof = [f"rate <= {best}: {explain_bound(limit, range(box.ranks))}"]
     published = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    packed = measure_plan(blink, box, kind)
+    packed = plan_and_measure(blink, box, kind)
     ours = {"trees": packed.count, "rate": str(packed.rate), "of_optimum": _round_share(packed.rate / best)}
     yield row(
         f"{name} {kind}, blink", published or {"of_optimum": _round_share(MIN_SHARE)}, ours,
         MIN_SHARE <= packed.rate / best <= 1 and (published is None or published.items() <= ours.items()),
         note=f"optimum {best}; {packed.summary}", engine="blink", proof=proof,
     )  # fmt: skip
-    exact_plan = measure_plan(exact, box, kind)
+    exact_plan = plan_and_measure(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
     more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
     yield row(
@@ -262,21 +272,21 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
 def _fewest_trees(box: Topology, kind: str) -> Fewest:
     """Return the fewest trees whose rate is at least 95 % of the optimum."""
     if kind == "broadcast":
-        return fewest_broadcast(directed_machine(box), 0, loss=THRESHOLD)
-    return fewest_spanning(undirected_machine(box), loss=THRESHOLD)
+        return fewest_broadcast(directed_machine(box), 0, loss=RATE_LOSS)
+    return fewest_spanning(undirected_machine(box), loss=RATE_LOSS)
 
 
-def of_allocations(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[MeasuredPlan]) -> Row:
-    """Compare every allocation: exactly at the optimum, and how near Blink's method comes.
+def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[MeasuredPlan]) -> Row:
+    """Compare every allocation: whether planner `trees` attains the optimum, and how near `blink` comes.
 
-    `full_plans`: both plans of all GPUs.
+    `full_plans`: the plans of the whole box by `trees` and `blink`, which are not computed again.
     """
     shares, proof, reached, integral = [], [], 0, 0
     for each in allocations:
         best, limit = rate_bound(each.machine, kind)
         all_gpus = len(each.gpus) == topology(name).ranks
         exact_plan, packed = (
-            full_plans if all_gpus else (measure_plan(planner, each.machine, kind) for planner in (exact, blink))
+            full_plans if all_gpus else (plan_and_measure(planner, each.machine, kind) for planner in (exact, blink))
         )
         reached += exact_plan.rate == best
         shares.append(packed.rate / best)
@@ -303,27 +313,27 @@ def _round_share(value: Fraction) -> float:
 
 
 def figure22b() -> Iterator[Row]:
-    """100 MB on 3 and 5 GPUs of two servers; `blink_servers` states the assumptions."""
+    """Yield an allreduce of 100 MB on 3 and 5 GPUs of two servers; `blink_servers` states the assumptions."""
     for gigabits in GIGABITS:
-        point = cluster.point(gigabits)
+        point = cluster.network_point(gigabits)
         expected = "network" if gigabits < KNEE_GBITS else "NVLink"
         ours = {
             "limit": point.limit,
             "bytes_per_second": point.speed,
-            "rings_bytes_per_second": float(cluster.rings(gigabits)),
+            "rings_bytes_per_second": float(cluster.ring_bandwidth(gigabits)),
         }
         yield row(
             f"network of {gigabits} Gbit/s", {"limit": expected}, ours,
             point.limit == expected and (expected == "NVLink" or point.speed >= MIN_NETWORK_SHARE * point.network),
             note=f"{point.speed / float(point.rate):.3g} of what endless data get", engine="blink",
         )  # fmt: skip
-    top = cluster.point(cluster.PLENTY).rate
-    nominal = cluster.point(cluster.PLENTY, cluster.LINK).rate
-    met = cluster.point(top / cluster.GIGABIT)
-    pairs = ", ".join(f"{count} have {links}" for links, count in sorted(cluster.knees().items()))
+    top = cluster.network_point(cluster.UNLIMITED_GBITS).rate
+    nominal = cluster.network_point(cluster.UNLIMITED_GBITS, cluster.NOMINAL_NVLINK).rate
+    met = cluster.network_point(top / cluster.GIGABIT_BYTES)
+    pairs = ", ".join(f"{count} have {links}" for links, count in sorted(cluster.count_knees().items()))
     yield row(
-        "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE_GBITS * cluster.GIGABIT)},
-        {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT, KNEE_GBITS) and met.rate == top,
+        "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE_GBITS * cluster.GIGABIT_BYTES)},
+        {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT_BYTES, KNEE_GBITS) and met.rate == top,
         note=f"5.4: ~{KNEE_GBITS} Gbit/s, here {_in_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: "
         f"the paper names neither. {_in_gigabits(nominal)} at their nominal speed. The slower "
         "server's trees have a rate "
@@ -333,4 +343,4 @@ def figure22b() -> Iterator[Row]:
 
 
 def _in_gigabits(speed: Fraction) -> str:
-    return f"{float(speed / cluster.GIGABIT):g}"
+    return f"{float(speed / cluster.GIGABIT_BYTES):g}"

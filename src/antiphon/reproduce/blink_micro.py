@@ -12,7 +12,7 @@ from itertools import pairwise
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
-from antiphon.reproduce.rows import NEAR, Row, claim, is_near, judge_row, row
+from antiphon.reproduce.rows import NEAR, Row, agreement, claim, is_near, row
 from antiphon.runtimes.measure.bench_micro import PUBLISHED, Pattern, plan_on, select_patterns
 from antiphon.topologies import topology
 
@@ -36,7 +36,7 @@ def micro() -> Iterator[Row]:
         ours, exact = by_size[LARGE], is_near(by_size[LARGE], published)
         yield row(
             f"dgx1v, {pattern.title}", {"GB_per_second": published / 1e9}, {"GB_per_second": round(ours / 1e9, 2)},
-            judge_row(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls",
+            agreement(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls",
             proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in by_size.items()],
             deviation=None if exact else WIRE,
         )  # fmt: skip

@@ -1,9 +1,8 @@
-"""Rates of trees and rings on machines of direct links (Blink, 5.1), in single links: in theory, and of verified
-plans.
+"""Rates of trees and rings on machines of direct links (Blink, 5.1), in theory and of verified plans.
 
-The rate is the data per second in the limit of large messages, over that of one link. Trees reach the bound of the
-collective (`rate_bound`). Rings of an allreduce on N ranks reach N / (2 (N - 1)) per ring: each rank sends 2 (N - 1) /
-N of the data. Where links form no ring, NCCL uses one over PCIe, which counts as half a link.
+The rate is the data per second in the limit of large messages, divided by the bandwidth of one link. Trees
+reach the bound of the collective (`rate_bound`). Rings of an allreduce on N ranks reach N / (2 (N - 1)) per ring: each
+rank sends 2 (N - 1) / N of the data. Where links form no ring, NCCL uses one over PCIe, which counts as half a link.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ Planner = Callable[..., Iterator[Schedule]]
 PCIE = Fraction(1, 2)  # of a link: the rate of a ring over PCIe (5.1)
 
 
-def from_zero(kind: str, ranks: int) -> Collective:
+def collective_from_rank_0(kind: str, ranks: int) -> Collective:
     """Return the collective, with root 0 if it has a root; on symmetric links every root has the same rate."""
     return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
 
 
 def rate_bound(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
     """Return an upper bound on the rate of any schedule, in links, with its proof."""
-    limit = bound(machine, from_zero(kind, machine.ranks))
+    limit = bound(machine, collective_from_rank_0(kind, machine.ranks))
     return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
 
 
@@ -56,11 +55,11 @@ def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
 def pack_rings(machine: Topology) -> CyclePacking:
     """Pack as many directed rings of one link each as possible: twice the number of undirected ones."""
     # capacity of each pair of ranks in unit links
-    width: Capacity = {}
+    capacity: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
     for link, pair in enumerate(ends):
-        width[pair] = width.get(pair, 0) + int(machine.bandwidth(link) / machine.unit)
-    return pack_cycles(width, tuple(range(machine.ranks)))
+        capacity[pair] = capacity.get(pair, 0) + int(machine.bandwidth(link) / machine.unit)
+    return pack_cycles(capacity, tuple(range(machine.ranks)))
 
 
 def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
@@ -106,13 +105,12 @@ def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fra
 
 @dataclass(frozen=True)
 class MeasuredPlan:
-    """A verified schedule: its rate in links, its number of trees, and its planner's summary of them, which says
-    whether fewer trees are proved impossible."""
+    """A verified schedule along trees."""
 
     schedule: Schedule
-    rate: Fraction
-    count: int
-    summary: str
+    rate: Fraction  # in links
+    count: int  # number of trees
+    summary: str  # the planner's summary of its trees; it ends in "proved" if fewer trees are proved impossible
 
     @property
     def proved(self) -> bool:
@@ -130,10 +128,10 @@ def join_rates(rates: Iterable[Fraction]) -> str:
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 
-def measure_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
+def plan_and_measure(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
     """Plan and verify; the rate is computed from the loads of the schedule, not taken from the planner."""
     # a single piece: rates are those of the unpipelined schedule's loads
-    schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
+    schedule = next(iter(planner(Request(machine, collective_from_rank_0(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)
     details = schedule.provenance["found"]

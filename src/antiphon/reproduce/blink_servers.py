@@ -24,59 +24,59 @@ from antiphon.reproduce.blink_allocations import unique_allocations
 from antiphon.reproduce.blink_rates import PCIE, rate_bound, ring_rate
 from antiphon.topologies import topology
 
+# The GPUs of the job in the first and in the second server
 GPUS = (0, 1, 2), (0, 1, 2, 3, 4)
-NBYTES = 10**8
-LINK = Fraction(25 * 10**9)
-MEASURED = Fraction(19 * 10**9)
-GIGABIT = Fraction(10**9, 8)  # per second, in bytes
-PLENTY = 10_000  # Gbit/s: a network that limits nothing
+NBYTES = 10**8  # of the allreduce
+NOMINAL_NVLINK = Fraction(25 * 10**9)  # bytes per second
+MEASURED_NVLINK = Fraction(19 * 10**9)  # bytes per second
+GIGABIT_BYTES = Fraction(10**9, 8)  # 1 Gbit/s in bytes per second
+UNLIMITED_GBITS = 10_000  # Gbit/s: a network that limits nothing
 
 
 @dataclass(frozen=True)
 class Point:
-    """For a network of `network` bytes/s: throughput for 100 MB and in the limit of large data, in bytes/s, and the
-    kind of the bottleneck."""
+    """The result for one network."""
 
-    network: Fraction
-    speed: float
-    rate: Fraction
-    limit: str
+    network: Fraction  # bandwidth between the servers, in bytes per second
+    speed: float  # throughput for 100 MB, in bytes per second
+    rate: Fraction  # throughput in the limit of large data, in bytes per second
+    limit: str  # the bottleneck: "network" or "NVLink"
 
 
-def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
+def network_point(gigabits: Fraction | int, link: Fraction = MEASURED_NVLINK) -> Point:
     """Return the point of a network: planned by `blink` in three phases, verified, and predicted by alpha-beta.
 
     `link`: bytes per second of an NVLink.
     """
-    machine = servers(gigabits, link)
+    machine = build_servers(gigabits, link)
     collective = Collective("allreduce", machine.ranks)
     schedule = next(iter(blink(Request(machine, collective, nbytes=NBYTES))))
     verify(schedule, machine).or_raise()
     predicted = alpha_beta(schedule, machine)(NBYTES)
-    network = gigabits * GIGABIT
+    network = gigabits * GIGABIT_BYTES
     rate = throughput(schedule, machine) or Fraction(0)
     return Point(network, NBYTES / predicted.seconds, rate, "network" if rate == network else "NVLink")
 
 
-def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
+def build_servers(gigabits: Fraction | int, link: Fraction) -> Topology:
     """Return two DGX-1V with one card each, only the GPUs of the job, NVLinks slowed down to `link` bytes/s each."""
-    card = f"{gigabits * GIGABIT}B/s"
+    card = f"{gigabits * GIGABIT_BYTES}B/s"
     machine = topology(f"cluster:box=dgx1v,boxes=2,nics=1,nic={card}")
-    if link != LINK:
-        machine = degrade(machine, kind="nvlink", slower=LINK / link)
+    if link != NOMINAL_NVLINK:
+        machine = degrade(machine, kind="nvlink", slower=NOMINAL_NVLINK / link)
     return keep(machine, [gpu + 8 * server for server, gpus in enumerate(GPUS) for gpu in gpus]).topology
 
 
-def rings(gigabits: Fraction | int) -> Fraction:
+def ring_bandwidth(gigabits: Fraction | int) -> Fraction:
     """Return the bytes/s of one ring through both servers."""
-    speed = min(PCIE * MEASURED, gigabits * GIGABIT)
+    speed = min(PCIE * MEASURED_NVLINK, gigabits * GIGABIT_BYTES)
     return speed * ring_rate("allreduce", 1, sum(map(len, GPUS)))
 
 
-def knees() -> Counter[Fraction]:
+def count_knees() -> Counter[Fraction]:
     """Count the pairs of a 3-GPU and a 5-GPU allocation by the rate, in links, of the slower server's trees.
 
-    At that rate the curve has its knee: from there on NVLinks, not the network, are the limit.
+    A network of that rate is where the curve has its knee: the bottleneck of faster networks is NVLink.
     """
     box = topology("dgx1v")
     smaller, larger = (

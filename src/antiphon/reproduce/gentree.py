@@ -47,8 +47,8 @@ from antiphon.reproduce.rows import (
     NEAR,
     Row,
     Times,
-    judge_row,
-    near,
+    agreement,
+    all_near,
     percent_text,
     relative_deviations,
     round_seconds,
@@ -108,7 +108,7 @@ def table3() -> Iterator[Row]:
         deviations = relative_deviations(list(seconds.values()), published)
         yield row(
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
-            {"seconds": round_seconds(seconds)}, near(deviations), deviation=percent_text(SERVERS, deviations),
+            {"seconds": round_seconds(seconds)}, all_near(deviations), deviation=percent_text(SERVERS, deviations),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
@@ -160,7 +160,7 @@ def table4() -> Iterator[Row]:
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
             {"speedup": _round_times(ratio), **{name: published_seconds[name] for name in ("GenTree", "NCCL")}},
             {"speedup": _round_times(gains[gpus]), "GenTree": round_seconds(ours), "NCCL": round_seconds(nccl)},
-            judge_row(near(deviations), min(gains[gpus].values()) > 1),
+            agreement(all_near(deviations), min(gains[gpus].values()) > 1),
             deviation=f"speedup {percent_text(list(TABLE4_SIZES), deviations)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
@@ -224,7 +224,7 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
                 engine="gentree",
             )  # fmt: skip
     enough = compared_cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
-    ok = judge_row(
+    ok = agreement(
         equal_cells == compared_cells,
         equal_cells["one switch"] == compared_cells["one switch"] and equal_cells["hierarchical"] >= enough,
     )

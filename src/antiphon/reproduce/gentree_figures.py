@@ -23,7 +23,7 @@ from antiphon.reproduce.gentree_tables import (
     TABLE3_SIZE,
     W_T,
 )
-from antiphon.reproduce.rows import Row, claim, is_near, judge_row, relative_deviations, row
+from antiphon.reproduce.rows import Row, agreement, claim, is_near, relative_deviations, row
 
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}  # by growing fan-in
@@ -82,7 +82,7 @@ def figure8() -> Iterator[Row]:
             "greatest_error_by_table_5": round(_greatest_error(model), 4),
         }
         yield row(
-            f"greatest error of {model}", {"greatest_error": printed}, errors, judge_row(False, reached),
+            f"greatest error of {model}", {"greatest_error": printed}, errors, agreement(False, reached),
             deviation="only in words: the parameters are not printed, and the measured times only of these "
             f"{len(measured)} cells",
             note=f"for any parameters, with w_t = {W_T}, {model} errs by at least the first; "
@@ -171,7 +171,7 @@ def figure9() -> Iterator[Row]:
             ours = {"part": round(saved, 3), "part of memory access alone": round(memory, 3)}
             yield row(
                 f"{speed}, CPS calculates less than ring by", {"part": REDUCED}, ours,
-                judge_row(is_near(saved, REDUCED), saved > 0), note="5.1, Figure 9", engine="genmodel",
+                agreement(is_near(saved, REDUCED), saved > 0), note="5.1, Figure 9", engine="genmodel",
                 proof=proof,
                 deviation=f"memory access alone falls by {memory:.3f}; additions, which both make as many of, take as "
                 "long again with the gamma of Table 5, and are hardly there in what was measured",

@@ -20,8 +20,8 @@ from antiphon.reproduce.rows import (
     NEAR,
     Row,
     Times,
-    judge_row,
-    near,
+    agreement,
+    all_near,
     percent_text,
     relative_deviations,
     round_seconds,
@@ -62,19 +62,19 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
         deviations = relative_deviations(list(seconds.values()), published)
         yield row(
             f"{network}, {name}", {"seconds": _by_size(published)}, {"seconds": round_seconds(seconds)},
-            near(deviations), deviation=percent_text(list(SIZES), deviations), engine="genmodel",
+            all_near(deviations), deviation=percent_text(list(SIZES), deviations), engine="genmodel",
         ), deviations  # fmt: skip
 
 
 def cells(deviations: Sequence[float]) -> Row:
     """How near the cells of one switch are; `deviations`: relative to the published times."""
-    close = sum(near([deviation], CLOSE) for deviation in deviations)
+    close = sum(all_near([deviation], CLOSE) for deviation in deviations)
     ours = {
         "cells": len(deviations),
-        "within_4_percent": sum(near([deviation]) for deviation in deviations),
+        "within_4_percent": sum(all_near([deviation]) for deviation in deviations),
         "within_3_percent": close,
     }
-    ok = near(deviations, NEAR) and close >= MIN_CLOSE * len(deviations) // 21
+    ok = all_near(deviations, NEAR) and close >= MIN_CLOSE * len(deviations) // 21
     return row(
         "networks of one switch, all cells", {"cells": len(deviations)}, ours, ok,
         note="Table 5 as printed, nothing fitted",
@@ -112,7 +112,7 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
         deviations = relative_deviations(list(simulated[name].values()), published) if published else [0.0]
         yield row(
             f"{network}, {name}", {"seconds": _by_size(published)} if published else None,
-            {"simulated": round_seconds(simulated[name]), "by_genmodel": round_seconds(modelled)}, near(deviations),
+            {"simulated": round_seconds(simulated[name]), "by_genmodel": round_seconds(modelled)}, all_near(deviations),
             deviation=f"simulated {percent_text(list(SIZES), deviations)}" if published else None,
             note=_explain_deviation(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
@@ -136,7 +136,7 @@ def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
     deviations = relative_deviations(list(ours.values()), list(theirs.values()))
     return row(
         f"{network}, GenTree against the fastest other", {"speedup": round_seconds(theirs)},
-        {"speedup": round_seconds(ours)}, judge_row(_are_near(ours, theirs), min(ours.values()) >= 1),
+        {"speedup": round_seconds(ours)}, agreement(_are_near(ours, theirs), min(ours.values()) >= 1),
         deviation=f"speedup {percent_text(list(SIZES), deviations)}",
         note=f"next here: {', '.join(dict.fromkeys(second.values()))}; simulated",
     )  # fmt: skip
@@ -149,7 +149,7 @@ def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
     return row(
         f"{network}, data rearrangement saves time", {"saves": round_seconds(theirs)}, {"saves": round_seconds(ours)},
-        judge_row(_are_near(ours, theirs), min(ours.values()) > 0),
+        agreement(_are_near(ours, theirs), min(ours.values()) > 0),
         deviation="the text says 54 to 60 %, Table 7 itself 40 to 46 %; ours saves less, as the plan without it sends "
         "each sum between the data centres only once, too",
         note="part of the time; simulated",
@@ -157,7 +157,7 @@ def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
 
 
 def _are_near(ours: Times, theirs: Times) -> bool:
-    return near(relative_deviations([ours[size] for size in SIZES], [theirs[size] for size in SIZES]))
+    return all_near(relative_deviations([ours[size] for size in SIZES], [theirs[size] for size in SIZES]))
 
 
 # ---- why ours differ ----

@@ -20,40 +20,45 @@ from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.reproduce.blink_allocations import Allocation, unique_allocations
 from antiphon.reproduce.blink_rates import PCIE, pack_rings, rate_bound, ring_rate, speedup, summarize
 from antiphon.reproduce.gentree_plans import verified_plan
-from antiphon.reproduce.rows import Row, claim, is_near, judge_row, row
+from antiphon.reproduce.rows import Row, agreement, claim, is_near, row
 from antiphon.reproduce.sccl_plans import Synthesized, family
 from antiphon.topologies import topology
 
 SIZES = tuple(2**e for e in range(10, 31))
-SMALL, LARGE = 2**16, 2**26  # small sizes are up to the first, large ones from the second on
-EXPOSED = 0.5  # share of a training step that is communication not hidden by computation (Blink, 2.1)
-BOTH_PAID = "launch, protocols and the share of the wire are the same on both sides"
+SMALL = 2**16  # largest of the small sizes
+LARGE = 2**26  # smallest of the large sizes
+EXPOSED_SHARE = 0.5  # share of a training step that is communication and not hidden by computation (Blink, 2.1)
+SAME_COSTS = "launch, protocols and the share of the wire are the same on both sides"
 
 
 # ---- SCCL, Figures 4 to 6 ----
 
+# The algorithms (C, S, R) that the figures show
 SCCL_POINTS = {
     "allgather": ((1, 2, 2), (2, 2, 3), (6, 3, 7), (6, 7, 7)),
     "allreduce": ((8, 4, 4), (16, 4, 6), (48, 6, 14), (48, 14, 14)),
 }
-SCCL_SAID = {"allgather": (2.2, 1.14), "allreduce": (1.8, 1.06)}  # 5.5.1, 5.5.2 of the longer version
+SCCL_SPEEDUPS = {
+    "allgather": (2.2, 1.14),
+    "allreduce": (1.8, 1.06),
+}  # greatest for small sizes, for large ones (5.5.1 and 5.5.2)
 
 
 def sccl_figures() -> Iterator[Row]:
-    """Speedups over NCCL on a DGX-1, of the best algorithm at each size; then the paper's claims about the Z52."""
+    """Yield speedups over NCCL on a DGX-1, of the best algorithm at each size; then the claims about the Z52."""
     machine = topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
-        curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
+        curve, basis = _fastest_over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
         gains = {size: gain for size, (gain, _) in curve.items()}
         proof = [f"{size} B: {gain:.3f} by ({', '.join(map(str, point))})" for size, (gain, point) in curve.items()]
         small = max(gain for size, gain in gains.items() if size <= SMALL)
         large = max(gain for size, gain in gains.items() if size >= LARGE)
-        for name, published, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
+        for name, published, ours in zip(("small", "large"), SCCL_SPEEDUPS[kind], (small, large), strict=True):
             yield row(
                 f"DGX-1 {kind}, {name} sizes", {"speedup": published}, {"speedup": round(ours, 3)},
-                judge_row(is_near(ours, published), ours > 1), engine="calls", proof=proof,
+                agreement(is_near(ours, published), ours > 1), engine="calls", proof=proof,
                 note=f"5.5: up to {published} times as fast as NCCL; {basis}",
-                deviation=None if is_near(ours, published) else f"{BOTH_PAID}; lowering to copies is not priced",
+                deviation=None if is_near(ours, published) else f"{SAME_COSTS}; lowering to copies is not priced",
             )  # fmt: skip
         middle = min(gain for size, gain in gains.items() if SMALL < size < LARGE)
         if kind == "allreduce":
@@ -66,7 +71,7 @@ def sccl_figures() -> Iterator[Row]:
     yield from _z52_rows()
 
 
-def _over_nccl(
+def _fastest_over_nccl(
     machine: Topology, kind: str, algorithms: Sequence[Synthesized]
 ) -> tuple[dict[int, tuple[float, tuple[int, int, int]]], str]:
     """Return by size the greatest speedup over NCCL's choice, with the algorithm; and the basis of these figures."""
@@ -108,43 +113,49 @@ def _z52_rows() -> Iterator[Row]:
 
 # ---- Blink, Figures 15 to 18 ----
 
-BLINK_SAID = {  # 5.2.1, 5.2.2: the greatest speedup and the geometric mean
+BLINK_SPEEDUPS = {  # 5.2.1, 5.2.2: the greatest speedup and the geometric mean
     ("dgx1v", "broadcast"): (6.0, 2.0, "Figure 15"), ("dgx1p", "broadcast"): (3.0, 1.6, "Figure 16"),
     ("dgx1v", "allreduce"): (8.0, 2.0, "Figure 17"),
 }  # fmt: skip
 
 
 def blink_figures() -> Iterator[Row]:
-    """Trees over NCCL's rings on all allocations of a DGX-1 at 500 MB, where only bandwidth counts; how much less
-    an allreduce gets than a broadcast; and how much communication that saves a training."""
-    share, link = _wire_share()
+    """Yield Blink's claims about a DGX-1 at 500 MB, where only bandwidth counts.
+
+    First the speedups of trees over NCCL's rings on all allocations (the GPUs of the box that a job may get); then how
+    much less bandwidth an allreduce has than a broadcast; then the share of a training step that trees save.
+    """
+    share, link = _nvlink_costs()
     boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}
-    for (name, kind), (greatest, mean, where) in BLINK_SAID.items():
+    for (name, kind), (greatest, mean, where) in BLINK_SPEEDUPS.items():
         speedups = summarize([speedup(allocation.machine, kind) for allocation in boxes[name]])
         exact = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
         yield row(
             f"{name} {kind} over NCCL", {"max": greatest, "mean": mean},
             {"max": speedups["max"], "mean": speedups["mean"]},
-            judge_row(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
+            agreement(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
             note=f"5.2, {where}: up to {greatest:g} times, {mean:g} in the geometric mean; "
-            + ("calibrated by v100: " + BOTH_PAID if name == "dgx1v" else "P100s are not calibrated"),
+            + ("calibrated by v100: " + SAME_COSTS if name == "dgx1v" else "P100s are not calibrated"),
             deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
             "they got less where the greatest is more, and Blink's chunks gained beside trees",
         )  # fmt: skip
-    yield from _less_than_broadcast(boxes["dgx1v"], link * share)
-    yield _half_row()
+    yield from _allreduce_loss_row(boxes["dgx1v"], link * share)
+    yield _allreduce_over_broadcast_row()
     yield _training_row(boxes["dgx1v"])
     yield _step_row(boxes["dgx1v"])
 
 
-def _wire_share() -> tuple[float, float]:
-    """Return the share of an NVLink's bandwidth that NCCL's kernels reach, and its bytes per second."""
+def _nvlink_costs() -> tuple[float, float]:
+    """Return the share of an NVLink's bandwidth that NCCL's kernels reach, and the NVLink's bytes per second."""
     box = topology("dgx1v")
     return library_here(box).costs.gpu.share["simple"], float(box.unit)
 
 
-def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
-    """Compare by how many GB/s an allreduce is slower than a broadcast on 3 and 4 GPUs, on average."""
+def _allreduce_loss_row(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
+    """Compare by how many GB/s an allreduce is slower than a broadcast on 3 and 4 GPUs, on average.
+
+    `link`: bytes per second of an NVLink, as calibrated.
+    """
     machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
     losses = [
         float(rate_bound(machine, "broadcast")[0] - rate_bound(machine, "allreduce")[0]) * link / 1e9
@@ -153,13 +164,13 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
     mean = math.fsum(losses) / len(losses)
     yield row(
         "dgx1v, an allreduce below a broadcast on 3 and 4 GPUs", {"GB_per_second": [20, 30]},
-        {"GB_per_second": round(mean, 1)}, judge_row(20 <= mean <= 30, mean > 0), engine="cuts",
+        {"GB_per_second": round(mean, 1)}, agreement(20 <= mean <= 30, mean > 0), engine="cuts",
         note=f"5.2.2: 20 to 30 GB/s less on average; links at {link / 1e9:.1f} GB/s, as calibrated",
         deviation=None if 20 <= mean <= 30 else f"{mean:.1f} GB/s: the two differ by less than measured",
     )  # fmt: skip
 
 
-def _half_row() -> Row:
+def _allreduce_over_broadcast_row() -> Row:
     """Compare the rates of an allreduce and a broadcast on 8 GPUs: the paper says that one is half the other."""
     machine = topology("dgx1v")
     blink = float(rate_bound(machine, "allreduce")[0] / rate_bound(machine, "broadcast")[0])
@@ -168,7 +179,7 @@ def _half_row() -> Row:
     exact = is_near(blink, 0.5) and is_near(nccl, 0.5)
     return row(
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
-        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, judge_row(exact, blink < 1 and nccl < 1),
+        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, agreement(exact, blink < 1 and nccl < 1),
         note="5.2.2: only half, for both", engine="cuts",
         deviation=None if exact else "8/14, as of 8 parts a rank keeps one: both send 2 x 7/8 of the data",
     )  # fmt: skip
@@ -182,7 +193,7 @@ def _training_row(boxes: Sequence[Allocation]) -> Row:
     return row(
         "dgx1v, communication saved in a training", {"max": 0.87, "mean": 0.31},
         {"max": round(greatest, 3), "mean": round(mean, 3)},
-        judge_row(is_near(greatest, 0.87) and is_near(mean, 0.31), greatest > mean > 0),
+        agreement(is_near(greatest, 0.87) and is_near(mean, 0.31), greatest > mean > 0),
         note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean",
         deviation="ours is of all 46 allocations, the paper's of some that it does not name",
         engine="cuts, packing of rings",
@@ -196,10 +207,10 @@ def _step_row(boxes: Sequence[Allocation]) -> Row:
     shortened by the greatest speedup. No step is replayed.
     """
     gain = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
-    saved = EXPOSED * (1 - 1 / gain)
+    saved = EXPOSED_SHARE * (1 - 1 / gain)
     return row(
         "dgx1v, a training step, most", {"saved": 0.4}, {"saved": round(saved, 3)},
-        judge_row(is_near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
+        agreement(is_near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
         note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
         deviation=None if is_near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
         "allocation; the geometric mean, 6.3 %, is of shares that are not printed",
@@ -210,7 +221,7 @@ def _step_row(boxes: Sequence[Allocation]) -> Row:
 
 
 def dgx2_figures() -> Iterator[Row]:
-    """An allreduce on 16 GPUs by trees of one hop, against NCCL's choice: latency where calls are small, throughput."""
+    """Yield an allreduce on 16 GPUs by trees of one hop, against NCCL's choice: first for small sizes, then at best."""
     machine = topology("dgx2")
     library = library_here(machine)
     trees = [prepare("calls", verified_plan(planner, machine), machine) for planner in (colocated_ps, direct)]
@@ -225,7 +236,7 @@ def dgx2_figures() -> Iterator[Row]:
     ):  # fmt: skip
         exact = is_near(ours, published)
         yield row(
-            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, judge_row(exact, ours > 1),
+            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, agreement(exact, ours > 1),
             note=f"5.2.3, {where}: up to {published} times; {basis}", engine="calls",
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
@@ -239,11 +250,11 @@ def dgx2_figures() -> Iterator[Row]:
 
 def _hybrid_row() -> Row:
     """Compare the bandwidth that PCIe adds to NVLinks in a broadcast (Figure 21)."""
-    share, link = _wire_share()
+    share, link = _nvlink_costs()
     gained = float(PCIE) * link * share / 1e9
     return row(
         "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(gained, 1)},
-        judge_row(2 <= gained <= 5, gained > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
+        agreement(2 <= gained <= 5, gained > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
         deviation=None if 2 <= gained <= 5 else "half a link at the share of an NVLink: what switching between the two "
         "costs, and what PCIe really gives, no table tells",
     )  # fmt: skip

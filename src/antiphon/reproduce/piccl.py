@@ -33,7 +33,7 @@ from antiphon.reproduce.piccl_plans import (
     round_values,
     speedups,
 )
-from antiphon.reproduce.rows import Row, judge_row, row
+from antiphon.reproduce.rows import Row, agreement, row
 from antiphon.units import format_size
 
 KIB, MIB = 2**10, 2**20
@@ -221,7 +221,7 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     last = {k: gain[k][-1] for k in gain}
     falls = max(drops.values()) >= MIN_DROP
     is_behind = max(last[k] for k in large) <= (1 - MIN_DROP) * max(last.values())
-    ok = judge_row(min(drops.values()) >= MIN_DROP and is_behind, falls)
+    ok = agreement(min(drops.values()) >= MIN_DROP and is_behind, falls)
     ring_note = "k = 64 is the ring itself, at any figures: 1.000; those between, whose groups span nodes, fall off"
     return row(
         f"{family.name}, large k fall off", {"fall_off": True},

@@ -20,7 +20,7 @@ from antiphon.cost import prepare
 from antiphon.planners.radix.kring import kring
 from antiphon.planners.radix.permrecmult import permrecmult
 from antiphon.reproduce.piccl_plans import PACKETS, merge_equal
-from antiphon.reproduce.rows import Row, is_near, judge_row, row
+from antiphon.reproduce.rows import Row, agreement, is_near, row
 from antiphon.topologies import topology
 from antiphon.units import format_size
 
@@ -60,7 +60,7 @@ def comparing(name: str, times: dict[str, list[float]], ring: list[float]) -> It
     proof = [f"{format_size(size)}: {gain:.3f}" for size, gain in zip(SIZES, gains, strict=True)]
     yield row(
         f"{name}, permuting on the GPU, small messages", {"over": GAINS}, {"speedup": round(small, 3)},
-        judge_row(small > GAINS or is_near(small, GAINS), small > 1), note=ASSUMED, engine="loggp", proof=proof,
+        agreement(small > GAINS or is_near(small, GAINS), small > 1), note=ASSUMED, engine="loggp", proof=proof,
         deviation=None if small > GAINS else "one round of five less is 5/4, and the rest what it carries",
     )  # fmt: skip
     best = [min(METHODS, key=lambda method: times[method][n]) for n in range(len(SIZES))]
@@ -74,7 +74,7 @@ def comparing(name: str, times: dict[str, list[float]], ring: list[float]) -> It
     yield row(
         f"{name}, Send/Recv is the fastest way from 2 MB on", {"so": True},
         {"so": set(above) == {SEPARATE}, **fastest_by_size},
-        judge_row(set(above) == {SEPARATE}, SEPARATE in above), note=ASSUMED, engine="loggp",
+        agreement(set(above) == {SEPARATE}, SEPARATE in above), note=ASSUMED, engine="loggp",
         deviation=None if set(above) == {SEPARATE} else "simulated, each separate message pays its overhead, where "
         "NCCL starts those of a group together, and permuting costs no launch",
     )  # fmt: skip

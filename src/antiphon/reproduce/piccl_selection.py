@@ -32,7 +32,7 @@ from antiphon.reproduce.piccl_plans import (
     round_values,
     speedups,
 )
-from antiphon.reproduce.rows import NEAR, Row, judge_row, row
+from antiphon.reproduce.rows import NEAR, Row, agreement, row
 
 NODES = (1, 2, 4, 8, 16, 32)
 SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
@@ -140,7 +140,7 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
         f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
         published is None
-        or judge_row(
+        or agreement(
             figures=abs(chosen / PAPER_SPEEDUP - 1) <= NEAR and captures, shape=chosen >= PAPER_SPEEDUP and captures
         ),
         deviation=f"speedup {chosen / PAPER_SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,

@@ -1,4 +1,9 @@
-"""Rows of reproduced tables (published | ours | deviation), and how figures are compared."""
+"""Rows of reproduced tables (published | ours | deviation), and how figures are compared.
+
+A row is a dictionary, which `antiphon reproduce` prints or writes as JSON:
+
+    {"name": "DGX-1 allgather, small sizes", "published": {"speedup": 2.2}, "ours": {"speedup": 2.25}, "ok": True, ...}
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,25 @@ def row(
     name: str, published: Row | None, ours: Row | None, ok: bool | None, *, deviation: str | None = None,
     note: str = "", engine: str = "", proof: Sequence[str] = (),
 ) -> Row:  # fmt: skip
-    """Return a row of a reproduced table. `ok`: see `judge_row`; `reproduce` fills in the seconds."""
+    """Return a row of a reproduced table.
+
+    Parameters
+    ----------
+    name
+        What is compared.
+    published, ours
+        Figures by name; None if the paper, or our computation, has none.
+    ok
+        Whether they agree; see `agreement`.
+    deviation
+        Why they differ.
+    note
+        Section of the paper, and remarks.
+    engine
+        What computed our figures.
+    proof
+        The evidence, line by line. The seconds that a row took are filled in by `reproduce`.
+    """
     return {
         "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
         "engine": engine, "seconds": 0.0, "proof": list(proof),
@@ -27,13 +50,16 @@ def claim(name: str, holds: bool, **details: Any) -> Row:
     return row(name, {"so": True}, {"so": holds}, holds, **details)
 
 
-def judge_row(figures: bool, shape: bool) -> bool | None:
-    """Return True if ours are the published figures, None if only their shape agrees (which is faster, what grows, what
-    is at least some value), else False."""
+def agreement(figures: bool, shape: bool) -> bool | None:
+    """Return True if `figures` (ours are the published ones), None if only `shape`, else False.
+
+    The shape of figures is which is faster, what grows, or what is at least some value.
+    """
     return True if figures else None if shape else False
 
 
 def is_near(ours: float | Fraction, published: float) -> bool:
+    """Return whether a figure is reproduced."""
     return abs(ours - published) <= NEAR * published
 
 
@@ -53,5 +79,5 @@ def percent_text(keys: Sequence[object], deviations: Sequence[float]) -> str:
     )
 
 
-def near(deviations: Sequence[float], limit: float = NEAR) -> bool:
+def all_near(deviations: Sequence[float], limit: float = NEAR) -> bool:
     return max(map(abs, deviations)) <= limit

@@ -16,27 +16,27 @@ from typing import Any
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
-from antiphon.reproduce.sccl_optimality import K, Point, Standing, judge_all
+from antiphon.reproduce.sccl_optimality import K, Point, Standing, standings_of
 from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, family, roots_of
-from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
+from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, rows_of_kind
 from antiphon.select import plan
 from antiphon.topologies import topology
 
-PIPELINES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
-MAX_STEPS = 6  # of a broadcast, whose frontier does not end
-SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
+PIPELINE_PIECES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
+MAX_STEPS = 6  # of a broadcast, whose frontier has points with any number of steps
+COPYING_KINDS = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
 Row = dict[str, Any]
 
 
 def table3() -> Iterator[Row]:
-    """Table 3: NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
+    """Yield Table 3: NCCL's rings, by the planner `multi-ring`; pipelined ones for several numbers m of pieces."""
     machine = topology("dgx1v_sccl")
     points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
-    points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
+    points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINE_PIECES]
     for kind, m, point in points:
         begin = cpu_seconds()
         ring_plan = plan(kind, machine, planner="multi-ring", options={"pieces": m} if m else {})
-        spent = cpu_seconds() - begin
+        seconds = cpu_seconds() - begin
         claims = ring_plan.entries[0].claims
         ours = (int(claims["chunks"]), int(claims["steps"]), int(claims["rounds"]))
         gap = claims["bandwidth_gap"]
@@ -45,29 +45,32 @@ def table3() -> Iterator[Row]:
             "ours": {**_point_fields(ours), "optimal": claims["proof"] or ""},
             "deviation": _describe_difference(point, ours), "ok": ours == point,
             "note": "R/C meets its bound" if gap == 1 else f"R/C is {gap:.4g} times its bound; 1 as m grows",
-            "engine": "multi-ring", "seconds": spent, "proof": [],
+            "engine": "multi-ring", "seconds": seconds, "proof": [],
         }  # fmt: skip
 
 
 def table4() -> Iterator[Row]:
-    """The DGX-1, in the numbering of SCCL's implementation."""
+    """Yield Table 4: the DGX-1, with its GPUs numbered as in SCCL's implementation."""
     yield from _table_rows(topology("dgx1v_sccl"), DGX1)
 
 
 def table5() -> Iterator[Row]:
-    """The ring that SCCL makes of the Z52's links."""
+    """Yield Table 5: the Z52, as the ring that SCCL makes of its links."""
     yield from _table_rows(topology("z52"), Z52)
 
 
 def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
-    """Yield every row, also for the dual that is printed with it, and for a root of each orbit of ranks."""
+    """Yield the rows of every collective, also of the dual that the paper prints with it.
+
+    Roots that a symmetry of the machine maps to each other have equal rows, so one root of each orbit is taken.
+    """
     for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
         for root in roots_of(machine, kind):
-            yield from of_family(family(machine, kind, root), of_kind(published, kind, machine.ranks))
+            yield from family_rows(family(machine, kind, root), rows_of_kind(published, kind, machine.ranks))
 
 
-def of_family(group: Family, published: Rows) -> Iterator[Row]:
-    """Yield a row per published point of one family: it is synthesized, and compared with all others of the family."""
+def family_rows(group: Family, published: Rows) -> Iterator[Row]:
+    """Yield a row per published point of a family: the point is synthesized, and compared with all others of it."""
     synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
@@ -77,7 +80,7 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
             raise
         except AntiphonError as error:  # one row that fails is a result, too
             missing[number] = str(error)
-    standings = iter(zip(synthesized, judge_all(group, synthesized), strict=True))
+    standings = iter(zip(synthesized, standings_of(group, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
             yield _missing_row(group, row, missing[number])
@@ -90,7 +93,10 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
 
 
 def _find_better_forms(group: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
-    """Return allreduces of any form in at most these steps; none if these are among `algorithms` or one is optimal."""
+    """Return allreduces of any form with at most these steps, not only a reducescatter followed by an allgather.
+
+    Return none if `algorithms` has some, or has one that is optimal.
+    """
     if any(a.steps <= max_steps and (a.ratio == group.limits().inverse or not a.composed) for a in algorithms):
         return []
     return group.frontier(None, max_steps)
@@ -134,13 +140,16 @@ def _result_row(group: Family, published: Published, algorithm: Synthesized, sta
 def _check_label(
     group: Family, printed: str, algorithm: Synthesized, standing: Standing
 ) -> tuple[str | None, str | None]:
-    """Return why the paper's label does not hold, or why that is undecided; (None, None) if it holds."""
+    """Check which optimum the paper's label says that a point has.
+
+    Return (refutation, None) if the label does not hold, (None, doubt) if that is undecided, (None, None) if it holds.
+    """
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
     limits = group.limits()
     if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
         return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
-    try:  # it is the steps: then an algorithm within the bound refutes the label
+    try:  # the label says latency-optimal, and S is above the bound: an algorithm that meets the bound refutes it
         quickest = group.make(1, limits.latency_steps, limits.latency_steps)
     except AntiphonError as error:
         return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"
@@ -148,6 +157,7 @@ def _check_label(
 
 
 def _missing_row(group: Family, published: Published, why: str) -> Row:
+    """Return the row of a point that could not be synthesized."""
     return {
         "name": f"{group.name} {published.point}",
         "published": {**_point_fields(published.point), "optimal": published.optimal, "seconds": published.seconds},
@@ -159,9 +169,9 @@ def _missing_row(group: Family, published: Published, why: str) -> Row:
 def frontiers() -> Iterator[Row]:
     """Yield the frontiers of both machines: every collective that does not combine, and a root of every orbit."""
     for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
-        for kind in sorted(SPREADING, key=KINDS.index):
+        for kind in sorted(COPYING_KINDS, key=KINDS.index):
             for root in roots_of(machine, kind):
-                yield _frontier_row(family(machine, kind, root), of_kind(table, kind, machine.ranks))
+                yield _frontier_row(family(machine, kind, root), rows_of_kind(table, kind, machine.ranks))
 
 
 def _frontier_row(group: Family, rows: Rows) -> Row:
@@ -170,7 +180,7 @@ def _frontier_row(group: Family, rows: Rows) -> Row:
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()
     frontier = group.frontier(K, max_steps)
-    spent = cpu_seconds() - begin
+    seconds = cpu_seconds() - begin
     ours = [algorithm.point for algorithm in frontier]
     notes = []
     for point in printed:
@@ -188,7 +198,7 @@ def _frontier_row(group: Family, rows: Rows) -> Row:
         "ours": [{**_point_fields(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
         "deviation": "; ".join(notes) or None, "ok": covered and sound,
         "note": f"R <= S + {K}" + (f", S <= {max_steps}" if group.collective.kind == "broadcast" else ""),
-        "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": spent,
+        "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": seconds,
         "proof": [line for algorithm in frontier for line in algorithm.proved],
     }  # fmt: skip
 

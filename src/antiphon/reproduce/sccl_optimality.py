@@ -1,13 +1,14 @@
 """How good the algorithms of a table are, each with its proof: against the bounds, and against the others.
 
 An algorithm is *latency-optimal* if S is the bound on steps, *bandwidth-optimal* if R / C is the bound on time, and
-*Pareto-optimal* if none with as few steps has a lower R / C and none with fewer steps has as low a one. That last is
-proved by lower bounds on R / C for S and for S - 1 steps, which are dual solutions ("duals", prices of links per step)
-of a linear program over time; the opposite is proved by a better algorithm.
+*Pareto-optimal* if no algorithm with as few steps has a lower R / C, and none with fewer steps has as low an R / C.
+Pareto-optimality is proved by lower bounds on R / C for S and for S - 1 steps: dual solutions (prices of links per
+step) of a linear program. It is refuted by a better algorithm.
 
-Input (`judge_all`): the synthesized points of one family. Output: a `Standing` for each. An allreduce is composed of
-two halves, reducescatter and allgather, so that steps go by two. Where a point stays undecided, better algorithms are
-searched for: along the frontier, then with fewer steps. Example: (2, 2, 3) on a machine where R / C >= 3/2 in 2 steps
+Input (`standings_of`): the synthesized points of one family. Output: a `Standing` for each. An allreduce is composed of
+two halves, reducescatter and allgather, so
+that the next lower number of steps is S - 2. If a point stays undecided, better algorithms are searched for: along the
+frontier, then with fewer steps. Example: (2, 2, 3) on a machine where R / C >= 3/2 in 2 steps
 and no schedule has 1 step is Pareto-optimal.
 """
 
@@ -22,22 +23,20 @@ from antiphon.errors import Infeasible, NotFound, TimedOut
 from antiphon.reproduce.sccl_plans import Family, Synthesized
 
 Point = tuple[int, int, int]
-K = 4  # rounds beyond the number of steps, at most, in a search along the frontier
+K = 4  # a search along the frontier is among schedules with R <= S + K
+# What proves a bound on R / C, by the class of its witness
 _WITNESS = {"Cut": "a cut", "Partition": "a partition", "LpDual": "prices of links"}
 
 
 @dataclass(frozen=True)
 class Standing:
-    """`optimal`: latency, bandwidth, both or "". `pareto`: proved, refuted by `better`, or None: open.
+    """How good an algorithm is."""
 
-    `refuted`: neighbours that would be better, and why none exists. `proof`: the evidence, line by line.
-    """
-
-    optimal: str
-    pareto: bool | None
-    better: Point | None = None
-    refuted: tuple[tuple[Point, str], ...] = ()
-    proof: tuple[str, ...] = ()
+    optimal: str  # which bounds it attains: "latency", "bandwidth", "both" or ""
+    pareto: bool | None  # whether it is Pareto-optimal; None: undecided
+    better: Point | None = None  # the algorithm that dominates it, if `pareto` is False
+    refuted: tuple[tuple[Point, str], ...] = ()  # points that would be better, and why none of them exists
+    proof: tuple[str, ...] = ()  # the evidence, line by line
 
     @property
     def text(self) -> str:
@@ -46,12 +45,12 @@ class Standing:
         return f"dominated by {self.better}" if self.better is not None else "undecided"
 
 
-def judge_all(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
-    """Return the standing of each. Where neither another row nor the duals decide, search for better algorithms."""
+def standings_of(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
+    """Return the standing of each row. If neither another row nor the bounds decide, search for better algorithms."""
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)
     standings = [_standing_of(algorithm, limits, candidates) for algorithm in rows]
-    for search in (_along_frontier, _one_step_sooner):
+    for search in (_search_frontier, _search_fewer_steps):
         undecided = [algorithm for algorithm, standing in zip(rows, standings, strict=True) if standing.pareto is None]
         if undecided:
             candidates += search(family, undecided)
@@ -59,32 +58,32 @@ def judge_all(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     return standings
 
 
-def _along_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
-    """Return the frontier up to the steps of the undecided."""
+def _search_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+    """Return the frontier up to the greatest number of steps of an undecided algorithm."""
     return family.frontier(K, max(algorithm.steps for algorithm in undecided))
 
 
-def _one_step_sooner(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
-    """Return algorithms with the same R / C in fewer steps, as far as they exist: the duals leave room for them."""
+def _search_fewer_steps(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+    """Return algorithms with the same R / C in fewer steps, if there are any: the bounds do not exclude them."""
     algorithms = []
     for algorithm in undecided:
-        sooner = algorithm.steps - (2 if algorithm.composed else 1)
+        fewer_steps = algorithm.steps - (2 if algorithm.composed else 1)
         try:
-            algorithms.append(family.make(algorithm.chunks, sooner, algorithm.rounds))
+            algorithms.append(family.make(algorithm.chunks, fewer_steps, algorithm.rounds))
         except (Infeasible, NotFound, TimedOut):
             continue
     return algorithms
 
 
 def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Synthesized]) -> Standing:
-    """Return the standing of an algorithm among these."""
+    """Return the standing of an algorithm among `candidates`, which may dominate it."""
     optimal, proof = _prove_optimality(algorithm, limits)
-    # by number of steps the greatest proved lower bound on R / C
-    duals: dict[int, Fraction] = {}
+    # number of steps -> the greatest proved lower bound on R / C
+    ratio_bounds: dict[int, Fraction] = {}
     for other in candidates:
         if other.ratio_bound is not None and other.composed == algorithm.composed:
-            duals[other.steps] = max(other.ratio_bound, duals.get(other.steps, Fraction(0)))
-    refuted = _refuted_neighbours(algorithm, limits, duals)
+            ratio_bounds[other.steps] = max(other.ratio_bound, ratio_bounds.get(other.steps, Fraction(0)))
+    refuted = _list_refuted_neighbours(algorithm, limits, ratio_bounds)
     better = [
         o
         for o in candidates
@@ -94,11 +93,13 @@ def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Syn
         best = min(better, key=lambda o: (o.ratio, o.steps, o.chunks))
         proof.append(f"{best.point} is better, and verified")
         return Standing(optimal, False, best.point, refuted, tuple(proof))
-    if algorithm.ratio == duals.get(algorithm.steps) and _not_sooner(algorithm, limits, duals):
+    if algorithm.ratio == ratio_bounds.get(algorithm.steps) and _is_fastest_at_ratio(algorithm, limits, ratio_bounds):
         proof.append(f"{algorithm.steps} steps have R/C >= {algorithm.ratio}{_halves_text(algorithm)}: prices of links")
-        sooner = algorithm.steps - (2 if algorithm.composed else 1)
-        if sooner in duals:
-            proof.append(f"{sooner} steps have R/C >= {duals[sooner]}{_halves_text(algorithm)}: prices of links")
+        fewer_steps = algorithm.steps - (2 if algorithm.composed else 1)
+        if fewer_steps in ratio_bounds:
+            proof.append(
+                f"{fewer_steps} steps have R/C >= {ratio_bounds[fewer_steps]}{_halves_text(algorithm)}: prices of links"
+            )
         return Standing(optimal, True, None, refuted, tuple(proof))
     return Standing(optimal, None, None, refuted, tuple(proof))
 
@@ -122,21 +123,21 @@ def _prove_optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[
 
 
 def fewest_steps(algorithm: Synthesized, limits: Bound) -> int:
-    """Return the bound on steps; of two halves twice that of each."""
+    """Return the bound on steps; twice that of each half for an algorithm of two halves."""
     return limits.latency_steps * (2 if algorithm.composed else 1)
 
 
-def _not_sooner(algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]) -> bool:
+def _is_fastest_at_ratio(algorithm: Synthesized, limits: Bound, ratio_bounds: dict[int, Fraction]) -> bool:
     """Return whether no algorithm of fewer steps has as low an R / C."""
-    sooner = algorithm.steps - (2 if algorithm.composed else 1)
-    return sooner < fewest_steps(algorithm, limits) or duals.get(sooner, Fraction(0)) > algorithm.ratio
+    fewer_steps = algorithm.steps - (2 if algorithm.composed else 1)
+    return fewer_steps < fewest_steps(algorithm, limits) or ratio_bounds.get(fewer_steps, Fraction(0)) > algorithm.ratio
 
 
-def _refuted_neighbours(
-    algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]
+def _list_refuted_neighbours(
+    algorithm: Synthesized, limits: Bound, ratio_bounds: dict[int, Fraction]
 ) -> tuple[tuple[Point, str], ...]:
-    """Return the next better points (more chunks, fewer rounds, fewer steps) that duals refute, with the bound."""
-    halves = 2 if algorithm.composed else 1
+    """Return the next better points (more chunks, fewer rounds, fewer steps) that bounds refute, with the bound."""
+    steps_apart = 2 if algorithm.composed else 1
     weight = (
         algorithm.schedule.collective.input_weight
         if not algorithm.composed
@@ -144,8 +145,8 @@ def _refuted_neighbours(
     )
     candidates = (
         (algorithm.chunks + weight, algorithm.steps, algorithm.rounds),
-        (algorithm.chunks, algorithm.steps, algorithm.rounds - halves),
-        (algorithm.chunks, algorithm.steps - halves, algorithm.rounds),
+        (algorithm.chunks, algorithm.steps, algorithm.rounds - steps_apart),
+        (algorithm.chunks, algorithm.steps - steps_apart, algorithm.rounds),
     )
     refuted = []
     for chunks, steps, rounds in candidates:
@@ -153,6 +154,6 @@ def _refuted_neighbours(
             refuted.append(((chunks, steps, rounds), f"S >= {fewest_steps(algorithm, limits)}"))
         elif rounds < steps:
             refuted.append(((chunks, steps, rounds), "R >= S"))
-        elif steps in duals and Fraction(rounds, chunks) < duals[steps]:
-            refuted.append(((chunks, steps, rounds), f"R/C >= {duals[steps]} in {steps} steps"))
+        elif steps in ratio_bounds and Fraction(rounds, chunks) < ratio_bounds[steps]:
+            refuted.append(((chunks, steps, rounds), f"R/C >= {ratio_bounds[steps]} in {steps} steps"))
     return tuple(refuted)

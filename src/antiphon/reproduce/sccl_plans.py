@@ -34,22 +34,19 @@ def cpu_seconds() -> float:
 
 @dataclass(frozen=True)
 class Synthesized:
-    """A schedule with its point. `ratio_bound`: lower bound on R / C of algorithms with as many steps (in two halves,
-    if `composed`). `proof`, `proved`: the label of the certificate and what it proves; `trusted`: claims that only a
-    solver vouches for.
-    """
+    """A synthesized schedule of a point (C, S, R)."""
 
     schedule: Schedule
     chunks: int
     steps: int
     rounds: int
-    ratio_bound: Fraction | None
-    proof: str
-    engine: str
-    seconds: float
-    composed: bool = False
-    proved: tuple[str, ...] = ()
-    trusted: tuple[str, ...] = ()
+    ratio_bound: Fraction | None  # lower bound on R / C of algorithms with as many steps; None: no certificate
+    proof: str  # label of the certificate
+    engine: str  # what found it, such as a SAT solver
+    seconds: float  # CPU time of the search
+    composed: bool = False  # whether it is an allreduce of two halves; then `ratio_bound` holds for such ones only
+    proved: tuple[str, ...] = ()  # what the certificate proves, line by line
+    trusted: tuple[str, ...] = ()  # claims that only a solver vouches for
 
     @property
     def point(self) -> tuple[int, int, int]:
@@ -76,6 +73,7 @@ class Family:
         return self.collective.kind if self.root is None else f"{self.collective.kind} (root {self.root})"
 
     def limits(self) -> Bound:
+        """Return the lower bounds on steps and on R / C."""
         return bound(self.topology, self.collective)
 
     def make(self, chunks: int, steps: int, rounds: int) -> Synthesized:
@@ -86,6 +84,7 @@ class Family:
         return algorithms[0]
 
     def frontier(self, k: int | None, steps: int) -> list[Synthesized]:
+        """Return the frontier with at most these steps; `k`: only schedules with R <= S + k."""
         return list(self._synthesize_points(k=k, steps=steps))
 
     def _synthesize_points(self, **options: Any) -> Iterator[Synthesized]:
@@ -93,11 +92,12 @@ class Family:
         begin = cpu_seconds()
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
             verify(schedule, self.topology).or_raise()
-            spent = cpu_seconds() - begin  # without the time of checking the proof
-            yield self._check_schedule(schedule, spent)
+            seconds = cpu_seconds() - begin  # without the time of checking the proof
+            yield self._check_schedule(schedule, seconds)
             begin = cpu_seconds()
 
     def _check_schedule(self, schedule: Schedule, seconds: float) -> Synthesized:
+        """Recheck the certificate of a schedule, and compute its point and the lower bound on R / C from it."""
         figures = claims(schedule, self.topology)
         chunks, steps, rounds = (int(figures[key]) for key in ("chunks", "steps", "rounds"))
         engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")
@@ -106,12 +106,13 @@ class Family:
                 schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds
             )
         checked = check_certificate(self.topology, self.collective, certificate)
-        about = certified_instance(self.topology, self.collective, certificate["about"])
+        certified = certified_instance(self.topology, self.collective, certificate["about"])
         composed = certificate["about"] == COMPOSED
-        rounds_per_block = evaluate_dual(about, StepDual.of_json(certificate["least"])).rounds_per_part * (
+        # The dual solution proves how many rounds each chunk (part) of a block needs; of two halves each needs as many.
+        rounds_per_part = evaluate_dual(certified, StepDual.of_json(certificate["least"])).rounds_per_part * (
             2 if composed else 1
         )
-        ratio_bound = rounds_per_block * about.parts_of(certificate["chunks"]) / chunks
+        ratio_bound = rounds_per_part * certified.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
             schedule, chunks, steps, rounds, ratio_bound, certificate["proof"], engine, seconds, composed,
             checked.proved, checked.trusted,

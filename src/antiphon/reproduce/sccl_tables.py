@@ -1,6 +1,7 @@
-"""The figures of SCCL's Tables 3, 4 and 5: (C, S, R, seconds of encoding and solving, which optimum it says it is).
+"""The figures of SCCL's Tables 3, 4 and 5, as tuples (C, S, R, seconds of encoding and solving, optimum attained).
 
-The paper prints C of allgather for reducescatter, too, and C of gather for scatter, to be multiplied by 8.
+The paper prints a collective and its dual in one row, with C of the first. C of a reducescatter or scatter is that C
+times the number of ranks, as the input of each rank has a block for every rank.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Published:
-    """A row. `optimal`: latency, bandwidth, both, or "" where the paper names none."""
+    """A row of a table."""
 
     chunks: int
     steps: int
     rounds: int
-    seconds: float
-    optimal: str
+    seconds: float  # that SCCL took to synthesize it
+    optimal: str  # "latency", "bandwidth", "both", or "" if the paper claims none
 
     @property
     def point(self) -> tuple[int, int, int]:
@@ -25,7 +26,11 @@ class Published:
 
 
 Rows = tuple[Published, ...]
-DUALS = {"allgather": "reducescatter", "broadcast": "reduce", "gather": "scatter"}  # printed as one
+DUALS = {
+    "allgather": "reducescatter",
+    "broadcast": "reduce",
+    "gather": "scatter",
+}  # collective -> its dual, which the paper prints in the same row
 
 
 def _published_rows(*rows: tuple[int, int, int, float, str]) -> Rows:
@@ -67,11 +72,11 @@ Z52: Mapping[str, Rows] = {
 NCCL_DGX1: Mapping[str, tuple[int, int, int]] = {
     "allgather": (6, 7, 7), "reducescatter": (48, 7, 7), "allreduce": (48, 14, 14),
 }  # fmt: skip
-NCCL_PIPELINED = ("broadcast", "reduce")  # (6 m, 6 + m, 6 + m)
+NCCL_PIPELINED = ("broadcast", "reduce")  # (6 m, 6 + m, 6 + m) with m pieces
 
 
-def of_kind(table: Mapping[str, Rows], kind: str, ranks: int) -> Rows:
+def rows_of_kind(table: Mapping[str, Rows], kind: str, ranks: int) -> Rows:
     """Return the rows of a collective, also of one that the paper prints together with another."""
     printed = next((first for first, second in DUALS.items() if second == kind), kind)
-    times = ranks if kind in ("reducescatter", "scatter") else 1
-    return tuple(Published(r.chunks * times, r.steps, r.rounds, r.seconds, r.optimal) for r in table[printed])
+    factor = ranks if kind in ("reducescatter", "scatter") else 1
+    return tuple(Published(r.chunks * factor, r.steps, r.rounds, r.seconds, r.optimal) for r in table[printed])
