@@ -30,7 +30,7 @@ def by_switches(ranks: int, calls: int, mine: list[int]) -> str:
     memory of all processes has one address."""
     schedule = antiphon.plan("allreduce", "hgx-h100", planner="nvls").at(2**20).schedule
     unit, wrong = 4096, 0  # all in whole 16 bytes
-    with Group(threads(), ranks, 2, mine=mine, tell=tell) as group:
+    with Group(threads(), ranks, 2, own_ranks=mine, tell=tell) as group:
         plan = group.plan(tables(schedule, streams=1))
         sizes = [unit, unit, plan.scratch(mine[0], unit)]
         for call in range(calls):
@@ -66,7 +66,7 @@ def by_calls(way: str, ranks: int, calls: int, mine: list[int]) -> str:
     schedules = [antiphon.plan(kind, machine, planner=planner).at(2**16).schedule for kind, planner in PLANS]
     made = [tables(one, streams=2) for one in schedules]
     dtype, unit = np.dtype(np.float32), 100
-    with Group(threads(), ranks, 4, 2, CALLS - 3, mine=mine, tell=tell) as group:
+    with Group(threads(), ranks, 4, 2, CALLS - 3, own_ranks=mine, tell=tell) as group:
         held = [group.plan(one) for one in made]
         lengths = np.zeros((len(PLANS), ranks, 3), np.int64)
         for number, schedule in enumerate(schedules):

@@ -389,7 +389,7 @@ def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
 
     def do(number: int, mine: list[int]) -> list[Any]:
         said = list[Any]()
-        with Group(threads(), 4, 4, mine=mine, tell=talk.tell(number)) as group:
+        with Group(threads(), 4, 4, own_ranks=mine, tell=talk.tell(number)) as group:
             plan = group.plan(made)
             lengths = np.array([[64, 64, plan.scratch(mine[0], 64)]] * 4, np.int64)
             filled = [{r: np.full(lengths[r, place], (r + 1) * (1 - place), kind) for r in mine} for place in range(3)]

@@ -101,7 +101,7 @@ def test_memory_for_switches_is_given_back() -> None:
 
 def test_where_one_process_has_none_nobody_has_any() -> None:
     with (
-        Group(threads(), 1, 1, mine=[0], tell=lambda data: [data, b""]) as group,
+        Group(threads(), 1, 1, own_ranks=[0], tell=lambda data: [data, b""]) as group,
         pytest.raises(Unsupported, match="another process"),
     ):
         group.joined({0: np.zeros(1)})

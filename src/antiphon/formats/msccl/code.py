@@ -95,13 +95,13 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     code_blocks: list[Block] = []
     messages = _Messages()
     for gpu in algorithm.gpus:
-        done = [_executed_steps(gpu, block) for block in gpu.blocks]
+        steps_of_blocks = [_executed_steps(gpu, block) for block in gpu.blocks]
         # counters that each block publishes, with their instruction: what waits of other blocks compare with
         shown = [
             [(executed.shows, at) for at, executed in enumerate(block_steps) if executed.step.flag]
-            for block_steps in done
+            for block_steps in steps_of_blocks
         ]
-        for block, block_steps in zip(gpu.blocks, done, strict=True):
+        for block, block_steps in zip(gpu.blocks, steps_of_blocks, strict=True):
             finder = _CellFinder(gpu, block, places)
             out = Block(gpu.rank, f"tb {block.number}")
             for executed in block_steps:
@@ -155,8 +155,8 @@ def _find_root(algorithm: Algorithm) -> int:
         candidates = [rank for rank, size in enumerate(sizes) if size == max(sizes) and size > algorithm.chunks]
     else:
         verbs = RECEIVES if kind == "broadcast" else SENDS
-        doing = [any(step.verb in verbs for block in gpu.blocks for step in block.steps) for gpu in gpus]
-        candidates = [rank for rank, does in enumerate(doing) if not does]
+        takes_part = [any(step.verb in verbs for block in gpu.blocks for step in block.steps) for gpu in gpus]
+        candidates = [rank for rank, takes in enumerate(takes_part) if not takes]
     if len(candidates) != 1 and algorithm.ranks > 1:
         raise Unsupported(f"the file does not name the root of the {kind}; pass it as root")
     return candidates[0] if candidates else 0

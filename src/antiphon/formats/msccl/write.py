@@ -111,14 +111,14 @@ def _write_places(
 ) -> dict[str, bytes]:  # fmt: skip
     """Return the files out of place and in place, by the suffix of their names."""
     members = job_of(schedule.collective)
-    apart = _write_body(among(lower(schedule), members), proto, instances, fused)
-    inside: Body | None = None
+    out_of_place = _write_body(among(lower(schedule), members), proto, instances, fused)
+    in_place: Body | None = None
     # a schedule that needs the input afterwards has no form in place
     with contextlib.suppress(Unsupported):
-        inside = _write_body(among(lower(schedule, in_place=True), members), proto, instances, fused)
-    files = {"": _file_text(title, proto, sizes, apart, (inside == apart, True))}
-    if inside is not None and inside != apart:
-        files["-in-place"] = _file_text(title, proto, sizes, inside, (True, False))
+        in_place = _write_body(among(lower(schedule, in_place=True), members), proto, instances, fused)
+    files = {"": _file_text(title, proto, sizes, out_of_place, (in_place == out_of_place, True))}
+    if in_place is not None and in_place != out_of_place:
+        files["-in-place"] = _file_text(title, proto, sizes, in_place, (True, False))
     return files
 
 

@@ -524,34 +524,37 @@ def _fit_groups(
 ) -> tuple[Bound, list[Gpu]] | None:
     """Return addresses and thread blocks in groups; None where groups bring nothing. Fewer streams with larger groups
     are tried until nearly all blocks move data: switches leave most ranks of a stream with nothing but signals."""
+    # best: blocks that move data, blocks of a group, the steps by rank and stream, the addresses
     best: tuple[int, int, list[list[list[Step]]], Bound] | None = None
     max_streams = blocks
     while max_streams:
         streams, steps_of, bound = dealt(max_streams)
         if not ends[0].groups and 2 * sum(map(bool, steps_of(0))) > blocks:
             return None
-        steps = [[_defer_to_ports(rank_ends, of) for of in steps_of(rank_ends.rank)] for rank_ends in ends]
-        used = max(sum(map(bool, of_rank)) for of_rank in steps)  # streams of a rank
+        by_rank = [[_defer_to_ports(rank_ends, steps) for steps in steps_of(rank_ends.rank)] for rank_ends in ends]
+        used = max(sum(map(bool, of_rank)) for of_rank in by_rank)  # streams of a rank
         group = min(blocks // max(used, 1), max(room // PART, 1))
-        moving = sum(any(step.kind in DATA for step in of) for of_rank in steps for of in of_rank)
+        moving = sum(any(step.kind in DATA for step in steps) for of_rank in by_rank for steps in of_rank)
         if best is None or moving * group > best[0]:
-            best = moving * group, group, steps, bound
+            best = moving * group, group, by_rank, bound
         if 4 * moving * group > 3 * blocks * len(ends):
             break
         max_streams = min(max_streams, streams) // 2
     if best is None or best[1] == 1:
         return None
-    _, group, steps, bound = best
-    units = [find_unit(of_rank[number] for of_rank in steps) for number in range(len(steps[0]))]
-    steps = [[cut_steps(of, unit) for of, unit in zip(of_rank, units, strict=True)] for of_rank in steps]
-    divided = {n for n in range(len(units)) if can_be_divided([of_rank[n] for of_rank in steps])}
+    _, group, by_rank, bound = best
+    units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
+    by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
+    divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
     operations = sum(
-        len(divide_steps(of, 0, group) if n in divided else of) for of_rank in steps for n, of in enumerate(of_rank)
+        len(divide_steps(steps, 0, group) if stream in divided else steps)
+        for of_rank in by_rank
+        for stream, steps in enumerate(of_rank)
     )
     group = min(group, MOST_GROUPED // operations)
     while group > 1:
         with suppress(Unsupported):
-            gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, steps, strict=True)]
+            gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, by_rank, strict=True)]
             if all(len(gpu.blocks) <= blocks for gpu in gpus):
                 return bound, gpus
         group //= 2

@@ -144,7 +144,7 @@ class Lanes:
         items, self.open = self.open, []
         # slow path: the threads could overtake each other in a way that matters
         if not _is_in_line(items):
-            _Apart(self, items).go()
+            _SeparateLanes(self, items).go()
             return
         instructions = self.machine.blocks[self.main].instructions
         for item in items:
@@ -188,7 +188,7 @@ def note(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[C
             machine.writers.setdefault(cell, []).append(spot)
 
 
-class _Apart:
+class _SeparateLanes:
     """Operations between two syncs, each thread and all data on its own."""
 
     def __init__(self, lanes: Lanes, items: list[Item]) -> None:

@@ -90,12 +90,14 @@ class Reader:
             threads = Threads([self._port_lane(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
             return [Item(self._bare_instruction(), threads)]
         key = name, tuple(operation.channel_ids)
-        threads_of = self.threads_of.get(key)
-        if threads_of is None:
-            threads_of = self.threads_of[key] = Threads(
+        cached_threads = self.threads_of.get(key)
+        if cached_threads is None:
+            cached_threads = self.threads_of[key] = Threads(
                 self._memory_lanes(operation.channel_ids, is_wait=name.endswith("wait"))
             )
-        return [Item(self._bare_instruction(loose=name.startswith("rlx")), threads_of)] if threads_of.lanes else []
+        return (
+            [Item(self._bare_instruction(loose=name.startswith("rlx")), cached_threads)] if cached_threads.lanes else []
+        )
 
     def _memory_lanes(self, ids: list[int], *, is_wait: bool) -> list[Lane]:
         """Return lanes by memory. A signal that no rank can receive is dropped."""
@@ -121,7 +123,7 @@ class Reader:
         return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
 
     def _proxy_of(self, channel: int) -> int:
-        """The proxy of a channel."""
+        """Return the proxy of a channel."""
         if channel not in self.ports:
             self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", detached=True)
         return self.ports[channel]
@@ -174,7 +176,7 @@ class Reader:
         return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._scratch_offset(of, skip)
 
     def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: str = "") -> int:
-        """The first cell of packets: in scratch of this rank, or of another by channels of type `far`."""
+        """Return the first cell of packets: in scratch of this rank, or of another by channels of type `far`."""
         at, of = self.names.buffer(self, far, place.buffer_id) if far else (self.rank, place.type)
         return self.wiring.packet_cells(self, at, of, place.index, size) + skip
 
@@ -238,7 +240,7 @@ class Reader:
         return [Item(self._bare_instruction(), Threads(lanes))]
 
     def _port_to(self, target: Buffer, at: int) -> int:
-        """The channel of a port that leads to the rank of a destination."""
+        """Return the channel of a port that leads to the rank of a destination."""
         channel = self.names.channel(self, PORT, at)
         peer = self.wiring.peers[PORT, self.rank][channel][0]
         if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
@@ -254,9 +256,9 @@ class Reader:
             if source.index != target.index:
                 self.verb = f"{operation.name}, which takes the two indexes one for the other"
             into = Buffer(source.index, source.size, target.type)
-            of = Buffer(target.index, source.size, None, source.buffer_id)
+            origin = Buffer(target.index, source.size, None, source.buffer_id)
             items += self._make_data(
-                count, [self._remote_cell(of, source.size, skip)], [self._local_cell(into, source.size, skip)]
+                count, [self._remote_cell(origin, source.size, skip)], [self._local_cell(into, source.size, skip)]
             )
         return items
 
@@ -320,8 +322,8 @@ class Reader:
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
         if operation.channel_type == PORT:
-            come = self._make_data(count, [flag], [], flags=[flag])
-            return [*come, None, *self._port_packets(operation, [source] * len(operation.dst_buff or ()))]
+            arrival = self._make_data(count, [flag], [], flags=[flag])
+            return [*arrival, None, *self._port_packets(operation, [source] * len(operation.dst_buff or ()))]
         marks = [self._packet_cell(place, size, skip, far=MEMORY) for place in self._target_buffers(operation)]
         return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
 
@@ -355,9 +357,9 @@ class Reader:
     # ---- switches ----
 
     def _group_cells(self, place: Buffer, size: int, skip: int, *, packets: bool = False) -> list[int]:
-        """The same place at all ranks of a group."""
-        which, ranks = self.names.group(self, place.switch_channel_id)
-        kind = KINDS[which]
+        """Return the same place at all ranks of a group."""
+        kind_number, ranks = self.names.group(self, place.switch_channel_id)
+        kind = KINDS[kind_number]
         if packets:
             return [self.wiring.packet_cells(self, at, kind, place.index, size) + skip for at in ranks]
         if kind == "s" and self.wiring.file.use_double_scratch_buffer:

@@ -217,7 +217,7 @@ class _Rank:
     def _join_barriers(self) -> None:
         """The k-th time at a barrier all blocks that use it wait for each other."""
         for barrier, blocks in self.barriers.items():
-            often = max(map(len, blocks.values()))
+            visit_count = max(map(len, blocks.values()))
             for visits in blocks.values():
                 odd = next((visit for visit in visits if visit.size != len(blocks)), None)
                 if odd is not None:
@@ -225,9 +225,9 @@ class _Rank:
                         f"{odd.where}: barrier {barrier} is for {odd.size} blocks here, and {len(blocks)} use it; it "
                         "never opens, or too early"
                     )
-                if len(visits) != often:
+                if len(visits) != visit_count:
                     raise Invalid(
-                        f"{visits[0].where}: comes to barrier {barrier} {len(visits)} times, others {often} times"
+                        f"{visits[0].where}: comes to barrier {barrier} {len(visits)} times, others {visit_count} times"
                     )
             for visits in blocks.values():
                 self._drop_idle(visits)

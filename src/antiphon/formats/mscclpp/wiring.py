@@ -177,9 +177,9 @@ class Wiring:
     def _check_groups(self) -> None:
         """All ranks of a group must name it, equally often."""
         count = Counter((rank, group) for rank, groups in self.groups.items() for group in groups)
-        for (rank, (which, ranks)), group_count in count.items():
+        for (rank, (buffer, ranks)), group_count in count.items():
             for other in ranks:
-                if count[other, (which, ranks)] != group_count:
+                if count[other, (buffer, ranks)] != group_count:
                     raise Invalid(f"gpus[{rank}].channels: rank {other} does not join the switch's group {list(ranks)}")
 
     def signal(self, kind: str, rank: int, channel: int, *, is_wait: bool) -> int:

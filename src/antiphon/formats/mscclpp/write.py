@@ -153,26 +153,28 @@ class _Writer:
                 for in_place in ((False,) if is_uneven else (False, True))
                 for variant in self._variants(schedule, in_place, (entry.start, entry.stop), max_by_packets, far)
             ]
-            largest_packets = max((head.sizes[1] for _, which, head, _ in variants if which), default=-1)
-            begin = min((head.sizes[0] for _, which, head, _ in variants if not which), default=price.at)
+            # a suffix of the file's name says that the variant uses packets; "": plain data
+            largest_packets = max((head.sizes[1] for _, suffix, head, _ in variants if suffix), default=-1)
+            begin = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=price.at)
             protocol, lowest = (LL, price.at) if price.at <= largest_packets else ("Simple", begin)
-            slower, first = price.compare(protocol, lowest, self.alone)
-            if slower:
+            slower_note, first = price.compare(protocol, lowest, self.alone)
+            if slower_note:
                 can_have_packets = collective.kind in PACKET_KINDS and small is not None and small < price.at
                 remedy = f" (--option packets={format_size(price.at)})" if can_have_packets else ""
-                yield f"{collective.kind} from {format_size(entry.start)}: {slower}{remedy}"
+                yield f"{collective.kind} from {format_size(entry.start)}: {slower_note}{remedy}"
             written = [variant for variant in variants if variant[1] or first is not None]
             if (unit := max((head.sizes[2] for _, _, head, _ in written), default=1)) & (unit - 1):
                 yield f"{collective.kind} from {format_size(entry.start)}: serves only multiples of {unit} bytes"
-            for in_place, which, head, gpus in written:
-                if not which and first is not None:
+            for in_place, suffix, head, gpus in written:
+                if not suffix and first is not None:
                     head.sizes = (max(first, head.sizes[0]), *head.sizes[1:])
-                file = f"{prefix}plan{number}{which}{'-in-place' if in_place else ''}.json"
+                file = f"{prefix}plan{number}{suffix}{'-in-place' if in_place else ''}.json"
                 self.files[file] = head.text(gpus)
                 # Of a broadcast only the root knows whether it is in place, so one plan serves both.
-                place, root = None if collective.kind == "broadcast" else in_place, (*collective.roots, None)[0]
-                if place is not None or not in_place:
-                    row = (collective.kind, root, place, *head.sizes, any(gpu.groups for gpu in gpus), bool(which))
+                serves_in_place = None if collective.kind == "broadcast" else in_place
+                if serves_in_place is not None or not in_place:
+                    root, has_groups = (*collective.roots, None)[0], any(gpu.groups for gpu in gpus)
+                    row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, bool(suffix))
                     self.rows.append(PlanRow(file, head.label, *row))
 
     def _variants(
@@ -180,9 +182,9 @@ class _Writer:
     ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
         """Yield the plans of a range with the ends of their names: packets up to `small` bytes, plain data above."""
         start, stop = span
-        by = _by_packets(schedule, in_place, self.blocks, far) if start <= small > 0 else None
-        if by is not None:
-            program, bound, gpus = by
+        packet_plan = _by_packets(schedule, in_place, self.blocks, far) if start <= small > 0 else None
+        if packet_plan is not None:
+            program, bound, gpus = packet_plan
             end = small + 1 if stop is None else min(stop, small + 1)
             head = _Head(program, bound, (start, end), self.threads, self.alignment, self.name, flagged=True)
             if start < (end := min(end, head.sizes[1] + 1)):  # packets have only so much room

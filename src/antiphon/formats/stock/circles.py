@@ -32,8 +32,8 @@ class Order:
 
 
 def find_orders(schedule: Schedule) -> list[Order]:
-    """The rings (or chains) with the part of the data that goes along each. Unsupported names the first chunk that goes
-    along neither. O(rows log rows).
+    """Return the rings (or chains) with the share of the data that goes along each. Unsupported names the first chunk
+    that goes along neither. O(rows log rows).
 
     A ring: every chunk passes through all ranks in one order, wherever it begins, and where it is combined and then
     spread it goes on in the same direction. A chain: it is combined towards one end, and comes back the way it went.
@@ -43,19 +43,19 @@ def find_orders(schedule: Schedule) -> list[Order]:
     >>> find_orders(of_rows("allreduce", 3, chain))
     [Order(form='chain', ranks=(0, 1, 2), share=Fraction(1, 1), rows=(0, 1, 2, 3))]
     """
-    orders_found: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
+    by_order: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
     weights, total = schedule.chunks.weights(schedule.collective)
     # Group the rows by chunk; `cuts` are the limits of the groups.
-    order = np.argsort(schedule.chunk, kind="stable")
-    cuts = np.searchsorted(schedule.chunk[order], np.arange(len(schedule.chunks) + 1))
+    by_chunk = np.argsort(schedule.chunk, kind="stable")
+    cuts = np.searchsorted(schedule.chunk[by_chunk], np.arange(len(schedule.chunks) + 1))
     for chunk in range(len(schedule.chunks)):
-        rows = order[cuts[chunk] : cuts[chunk + 1]]
+        rows = by_chunk[cuts[chunk] : cuts[chunk + 1]]
         key = _order_of(schedule, rows)
         if key is None:
             raise Unsupported(f"chunk {chunk} goes along no ring and no chain of all ranks")
-        share, rows_before = orders_found.get(key, (Fraction(0), []))
-        orders_found[key] = share + Fraction(int(weights[chunk]), int(total)), [*rows_before, *rows.tolist()]
-    return [Order(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(orders_found.items())]
+        share, rows_before = by_order.get(key, (Fraction(0), []))
+        by_order[key] = share + Fraction(int(weights[chunk]), int(total)), [*rows_before, *rows.tolist()]
+    return [Order(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(by_order.items())]
 
 
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
@@ -63,7 +63,7 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
     combines = (schedule.op[rows] == REDUCE).tolist()
     # Separate reductions (True) from copies (False): each must be a path by itself.
     hops = {c: [pair for pair, combined in zip(pairs, combines, strict=True) if combined == c] for c in (True, False)}
-    paths = [_find_path(of_kind, schedule.collective.ranks) for of_kind in hops.values() if of_kind]
+    paths = [_find_path(pairs_of_op, schedule.collective.ranks) for pairs_of_op in hops.values() if pairs_of_op]
     if not paths or None in paths:
         return None
     inward = _from_rank_zero(paths[0])
@@ -74,7 +74,7 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
 
 
 def _find_path(hops: Hops, ranks: int) -> list[int] | None:
-    """The ranks in the order in which these hops lead through all of them, each once; None where they do not."""
+    """Return the ranks in the order in which these hops lead through all of them, each once; None if they do not."""
     after = dict(hops)
     # A path through P ranks has P - 1 hops, one start, and no rank with two successors.
     starts = [a for a in after if a not in set(after.values())]
@@ -88,7 +88,7 @@ def _find_path(hops: Hops, ranks: int) -> list[int] | None:
 
 
 def _from_rank_zero(path: Sequence[int] | None) -> tuple[int, ...]:
-    """A ring written from rank 0 on."""
+    """Return a ring, written from rank 0 on."""
     ring = tuple(path or ())
     at = ring.index(0)
     return ring[at:] + ring[:at]

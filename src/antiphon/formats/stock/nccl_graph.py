@@ -72,11 +72,11 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
                 ) from None
             form = entry_orders[0].form
             # The first entry sets the rings (or chains); all others must have the same.
-            before = by_form.setdefault(form, (label, entry.schedule, entry_orders))
-            if [(order.ranks, order.share) for order in before[2]] != [
+            first_label, _, first_orders = by_form.setdefault(form, (label, entry.schedule, entry_orders))
+            if [(order.ranks, order.share) for order in first_orders] != [
                 (order.ranks, order.share) for order in entry_orders
             ]:
-                raise Unsupported(f"nccl-graph: {label} has other {form}s than {before[0]}; NCCL has one set for all")
+                raise Unsupported(f"nccl-graph: {label} has other {form}s than {first_label}; NCCL has one set for all")
     if not by_form and served:
         raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write")
     if not by_form:
@@ -127,7 +127,7 @@ def _graph_lines(
 def _channel_speed(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], counts: Sequence[int]
 ) -> tuple[str, bool]:
-    """GB/s of every channel where all are in use, and whether all links used are NVLinks."""
+    """Return the GB/s of every channel when all are in use, and whether all links used are NVLinks."""
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     resources = machine.resources
     # Channels per resource: a channel gets an equal share of the slowest resource.
@@ -136,10 +136,10 @@ def _channel_speed(
     for order, count in zip(entry_orders, counts, strict=True):
         rows = np.array(order.rows)
         for route in np.unique(resolved.route[rows]).tolist():
-            for at in resolved.table[route]:
-                kinds.add(machine.types[int(machine.link_type[at])].kind)
-                limits = resources.limit_of[resources.limit_ptr[at] : resources.limit_ptr[at + 1]]
-                for resource in (at, *limits.tolist()):
+            for link in resolved.table[route]:
+                kinds.add(machine.types[int(machine.link_type[link])].kind)
+                limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
+                for resource in (link, *limits.tolist()):
                     load[resource] = load.get(resource, 0) + count
-    slowest = min(resources.bytes_per_second(resource) / times for resource, times in load.items())
+    slowest = min(resources.bytes_per_second(resource) / channels for resource, channels in load.items())
     return f"{float(slowest) / 1e9:.4g}", all(kind.startswith("nvlink") for kind in kinds)

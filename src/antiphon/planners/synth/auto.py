@@ -217,14 +217,14 @@ def _list_tries(
     if not splits or (turn and _estimate_variables(task) <= TURN_LIMITS.refutable_variables * 4**turn):
         yield last, None, "cadical", 0
     for number in sorted({*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}):
-        for chosen in splits:
+        for split in splits:
             for shuffle in range(TURN_LIMITS.shuffles if number == 0 and not turn else 2 if number == 0 else 1):
-                yield number, chosen, "minisat", shuffle + turn * TURN_LIMITS.shuffles
+                yield number, split, "minisat", shuffle + turn * TURN_LIMITS.shuffles
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _quick_program(search, task):
                     # `splits` grows while the loop runs over it, so these are tried next
                     splits += _next_splits(split_source, splits, TURN_LIMITS.middle_splits)
             if number < 1 + turn:
-                yield number, chosen, "cadical", 0
+                yield number, split, "cadical", 0
 
 
 def _next_splits(

@@ -192,11 +192,11 @@ def _roles_determine_kinds(instance: Instance, roles: list[Hashable]) -> bool:
     """
     table = np.stack(_holds_and_wants(instance), axis=1)  # kinds x sides x ranks
     weights = {row.tobytes(): kind.weight for row, kind in zip(table, instance.kinds, strict=True)}
-    alike: dict[Hashable, list[int]] = defaultdict(list)
+    ranks_of_role: dict[Hashable, list[int]] = defaultdict(list)
     for rank, role in enumerate(roles):
-        alike[role].append(rank)
-    for same in alike.values():
-        for a, b in itertools.pairwise(same):
+        ranks_of_role[role].append(rank)
+    for ranks in ranks_of_role.values():
+        for a, b in itertools.pairwise(ranks):
             # Only kinds that treat the two ranks differently change; each must become another kind of the same weight.
             touched = np.flatnonzero((table[:, :, a] != table[:, :, b]).any(axis=1))
             swapped = table[touched]

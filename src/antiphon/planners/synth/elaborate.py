@@ -269,8 +269,8 @@ def _trim_chains(elaboration: Elaboration, steps: Sequence[tuple[int, Chain]]) -
     for number in sorted(chains, reverse=True):
         if number in needed:
             needed.update(chains[number])
-    new = {number: elaboration.formula_clauses + i for i, number in enumerate(n for n in chains if n in needed)}
-    return [[new.get(x, x) for x in chains[number]] for number in new]
+    new_number = {number: elaboration.formula_clauses + i for i, number in enumerate(n for n in chains if n in needed)}
+    return [[new_number.get(x, x) for x in chains[number]] for number in new_number]
 
 
 def _resolve_hints(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) -> tuple[Chain, frozenset[int]]:

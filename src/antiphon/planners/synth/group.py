@@ -128,16 +128,15 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
                 break  # a larger subgroup would fix an arc
         if best > 1 and len(group) > 64:
             break
-    alike: dict[tuple[object, ...], list[SymmetryGroup]] = {}
+    by_figures: dict[tuple[object, ...], list[SymmetryGroup]] = {}
     for subgroup in candidates:
         elements = sorted(subgroup)
         fixed_counts = sorted(fixed_arcs[elements].tolist())
         arcs = len(np.unique(orbits(group.arcs[elements])))
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
-        alike.setdefault((shared, -len(elements), tuple(fixed_counts)), []).append(group.take(elements))
-    ordered = [
-        candidate for key in sorted(alike) for candidate in alike[key][:2]
-    ]  # further ones with equal figures are mostly mirror images
+        by_figures.setdefault((shared, -len(elements), tuple(fixed_counts)), []).append(group.take(elements))
+    # two of those with equal figures: further ones are mostly mirror images
+    ordered = [candidate for figures in sorted(by_figures) for candidate in by_figures[figures][:2]]
     return [*ordered, trivial]
 
 
@@ -196,10 +195,9 @@ class _ImageTables:
         self.instance = instance
         ends = list(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
         self._bond = dict(zip(ends, range(len(ends)), strict=True))
-        alone = len(self._bond) == len(ends)
-        self.short_widths = (
-            (instance.nodes,) if alone else (instance.nodes, len(ends))
-        )  # widths of the tables that determine an element
+        has_no_parallel_bonds = len(self._bond) == len(ends)
+        # widths of the tables that determine an element
+        self.short_widths = (instance.nodes,) if has_no_parallel_bonds else (instance.nodes, len(ends))
         self._paths = _pad_rows(instance.arcs.paths, len(ends))
         self._arc = _index_rows(self._paths)
         holders = _pad_rows([kind.holders for kind in instance.kinds], instance.nodes)
@@ -250,11 +248,11 @@ class _ImageTables:
         """Return the image of each shared limit, None if one has none."""
         count = len(bonds)
         out = np.zeros(len(self.instance.capacity) - count, np.int64)
-        for (capacity, those), same in self._limits_by_shape.items():
-            target = self._limits_by_shape.get((capacity, frozenset(bonds[sorted(those)].tolist())))
-            if target is None or len(target) != len(same):
+        for (capacity, bonds_under), limits in self._limits_by_shape.items():
+            images = self._limits_by_shape.get((capacity, frozenset(bonds[sorted(bonds_under)].tolist())))
+            if images is None or len(images) != len(limits):
                 return None
-            out[np.array(same) - count] = target
+            out[np.array(limits) - count] = images
         return out
 
 

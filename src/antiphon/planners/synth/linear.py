@@ -223,13 +223,13 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | 
         if share.orbit != number:
             continue
         duals = -solution.ineqlin.marginals[share.first : share.first + len(share.bond)]
-        alone = np.zeros((bonds, program.steps))
-        alone[share.bond, share.step] = duals
+        dest_lengths = np.zeros((bonds, program.steps))
+        dest_lengths[share.bond, share.step] = duals
         sizes = np.bincount(share.orbit_of, minlength=bonds)
-        alone = alone[share.orbit_of] / sizes[share.orbit_of][:, None]
+        dest_lengths = dest_lengths[share.orbit_of] / sizes[share.orbit_of][:, None]
         # the program has one destination per orbit; its image under a keeper gives another destination's lengths
         for element in range(len(keepers)):  # image of (dest, bond): lengths go along
-            lengths[keepers.nodes[element, share.dest], keepers.bonds[element]] += alone
+            lengths[keepers.nodes[element, share.dest], keepers.bonds[element]] += dest_lengths
     heights = np.zeros((nodes, program.steps))
     node_orbit = keepers.nodes.min(axis=0)
     for owner, switch, step, row in program.switch_rows:

@@ -138,7 +138,7 @@ def _solve_factor(search: SearchState, pairs: Pairs, ranks: int, budget: EffortB
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
         for point in find_frontier(within, bound(topology, collective).without_help.inverse, limits):
             last = point
-    except EffortSpent:  # use the best point so distance
+    except EffortSpent:  # use the best point so far
         pass
     return None if last is None else Gather.from_moves(instance, last.parts, last.moves)
 
@@ -235,22 +235,22 @@ def _split_factors(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -
     from scipy.sparse.csgraph import connected_components
 
     places = np.zeros((ranks, 2), np.int64)
-    for which in (0, 1):  # a factor's components are the other factor's coordinates
-        ends = np.array([edge for edge, s in side.items() if s == which], np.int64).reshape(-1, 2)
+    for factor in (0, 1):  # a factor's components are the other factor's coordinates
+        ends = np.array([edge for edge, s in side.items() if s == factor], np.int64).reshape(-1, 2)
         joined = csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(ranks, ranks))
-        places[:, which] = connected_components(joined, directed=False)[1]
+        places[:, factor] = connected_components(joined, directed=False)[1]
     sizes = places.max(axis=0) + 1
     if len({tuple(p) for p in places.tolist()}) != ranks or int(sizes.prod()) != ranks or min(sizes) < 2:
         return None
-    factor: tuple[Pairs, Pairs] = ({}, {})
+    pairs: tuple[Pairs, Pairs] = ({}, {})
     for (tail, head), units in links.items():
-        which = 1 - side[min(tail, head), max(tail, head)]
+        factor = 1 - side[min(tail, head), max(tail, head)]
         p, q = places[tail].tolist(), places[head].tolist()
-        if p[1 - which] != q[1 - which] or factor[which].setdefault((p[which], q[which]), units) != units:
+        if p[1 - factor] != q[1 - factor] or pairs[factor].setdefault((p[factor], q[factor]), units) != units:
             return None
-    if len(factor[0]) * sizes[1] + len(factor[1]) * sizes[0] != len(links):
+    if len(pairs[0]) * sizes[1] + len(pairs[1]) * sizes[0] != len(links):
         return None
-    return Factors(factor, places)
+    return Factors(pairs, places)
 
 
 # ---- putting them together ----
@@ -340,20 +340,20 @@ def _merge_lines(instance: Instance, factors: Factors, lines: Lines) -> tuple[Mo
     bond = {ends: i for i, ends in enumerate(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))}
     kind = {k.holders[0]: i for i, k in enumerate(instance.kinds)}
     moves: list[Move] = []
-    for which, line in enumerate(lines):
-        units = factors.pairs[which]
-        at = (rank if which == 0 else rank.T).tolist()  # [place in this factor][place in the other]
+    for factor, line in enumerate(lines):
+        units = factors.pairs[factor]
+        at = (rank if factor == 0 else rank.T).tolist()  # [place in this factor][place in the other]
         copies = len(at[0])
         for start, end, hops in line:
             used: dict[tuple[int, int], int] = defaultdict(int)
             begins = marks.index(start)
-            for (whose, chunk), owner, tail, head in hops:
+            for (distance, chunk), owner, tail, head in hops:  # distance in the other factor, see Item
                 step = begins
                 while used[tail, head] >= (marks[step + 1] - start) * units[tail, head]:
                     step += 1
                 used[tail, head] += 1
                 for copy in range(copies):
                     path = (bond[at[tail][copy], at[head][copy]],)
-                    moves.append((kind[at[owner][(copy + whose) % copies]], chunk, path, step))
+                    moves.append((kind[at[owner][(copy + distance) % copies]], chunk, path, step))
             assert end in marks
     return tuple(sorted(moves))

@@ -32,7 +32,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.planners.synth.cnf import Clauses
 from antiphon.planners.synth.effort_budget import LITERAL, PROPAGATION
 from antiphon.planners.synth.group import SymmetryGroup, orbits
@@ -74,7 +74,7 @@ def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     out = Clauses()
     sends = np.zeros((len(chunks), len(instance.arcs), steps), np.int64)
     for place, (kind, _) in enumerate(chunks):
-        _encode_chunk(out, instance, kind, steps, sends[place])
+        _encode_chunk(out, instance, instance.kinds[kind], steps, sends[place])
     max_rounds = list(task.split) if task.split is not None else [task.rounds - steps + 1] * steps
     extra = free_rounds(out, max_rounds, task.rounds if task.split is None else None)
     # the load of a resource includes images of sends: image e of a chunk uses arc a iff the representative uses e^-1(a)
@@ -92,25 +92,24 @@ def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     return Encoding(out, tuple(chunks), sends)
 
 
-def _encode_chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends: NDArray[np.int64]) -> None:
+def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, sends: NDArray[np.int64]) -> None:
     """Add the variables and clauses of one chunk and write its send variables to `sends` (arc x step)."""
-    about = instance.kinds[kind]
     # before `early` a rank cannot have the chunk; later than steps - steps_to_dest it would be of no use
-    early, steps_to_dest = instance.from_holders(about).tolist(), instance.to_dests(about).tolist()
+    early, steps_to_dest = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
     for rank in range(instance.ranks):
-        if rank not in about.holders:
+        if rank not in kind.holders:
             for time in range(early[rank], steps - steps_to_dest[rank] + 1):
                 have[rank, time] = out.new_variable()
     coming: dict[tuple[int, int], list[int]] = defaultdict(list)
     ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)
     for arc, (a, b) in enumerate(ends):
-        if b in about.holders:
+        if b in kind.holders:
             continue
         for step in range(early[a], steps - steps_to_dest[b]):
             send = out.new_variable()
             sends[arc, step] = send
-            if a not in about.holders:
+            if a not in kind.holders:
                 out.rows.append([-send, have[a, step]])
             if (b, step) in have:
                 out.rows.append([-send, -have[b, step]])
@@ -122,7 +121,7 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: int, steps: int, sends
         if before is not None:
             out.rows.append([-before, has_it])
         out.rows.append([-has_it, *([before] if before is not None else []), *coming[rank, time]])
-    for rank in about.dests:
+    for rank in kind.dests:
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
 

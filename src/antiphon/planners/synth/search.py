@@ -155,14 +155,14 @@ class SearchState:
             return None
         cuts = self.cuts.setdefault(steps, [])
         used: dict[int, Proved] = {}
-        for rounds_of in _list_compositions(rounds, steps):
+        for split in _list_compositions(rounds, steps):
             # reuse a dual from an earlier split before solving another program
-            number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(rounds_of, parts)), None)
+            number = next((i for i, cut in enumerate(cuts) if cut.worth.forbids(split, parts)), None)
             if number is None:
-                cut = linear.refute_rounds(self.program_for(steps), rounds_of)
+                cut = linear.refute_rounds(self.program_for(steps), split)
                 self.budget.pay(cut.price)
-                if not cut.worth.forbids(rounds_of, parts):
-                    return rounds_of
+                if not cut.worth.forbids(split, parts):
+                    return split
                 cuts.append(cut)
                 number = len(cuts) - 1
             used[number] = cuts[number]

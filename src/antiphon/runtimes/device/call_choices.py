@@ -16,17 +16,16 @@ from antiphon.lower.device.packets import PACKED
 
 SLACK = 1.03  # times the best that counts as about as fast
 TRIES = 5  # after one warm-up; the median counts
-SMALL = 2**16  # bytes of a block, below which more rounds do not pay off
+SMALL = 2**16  # bytes of a thread block, below which more rounds do not pay off
 
 
 class Choice(NamedTuple):
-    """`way`: of group.WAYS. `lanes`: blocks of each stream; `rounds`: slices per block, one after another. `tables`: of
-    TABLES."""
+    """How to make a call."""
 
-    way: str = "kernel"
-    lanes: int = 1
-    rounds: int = 1
-    tables: str = "plain"
+    way: str = "kernel"  # one of group.WAYS
+    lanes: int = 1  # thread blocks of each stream
+    rounds: int = 1  # slices of each thread block, one after another
+    tables: str = "plain"  # one of TABLES
 
 
 # How data travels: followed by signals; as packets with flags in the data; in the order of arrival; read by the
@@ -35,25 +34,27 @@ TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True
 
 
 def list_choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
-    """Yield the choices to try for these tables, with at most `blocks` blocks.
+    """Yield the choices to try for these tables, with at most `blocks` thread blocks.
 
     >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
     >>> list(list_choices(4, 8, True, 2**20, "packets"))
     []
     """
-    lanes = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
+    lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
     if tables == "packets":
         yield from (
-            Choice("kernel", lane_count, 1, tables) for lane_count in (lanes if sliced else [1]) if nbytes <= PACKED
+            Choice("kernel", lane_count, 1, tables)
+            for lane_count in (lane_counts if sliced else [1])
+            if nbytes <= PACKED
         )
         return
-    for lane_count in lanes if sliced else [1]:
+    for lane_count in lane_counts if sliced else [1]:
         for rounds in (1, 4, 16) if sliced and nbytes // lane_count >= SMALL else (1,):
             yield Choice("kernel", lane_count, rounds, tables)
     if tables == "pull":  # steps and copies would be the same as with "plain"
         return
-    for lane_count in lanes:
+    for lane_count in lane_counts:
         yield Choice("steps", lane_count, 1, tables)
     yield Choice("copies", 1, 1, tables)
 
@@ -92,5 +93,5 @@ def select_choice(measured: Sequence[tuple[Choice, float]]) -> Choice:
     >>> select_choice([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
     2
     """
-    line = pareto_frontier(measured)
-    return next(choice for choice, seconds in line if seconds <= SLACK * line[-1][1])
+    frontier = pareto_frontier(measured)  # its last choice is the fastest
+    return next(choice for choice, seconds in frontier if seconds <= SLACK * frontier[-1][1])

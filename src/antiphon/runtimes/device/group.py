@@ -85,17 +85,18 @@ class Group(Memory):
     """Ranks with `blocks` blocks of `threads` threads each. `call`: the number of the first call.
 
     `tell`: if ranks are in several processes, returns the messages of all processes in any order (like mpi4py's
-    allgather); `mine`: then the ranks of this process. All processes make the same calls of a group in the same order.
+    allgather); `own_ranks`: then the ranks of this process. All processes make the same calls of a group in the same
+    order.
     """
 
     def __init__(
         self, device: Device, ranks: int, blocks: int = 4, threads: int = 1, call: int = 0, *,
-        mine: Sequence[int] | None = None, tell: Tell | None = None,
+        own_ranks: Sequence[int] | None = None, tell: Tell | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(device, ranks, mine, tell)
+        super().__init__(device, ranks, own_ranks, tell)
         self.blocks, self.threads, self.number = blocks, threads, call
         self._boxes = False
-        for rank in self.mine:
+        for rank in self.own_ranks:
             handle = device.call.ad_rank_new(rank, ranks, blocks, threads)
             if not handle:
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
@@ -103,7 +104,7 @@ class Group(Memory):
         self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
         # signals start as if the previous call had completed
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL_SHIFT, np.uint64)
-        for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.mine, before))):
+        for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.own_ranks, before))):
             for handle in self.handles.values():
                 device.call.ad_rank_signals(handle, rank, signals)
 
@@ -115,7 +116,7 @@ class Group(Memory):
         if any(table.packets for table in tables) and not self._boxes:
             self._boxes = True
             empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
-            for rank, box in enumerate(self.everywhere(dict.fromkeys(self.mine, empty))):
+            for rank, box in enumerate(self.everywhere(dict.fromkeys(self.own_ranks, empty))):
                 for handle in self.handles.values():
                     self.device.call.ad_rank_box(handle, rank, box)
         return DevicePlan(self.device, self.handles, tables)
@@ -213,7 +214,7 @@ class Group(Memory):
             WAYS.index(way) - 1, *places, timeout,
         )  # fmt: skip
         if code < 0:
-            raise TimedOut(f"ranks {self.mine}: {self.device.why()} ({timeout} seconds)")
+            raise TimedOut(f"ranks {self.own_ranks}: {self.device.why()} ({timeout} seconds)")
         if code:
             raise Invalid(self.device.why())
 

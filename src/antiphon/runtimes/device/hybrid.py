@@ -74,7 +74,7 @@ class Hybrid:
     def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = by_clock) -> None:
         self.fast, self.slow, self.count, self.timer = fast, slow, count, timer
         self.share = 0  # elements of the slow plan
-        self.lines: tuple[SideTime, SideTime] | None = None
+        self.side_times: tuple[SideTime, SideTime] | None = None  # of the fast and the slow plan
         self._beside = ThreadPoolExecutor(1)
         self._first: Iterator[None] | None = self._measure_shares()
 
@@ -89,7 +89,7 @@ class Hybrid:
     @property
     def later(self) -> float:
         """T_dpa: the seconds by which the slow plan begins later; 0 until measured."""
-        return max(self.lines[1].waiting - self.lines[0].waiting, 0.0) if self.lines else 0.0
+        return max(self.side_times[1].waiting - self.side_times[0].waiting, 0.0) if self.side_times else 0.0
 
     @property
     def settled(self) -> bool:
@@ -102,19 +102,19 @@ class Hybrid:
         """Measure, one call per step."""
         count, half = self.count, self.count // 2
         # 1. Time both plans at full and at half size: a line (waiting time, rate) for each.
-        lines, alone = list[SideTime](), 0.0
+        side_times, fast_alone = list[SideTime](), 0.0  # the latter: seconds of the fast plan, timed first
         for work in (self.fast, self.slow):
-            full_times, split_times = list[float](), list[float]()
+            full_times, half_times = list[float](), list[float]()
             for _ in range(TRIES):
                 full_times.append(self.timer(partial(work, 0, count)))
                 yield
             for _ in range(TRIES):
-                split_times.append(self.timer(partial(work, 0, half)))
+                half_times.append(self.timer(partial(work, 0, half)))
                 work(half, count - half)
                 yield
-            lines.append(SideTime.through(count, statistics.median(full_times), statistics.median(split_times)))
-            alone = alone or statistics.median(full_times)
-        self.lines = fast, slow = lines[0], lines[1]
+            side_times.append(SideTime.through(count, statistics.median(full_times), statistics.median(half_times)))
+            fast_alone = fast_alone or statistics.median(full_times)
+        self.side_times = fast, slow = side_times[0], side_times[1]
         # 2. Split such that both sides end at the same time (Blink, equation 8).
         slow_share = split_by_rate(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
         self.share = int(slow_share) // ALIGNMENT * ALIGNMENT
@@ -123,19 +123,19 @@ class Hybrid:
         for _ in range(TRIES if self.share else 0):
             together.append(self.timer(self._run_both))
             yield
-        if not together or statistics.median(together) >= alone:
+        if not together or statistics.median(together) >= fast_alone:
             self.share = 0
 
     def _run_both(self) -> None:
         """Make a call by both plans, the last `share` elements by the slow one."""
-        rest = self.count - self.share
+        fast_count = self.count - self.share
         if not self.share:
-            self.fast(0, rest)
+            self.fast(0, fast_count)
             return
         # the slow plan is driven by its own host thread
-        beside = self._beside.submit(self.slow, rest, self.share)
+        beside = self._beside.submit(self.slow, fast_count, self.share)
         try:
-            self.fast(0, rest)
+            self.fast(0, fast_count)
         finally:
             beside.result()
 
@@ -174,7 +174,7 @@ def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
 
 
 def work_of(
-    group: Group, device_plan: DevicePlan, kind: str, where: NDArray[np.uintp], lengths: NDArray[np.int64],
+    group: Group, device_plan: DevicePlan, kind: str, addresses: NDArray[np.uintp], lengths: NDArray[np.int64],
     dtype: np.dtype[Any], op: str = "sum", **how: Any,
 ) -> Work:  # fmt: skip
     """Return calls of a plan for a range of the elements. Each of the two plans has its own group and scratch.
@@ -187,10 +187,11 @@ def work_of(
         how.pop("way", None)
 
     def work(first: int, count: int) -> None:
-        at, long = where.copy(), lengths.copy()
+        range_addresses, range_lengths = addresses.copy(), lengths.copy()
         # shift the buffers; scratch is the plan's own
-        at[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
-        long[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
-        (group.go_by_host if by_host else group.go)(device_plan, count, at, long, dtype, op, **how)
+        range_addresses[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
+        range_lengths[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
+        run = group.go_by_host if by_host else group.go
+        run(device_plan, count, range_addresses, range_lengths, dtype, op, **how)
 
     return work

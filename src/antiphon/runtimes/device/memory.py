@@ -28,14 +28,14 @@ _OTHER_FAILED = "another process has no such memory that all reach"
 class Memory:
     """Memory that a group allocates on its device and frees. `handles`: of the ranks of this process."""
 
-    def __init__(self, device: Device, ranks: int, mine: Sequence[int] | None, tell: Tell | None) -> None:
+    def __init__(self, device: Device, ranks: int, own_ranks: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
-        self.mine, self._tell = list(range(ranks) if mine is None else mine), tell
+        self.own_ranks, self._tell = list(range(ranks) if own_ranks is None else own_ranks), tell
         self.handles: dict[int, int] = {}
         self._joined: list[int] = []
         self._memory: list[tuple[int, int]] = []
         self._reached: list[int] = []
-        if tell is None and self.mine != list(range(ranks)):
+        if tell is None and self.own_ranks != list(range(ranks)):
             raise Invalid("ranks that are not in this process need `tell` to be reached")
 
     def everywhere(self, values: Mapping[int, Array]) -> list[int]:
@@ -43,7 +43,7 @@ class Memory:
         if self._tell is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
         own, message = dict[int, int](), b""
-        for rank in self.mine:
+        for rank in self.own_ranks:
             token = ctypes.create_string_buffer(_TOKEN)
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
             own[rank] = self._note_memory(rank, memory, values[rank])
@@ -70,7 +70,7 @@ class Memory:
     @property
     def _any(self) -> int:
         """The handle of some rank of this process, for functions that need a device."""
-        return self.handles[self.mine[0]]
+        return self.handles[self.own_ranks[0]]
 
     def memory(self, rank: int, values: Array) -> int:
         """Return memory of a rank with these values, until the group is closed or it is freed."""
@@ -89,7 +89,7 @@ class Memory:
 
         Unsupported without such switches. With several processes, each passes the values of its own ranks."""
         if self._tell is not None:
-            own_values = {rank: values[rank] for rank in self.mine}
+            own_values = {rank: values[rank] for rank in self.own_ranks}
             try:
                 return self._joined_everywhere(own_values)
             except Unsupported:

@@ -339,21 +339,15 @@ def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) ->
         )
 
 
-def _type_names(names_given: str | Sequence[str]) -> list[str]:
-    names = [data_type(name).name for name in ([names_given] if isinstance(names_given, str) else names_given)]
+def _type_names(requested: str | Sequence[str]) -> list[str]:
+    names = [data_type(name).name for name in ([requested] if isinstance(requested, str) else requested)]
     if "object" in names:
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     return list(dict.fromkeys(names))
 
 
-def _operator_names(names_given: str | Sequence[str]) -> list[str]:
-    names = (
-        list(OPERATORS)
-        if names_given == "all"
-        else [names_given]
-        if isinstance(names_given, str)
-        else list(names_given)
-    )
+def _operator_names(requested: str | Sequence[str]) -> list[str]:
+    names = list(OPERATORS) if requested == "all" else [requested] if isinstance(requested, str) else list(requested)
     for name in names:
         combine_of(name)
     return list(dict.fromkeys(names))

@@ -486,15 +486,15 @@ def make_ranges(
     smallest, largest = min(map(_min_bytes, choices)), max(map(_max_bytes, choices))
     # the end of each group of sizes is the start of the next
     middles = [boundary(choice_of(before[-1]), choice_of(after[0])) for before, after in pairwise(groups)]
-    entries_found = [
+    entries = [
         Entry(start, stop, choice_of(group[0]).listed.schedule, claims(group))
         for group, start, stop in zip(groups, [smallest, *middles], [*middles, largest + 1], strict=True)
     ]
     below, above = choices[0].listed, choices[-1].listed
     # nothing was measured below the smallest and above the largest size
     if smallest:
-        entries_found.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, free)))
-    return [*entries_found, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, free))]
+        entries.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, free)))
+    return [*entries, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, free))]
 
 
 def _min_bytes(choice: Choice) -> int:

@@ -120,7 +120,7 @@ class AllBuffers:
             out = np.zeros(data.sizes[1], self.dtype)
             for key, place in data.outputs(out):
                 if key not in values:
-                    rows = [self.data.contribution(key[0], name) for name in key[1]]
+                    rows = [self.data.contribution(key[0], contributor) for contributor in key[1]]
                     values[key] = combine_rows(rows, self.dtype, self.case.op).astype(self.dtype, copy=False)
                 place[:] = values[key]
             self.outputs.append(out)

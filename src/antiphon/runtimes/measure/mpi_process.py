@@ -61,10 +61,11 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
         return partial(library_call, buffers.source, buffers.target)
 
     default_call = call_on(comm)
-    communicators = [steering.communicator(comm, single.library or {}) for single in cases]
+    communicators = [steering.communicator(comm, contestant.library or {}) for contestant in cases]
     calls = [call_on(communicator) for communicator in communicators]
     settings: dict[int, dict[str, int]] = {
-        id(call): dict(single.library or {}) if steering.late else {} for call, single in zip(calls, cases, strict=True)
+        id(call): dict(contestant.library or {}) if steering.late else {}
+        for call, contestant in zip(calls, cases, strict=True)
     }
     faults = [_try_once(steering, buffers, call, settings[id(call)], peers) for call in calls]
     working = [number for number, fault in enumerate(faults) if not fault]
@@ -241,8 +242,9 @@ class Process:
         case, rank = cases[0], cases[0].ranks[comm.rank]
         collective = self.job.collectives[case.program]
         buffers, plans = RankBuffers(collective, rank, case), []
-        for single in cases:
-            plans.append(self._open_program(single).plan(rank, single.unit, single.in_place, single.split))
+        for contestant in cases:
+            program = self._open_program(contestant)
+            plans.append(program.plan(rank, contestant.unit, contestant.in_place, contestant.split))
         ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
         library_call = make_library_call(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
         theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
@@ -254,7 +256,7 @@ class Process:
         if mpi_call is not None:
             for run in ours:  # then their plans know what they need
                 run()
-            programs = [self._open_program(single) for single in cases]
+            programs = [self._open_program(contestant) for contestant in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(

@@ -78,17 +78,17 @@ class RandomData:
     def cache(self) -> dict[Any, Any]:
         return {}
 
-    def contribution(self, block: int, name: int) -> Array:
-        """Return the numbers of contribution `name` to a block."""
-        if (block, name) in self.cache:
-            cached: Array = self.cache[block, name]
+    def contribution(self, block: int, contributor: int) -> Array:
+        """Return the numbers of one contribution to a block."""
+        if (block, contributor) in self.cache:
+            cached: Array = self.cache[block, contributor]
             return cached
         # The seed identifies the contribution: all processes draw the same numbers.
-        random = np.random.default_rng([self.seed, block, name])
+        random = np.random.default_rng([self.seed, block, contributor])
         count = int(self.collective.weights[block]) * self.unit
         values = random_values(random, count, self.dtype, self.op, self.max_contributions)
         if self.keep:
-            self.cache[block, name] = values
+            self.cache[block, contributor] = values
         return values
 
     def expected_of(self, key: Key) -> tuple[Array, Array | None]:
@@ -96,7 +96,7 @@ class RandomData:
         if key in self.cache:
             cached: tuple[Array, Array | None] = self.cache[key]
             return cached
-        rows = [self.contribution(key[0], name) for name in key[1]]
+        rows = [self.contribution(key[0], contributor) for contributor in key[1]]
         total = combine_rows(rows, self.dtype, self.op)
         expected = total, _error_limit(rows, total, self.dtype, self.op)
         if self.keep:
@@ -202,7 +202,7 @@ def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
 
 def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
-    stored, wide = (float(_float_limits(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
+    stored, wide = (float(_float_limits(float_type).eps) / 2 for float_type in (dtype, accumulator(dtype)))
     # In logarithms: (1 + u)^m - 1 would lose all digits for small u.
     own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
     return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
