@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.greedy.bits import add_chunks, any_of
+from antiphon.planners.greedy.bits import add_chunks, draw_chunks
 from antiphon.planners.greedy.hops import hops_of
 from antiphon.planners.greedy.search import Search
 from antiphon.planners.greedy.tasks import task_of
@@ -190,7 +190,7 @@ def test_chunks_are_drawn_from_their_sets_and_every_one_can_be(chunks: int) -> N
     sets = np.zeros((len(held), -(-chunks // 64)), np.uint64)
     for row, some in enumerate(held):
         add_chunks(sets, np.full(len(some), row), np.array(sorted(some), np.int64))
-    drawn = np.concatenate([any_of(sets, rng, 2) for _ in range(500)])
+    drawn = np.concatenate([draw_chunks(sets, rng, 2) for _ in range(500)])
     assert [set(column) for column in drawn.T.tolist()] == [some or {-1} for some in held]
 
 

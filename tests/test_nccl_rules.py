@@ -18,7 +18,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.reshape import keep
 from antiphon.cost.nccl.accuracy import error_at
 from antiphon.cost.nccl.choice import Priced
-from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.nccl.library import LibraryModel, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.stock.nccl_tuner import FAMILIES, MODELLED, rule_of
 
@@ -280,7 +280,7 @@ MACHINES = ("dgx1v", "hgx-h100", TWO_BOXES, "cluster:box=hgx-h100,boxes=4", "mi3
 SIZES = [2**power for power in range(7, 31)]  # 24 of them, from 128 B to 1 GiB
 
 
-def slower_rules(text: str, library: Library) -> list[str]:
+def slower_rules(text: str, library: LibraryModel) -> list[str]:
     """The rules of a plugin's table by which the library is slower than by its own choice, by the model."""
     found = []
     for line in text.splitlines()[1:]:
@@ -328,10 +328,10 @@ def test_a_gain_by_the_model_must_exceed_its_error(monkeypatch: pytest.MonkeyPat
     plan = antiphon.plan("allreduce", "hgx-h100", planner="ring")
     library, factors = library_here(plan.topology), list[float]()
 
-    def prices(self: Library, kind: str, nbytes: int) -> list[Priced]:
+    def prices(self: LibraryModel, kind: str, nbytes: int) -> list[Priced]:
         return [Priced("tree", "ll", 1e-3 * factors[-1], {}, ""), Priced("ring", "simple", 1e-3, {}, "")]
 
-    monkeypatch.setattr(Library, "at", prices)
+    monkeypatch.setattr(LibraryModel, "at", prices)
     error = max(error_at("allreduce", nbytes, 1) or 0 for nbytes in SIZES)
     for factor, writes in ((1.0, False), (1 + 0.9 * error, False), (1 + 1.1 * error, True), (0.5, False)):
         factors.append(factor)

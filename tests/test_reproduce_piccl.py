@@ -187,7 +187,7 @@ def test_the_formulas_are_the_simulation_without_contention(kind: str, family: m
     """Where a round has partners on one level only."""
     plans = making.plan_family(family, kind, making.delta_machine(4), (1, 4) if family is KRING else (4,))
     sizes = (2**10, 2**16, 2**20)
-    closed, simulated = (plans.times(sizes, model) for model in (making.CLOSED, making.FREE))
+    closed, simulated = (plans.times(sizes, model) for model in (making.CLOSED_FORMS, making.NO_CONTENTION))
     assert closed.keys() == simulated.keys()
     for k in closed:
         assert closed[k] == pytest.approx(simulated[k], rel=1e-9), k
@@ -200,13 +200,13 @@ def test_levels_of_rounds() -> None:
         plans = making.plan_family(family, "allgather", making.delta_machine(4), (4,))
         rounds = loggp_forms.recmult(16, [4, 4], 2**16, figures)
         local = 2**20 / 100e9 * float(sum(one.share for one in plans.by_k[4].local))
-        assert plans.times((2**20,), making.CLOSED)[4][0] == pytest.approx(rounds + local, rel=1e-12)
+        assert plans.times((2**20,), making.CLOSED_FORMS)[4][0] == pytest.approx(rounds + local, rel=1e-12)
 
 
 def test_equal_choices_and_ranges() -> None:
     assert making.fastest_k({1: [1.0, 2.0], 2: [1.0 - 1e-12, 1.0]}) == [1, 2]
     assert making.merge_equal((16, 32, 64), [4, 4, 8]) == {"16B to 32B": 4, "64B": 8}
-    assert making.speedups({1: [2.0], 4: [1.0]}) == {1: [1.0], 4: [2.0]}
+    assert making.speedups_by_k({1: [2.0], 4: [1.0]}) == {1: [1.0], 4: [2.0]}
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.registry import Entry, PlannerCapabilities, find
 from antiphon.select import Tuning, collective, pool, schedule_cache, tune, tuner
 from antiphon.select import task as _task
-from antiphon.select.libraries import BASELINES, find_baseline
+from antiphon.select.libraries import BASELINES, find_baseline, list_stand_ins
 from antiphon.select.limits import compare_links
 from antiphon.select.schedule_cache import ScheduleCache, fingerprint
 from antiphon.select.task import WARM_UP_PLANNERS, Context, Done, Message, Task, run_task
@@ -77,7 +77,9 @@ def test_no_speedup_where_nccl_had_not_its_say() -> None:
         "none of direct, pairwise, ring"
         in find_baseline("gather", *ended("refused", "refused", "refused", kind="gather"), ())[1]
     )
-    assert find_baseline("custom", [], {}, ())[1] == "nothing stands for NCCL in a custom collective"
+    groups = list_stand_ins(topology("ring:ranks=4"), "custom")
+    for stand_ins in (groups, None):
+        assert find_baseline("custom", [], {}, (), stand_ins)[1] == "nothing stands for NCCL in a custom collective"
 
 
 def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, can: PlannerCapabilities) -> Entry:

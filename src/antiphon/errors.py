@@ -49,7 +49,7 @@ class EffortSpent(TimedOut):
 
 
 class NotFound(AntiphonError):
-    """Neither found nor proved impossible. `searched`: the searches as JSON, each with its outcome."""
+    """Neither found nor proved impossible. `searched`: for each search a dictionary of JSON values with its outcome."""
 
     exit_code = 1
 
@@ -67,7 +67,7 @@ class UnlikelyInput(UserWarning):
 
 
 def warn_unlikely(message: str) -> None:
-    """Warn in one line: on stderr from the command line, by `warnings` in Python."""
+    """Issue a warning of one line. Python shows it; the command line prints it on stderr (`cli._app`)."""
     warnings.warn(" ".join(message.split()), UnlikelyInput, stacklevel=2)
 
 

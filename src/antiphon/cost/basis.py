@@ -30,12 +30,12 @@ def usual_model(
     With a profile it is `plain`, as the profile overrides the known figures. It is `plain`, too, for collectives that
     NCCL lacks, and for process groups without figures: there is nothing to compare with.
     """
-    from antiphon.cost.nccl.library import library_among
+    from antiphon.cost.nccl.library import find_library_model
 
     if profile is not None and profile != Profile():
         return plain
     try:
-        library = library_among(topology, wanted)
+        library = find_library_model(topology, wanted)
     except (Invalid, Unsupported):
         return plain
     if library is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
 from antiphon.cost.basis import join_bases
-from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.nccl.library import LibraryModel, library_here
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.reproduce.blink_allocations import Allocation, unique_allocations
@@ -84,7 +84,7 @@ def _fastest_over_nccl(
     return fastest, _basis_of(library, kind, list(priced.values()))
 
 
-def _basis_of(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
+def _basis_of(library: LibraryModel, kind: str, ours: Sequence[Predictor]) -> str:
     """Return the calibrations that the figures of both sides are based on, at all sizes."""
     nccl_basis = [library.brief(kind, size) for size in SIZES]
     return join_bases([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])

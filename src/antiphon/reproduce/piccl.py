@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from antiphon.reproduce.piccl_plans import (
-    ASSUMED,
+    ASSUMPTIONS,
     FAMILIES,
     KRING,
     MESSAGES,
@@ -31,7 +31,7 @@ from antiphon.reproduce.piccl_plans import (
     merge_equal,
     plan_family,
     round_values,
-    speedups,
+    speedups_by_k,
 )
 from antiphon.reproduce.rows import Row, agreement, row
 from antiphon.units import format_size
@@ -75,7 +75,7 @@ def figure4() -> Iterator[Row]:
 
 def _speedup_curve(plans: Plans, model: str) -> list[float]:
     """Return the speedup of k = 2 over the ring at each size of Figure 4."""
-    return speedups(plans.times(FIGURE4_SIZES, model))[2]
+    return speedups_by_k(plans.times(FIGURE4_SIZES, model))[2]
 
 
 def _by_size(
@@ -90,7 +90,7 @@ def _by_size(
 def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
     """Return every speedup, a line for each k."""
     lines = []
-    for k, curve in speedups(times).items():
+    for k, curve in speedups_by_k(times).items():
         by_size = ", ".join(f"{size}: {speedup}" for size, speedup in _by_size(curve, sizes, sizes).items())
         lines.append(f"k {k}: {by_size}")
     return lines
@@ -102,7 +102,7 @@ def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
     return row(
         f"with contention, {fidelity}", {"converges_to_the_ring": True},
         {"converges_to_the_ring": ok, "speedup": _by_size(curve)}, ok,
-        note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMED}", engine="kring, loggp",
+        note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMPTIONS}", engine="kring, loggp",
     )  # fmt: skip
 
 
@@ -175,13 +175,15 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     claim, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
     gain = {
-        f"k {k}": _by_size(curve, sizes, FIGURE8_SHOWN) for k, curve in speedups(times).items() if k != family.plain
+        f"k {k}": _by_size(curve, sizes, FIGURE8_SHOWN)
+        for k, curve in speedups_by_k(times).items()
+        if k != family.plain
     }
     all_factors = merge_equal(sizes, fastest_k(times))
     return row(
         f"{family.name}, the best k", {"best": claim},
         {"best": merge_equal(sizes, best), **gain}, ok,
-        note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMED}",
+        note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMPTIONS}",
         deviation=None if all_factors == merge_equal(sizes, best) else
         f"of all factors: {', '.join(f'{span}: {k}' for span, k in all_factors.items())}",
         engine="loggp by packets", proof=_all_speedups(times, sizes),
@@ -215,7 +217,7 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
     k-ring with k = 64 is the ring itself.
     """
-    gain = speedups(times)
+    gain = speedups_by_k(times)
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]
     drops = {k: 1 - gain[k][-1] / max(gain[k]) for k in large}
     last = {k: gain[k][-1] for k in gain}

@@ -1,10 +1,11 @@
 """Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's.
 
 A family is an algorithm with a parameter k: k-ring (k = 1 is the ring), recursive multiplying (k = 2 is recursive
-doubling; a round multiplies the ranks whose data a rank has by k), and the latter with blocks permuted at the end.
+doubling; a round multiplies the number of ranks whose data a rank has by k), and the latter with blocks permuted at the
+end.
 `plan_family` plans and verifies the schedules of all k; `Plans.times` predicts their times by LogGP: simulated by
-packets (PACKETS) or whole messages (MESSAGES), without contention (FREE), or by the paper's formulas (CLOSED). Then
-helpers compare times by k.
+packets (PACKETS) or whole messages (MESSAGES), without contention (NO_CONTENTION), or by the paper's formulas
+(CLOSED_FORMS). Helpers compare times by k.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ from antiphon.topologies import topology
 from antiphon.units import format_size
 
 PROFILE = "loggp-delta"
-PER_NODE = 4  # GPUs
+GPUS_PER_NODE = 4
 # How plans are timed. `local=on`: permuting a buffer costs time, as in PICCL.
 PACKETS = "loggp:fidelity=packet,local=on"
 MESSAGES = "loggp:local=on"
-FREE = "loggp:contention=off,local=on"
-CLOSED = "closed form"  # no model: the formulas of the paper's section III
-EQUAL = 1e-9  # times with a smaller relative difference are the same
-ASSUMED = "profile loggp-delta, whose figures are assumed, not measured"
+NO_CONTENTION = "loggp:contention=off,local=on"
+CLOSED_FORMS = "closed form"  # no registered model: the formulas of the paper's section III
+TIE_TOLERANCE = 1e-9  # times with a smaller relative difference count as equal
+ASSUMPTIONS = "profile loggp-delta, whose figures are assumed, not measured"
 
 Times = Mapping[int, Sequence[float]]  # k -> seconds for every size
 
 
 @dataclass(frozen=True)
 class Family:
-    """One of the paper's algorithms; `plain`: the k with which it is the usual algorithm, such as the ring."""
+    """One of the paper's algorithms. `plain`: the k with which it is the algorithm without a parameter, such as the
+    ring.
+    """
 
     name: str
     planner: Callable[..., Iterator[Schedule]]
@@ -70,8 +73,8 @@ class Plans:
     by_k: Mapping[int, Schedule]
 
     def times(self, sizes: Sequence[int], model: str) -> Times:
-        """Return the seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
-        if model == CLOSED:
+        """Return the seconds by k for each size, by a model or by the formulas of section III (`CLOSED_FORMS`)."""
+        if model == CLOSED_FORMS:
             return {k: [self._closed_form(k, size) for size in sizes] for k in self.by_k}
         seconds = {}
         for k, schedule in self.by_k.items():
@@ -86,13 +89,15 @@ class Plans:
         within, between = profile_levels()
         block = max(1.0, nbytes / ranks)
         if self.family is KRING:
-            inter = between if ranks > PER_NODE else within
-            return loggp_forms.kring(ranks, k, block, inter, within if k <= PER_NODE else inter, collective=self.kind)
+            inter = between if ranks > GPUS_PER_NODE else within
+            return loggp_forms.kring(
+                ranks, k, block, inter, within if k <= GPUS_PER_NODE else inter, collective=self.kind
+            )
         radices = radices_of(self.by_k[k])
         reach = [math.prod(radices[: i + 1]) for i in range(len(radices))]  # ranks that a round's partners are among
         if self.family is PERMUTED:
             reach = [math.prod(radices[i:]) for i in range(len(radices))]
-        figures = [within if partners <= PER_NODE else between for partners in reach]
+        figures = [within if partners <= GPUS_PER_NODE else between for partners in reach]
         m = block if self.kind == "allgather" else float(nbytes)
         rounds = loggp_forms.recmult(ranks, radices, m, figures, collective=self.kind)
         local = float(sum(work.share for work in self.by_k[k].local))
@@ -137,17 +142,17 @@ def radices_of(schedule: Schedule) -> list[int]:
 # ---- comparing ----
 
 
-def speedups(times: Times) -> dict[int, list[float]]:
-    """Return the speedup of every k over the first (`family.plain`), for every size."""
+def speedups_by_k(times: Times) -> dict[int, list[float]]:
+    """Return the speedup of every k over the first k (`family.plain` in `Plans.by_k`), for every size."""
     plain = next(iter(times.values()))
     return {k: [a / b for a, b in zip(plain, seconds, strict=True)] for k, seconds in times.items()}
 
 
 def fastest_k(times: Times) -> list[int]:
-    """Return the fastest k at every size; of equally fast ones the first."""
+    """Return the fastest k at every size; of several that are equally fast, the first."""
     fastest = []
     for column in zip(*times.values(), strict=True):
-        limit = min(column) * (1 + EQUAL)
+        limit = min(column) * (1 + TIE_TOLERANCE)
         fastest.append(next(k for k, seconds in zip(times, column, strict=True) if seconds <= limit))
     return fastest
 
@@ -157,17 +162,17 @@ def geomean(values: Sequence[float]) -> float:
 
 
 def merge_equal(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
-    """Merge sizes in a row with the same choice: {"16 B to 256 KiB": 8, ...}."""
+    """Merge neighbouring sizes with the same choice: {"16B to 256KiB": 8, ...}."""
     spans: dict[str, object] = {}
     start = 0
-    for at in range(1, len(sizes) + 1):
-        if at == len(sizes) or chosen[at] != chosen[start]:
-            first, last = format_size(sizes[start]), format_size(sizes[at - 1])
+    for end in range(1, len(sizes) + 1):
+        if end == len(sizes) or chosen[end] != chosen[start]:
+            first, last = format_size(sizes[start]), format_size(sizes[end - 1])
             spans[first if first == last else f"{first} to {last}"] = chosen[start]
-            start = at
+            start = end
     return spans
 
 
 def round_values(values: Mapping[Any, float]) -> dict[str, float]:
-    """Round values for a row: three digits behind the point."""
+    """Round values to three decimals, for a row."""
     return {str(key): round(value, 3) for key, value in values.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from antiphon.reproduce.piccl_plans import (
-    ASSUMED,
+    ASSUMPTIONS,
     FAMILIES,
     KRING,
     MESSAGES,
@@ -40,7 +40,7 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
         shown = {format_size(size): round(curves[count][size], 3) for size in SHOWN}
         yield row(
             f"allgather on {count} nodes", {"over": GAINS}, {"most": round(greatest, 3), **shown},
-            greatest > GAINS, note=f"V.C, Figures 5 and 6: over 1.3x; {ASSUMED}", engine="loggp",
+            greatest > GAINS, note=f"V.C, Figures 5 and 6: over 1.3x; {ASSUMPTIONS}", engine="loggp",
             proof=[f"{format_size(size)}: {gain:.3f}" for size, gain in curves[count].items()],
         )  # fmt: skip
         if count == MAIN:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
     from antiphon.select.frontier_file import bounds_only, check_frontier, is_frontier_file, save_frontier
-    from antiphon.select.libraries import NOBODY
+    from antiphon.select.libraries import NONE_CAN_PLAN
     from antiphon.select.limits import Damage, Limit, LinkLoss, Loss, least_times
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
     from antiphon.select.plan_files import TABLE, dump_tables, load_plans, save_plans
@@ -28,7 +28,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
         "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "save_frontier"),
-        "libraries": ("NOBODY",),
+        "libraries": ("NONE_CAN_PLAN",),
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
         "plan_files": ("TABLE", "dump_tables", "load_plans", "save_plans"),
@@ -48,10 +48,10 @@ else:  # a file is imported when a name of it is first used: most programs need 
 
 
 __all__ = [
-    "DEFINITIONS", "NOBODY", "TABLE", "Candidate", "Damage", "Frontier", "FrontierPoint", "Gain", "Judged", "Limit",
-    "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting", "SeveralOrders", "Tuning", "Tunings", "Without",
-    "bounds_only", "check", "check_frontier", "collective", "dump_tables", "every_plan", "figures_of", "frontier",
-    "gaps", "is_file", "is_frontier_file", "judged", "least_times", "load_plans", "machine_of", "make_point",
-    "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans", "settings",
-    "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
+    "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "Frontier", "FrontierPoint", "Gain", "Judged",
+    "Limit", "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting", "SeveralOrders", "Tuning", "Tunings",
+    "Without", "bounds_only", "check", "check_frontier", "collective", "dump_tables", "every_plan", "figures_of",
+    "frontier", "gaps", "is_file", "is_frontier_file", "judged", "least_times", "load_plans", "machine_of",
+    "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans",
+    "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
 ]  # fmt: skip

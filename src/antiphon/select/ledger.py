@@ -37,11 +37,11 @@ from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.choice import NVLS, RING, taken
-from antiphon.cost.nccl.library import Library
+from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, Range, Without
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
-from antiphon.select.libraries import CLASSICS, find_baseline, groups_of
+from antiphon.select.libraries import CLASSICS, find_baseline, list_stand_ins
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.ranges import TIE, Key, best_order, choose_winners, fastest_few, merge_runs, worth_keeping
 from antiphon.select.schedule_cache import Evaluation
@@ -78,7 +78,7 @@ class Ledger:
 
     def __init__(
         self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None,
-        compare: bool = True, shortlist: int = 0, library: Library | None = None, may_skip: bool = False,
+        compare: bool = True, shortlist: int = 0, library: LibraryModel | None = None, may_skip: bool = False,
         required: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.library, self.may_skip = library, may_skip
@@ -118,9 +118,9 @@ class Ledger:
     def _stand_ins(self) -> set[str]:
         """Return the planners whose schedules stand for NCCL's, if its model does not describe the machine."""
         kinds = self.context.collectives
-        return {name for kind in kinds for group in groups_of(self.context.topology, kind) for name in group}
+        return {name for kind in kinds for group in list_stand_ins(self.context.topology, kind) for name in group}
 
-    def _refuse_impossible_library(self, library: Library, kind: str) -> None:
+    def _refuse_impossible_library(self, library: LibraryModel, kind: str) -> None:
         """Drop NCCL's model if it predicts less than the lower bound; schedules then stand for NCCL."""
         try:
             for nbytes in self.context.sizes:
@@ -358,7 +358,7 @@ class Ledger:
     def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
         """Return the planners that stand for NCCL, or the reason why there are none."""
         planners = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
-        return find_baseline(kind, self.tasks, self.ended, planners, groups_of(self.context.topology, kind))
+        return find_baseline(kind, self.tasks, self.ended, planners, list_stand_ins(self.context.topology, kind))
 
     # ---- ranges ----
 

@@ -1,15 +1,17 @@
 """The algorithms of communication libraries: which planners stand for NCCL, and which are the classics.
 
-A speedup compares with a baseline. In order of preference:
+A speedup compares our time with that of a baseline. In order of preference, the baseline is:
 
-    1. NCCL's own choice of algorithm by its model (`cost.nccl`), if the figures of these GPUs are known (`own_choice`).
-    2. The best schedule of the planners that stand for NCCL: rings and trees; those whose switches reduce or multicast,
-       if NCCL would use that; sends for alltoall, gather and scatter (`groups_of`).
-    3. No baseline: if one of these planners failed or timed out, it might have been the fastest, and a speedup over the
-       others would be too great (`_why_incomparable`).
+    1. NCCL's own choice of algorithm, predicted by its model (`cost.nccl`), if NCCL's parameters for these GPUs are
+       known (`find_nccl_model`).
+    2. The best schedule of the planners that stand for NCCL (`list_stand_ins`): rings and trees; for alltoall, gather
+       and scatter, plain sends. Where NCCL would let switches reduce or multicast, planners that do so are added.
+    3. None, if one of these planners failed or timed out: it might have been the fastest, and a speedup over the others
+       would be too great (`_why_incomparable`).
 
-`groups_of` returns groups of planners in order of preference. The first group counts that has a planner with a
-schedule. Example: on a torus neither multi-ring nor double-binary-tree may be possible; then `ring` stands for NCCL.
+`list_stand_ins` returns groups of planners in order of preference. The baseline is the first group with a planner that
+found a schedule. Example: on a torus neither multi-ring nor double-binary-tree may be possible; then `ring` stands for
+NCCL. Nothing stands for NCCL in a collective of the user's own ("custom"), which NCCL does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import CALLS, usual_model
-from antiphon.cost.nccl.library import OPTIONS, Library, library_among
+from antiphon.cost.nccl.library import OPTIONS, LibraryModel, find_library_model
 from antiphon.cost.profile import Profile
 from antiphon.options import name_with_options
 from antiphon.registry import find
@@ -30,6 +32,7 @@ from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 RINGS_AND_TREES = ("multi-ring", "double-binary-tree")
 SENDS = ("direct", "pairwise")
 Groups = tuple[tuple[str, ...], ...]
+# kind of collective -> the planners that stand for NCCL on any machine, in groups
 BASELINES: Mapping[str, Groups] = {
     **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
@@ -40,13 +43,13 @@ CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
-# Collectives for which NCCL lets switches multicast or reduce (NVLink SHARP, InfiniBand SHARP), with the ability that
-# the switches need, a field of `Topology.joint_abilities`; and the planners that stand for it, beside those of rings
-# and trees.
-IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
-BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
-OURS_ALONE = "beside"  # an option of planner nvls: with it, its schedules are not those of any library
-NOBODY = "can plan it here"  # end of the reason why there is no baseline
+# Kind of collective for which NCCL lets switches multicast or reduce (NVLink SHARP, InfiniBand SHARP) -> the ability
+# that the switches need, a field of `Topology.joint_abilities`
+SWITCH_ABILITY = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
+# planners that stand for NCCL if it uses switches like that, in addition to those for rings and trees
+SWITCH_PLANNERS = ("nvls", "nvls-tree", "sharp")
+# ends the reason "none of multi-ring, ... can plan it here", by which `show.words` finds it
+NONE_CAN_PLAN = "can plan it here"
 
 
 def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
@@ -54,38 +57,43 @@ def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Pr
     return usual_model(topology, profile, wanted=tuple(targets.values()))
 
 
-def own_choice(
+def find_nccl_model(
     model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
-) -> Library | None:
-    """Return the model of NCCL's own choice, if the model is `calls` and has its figures."""
+) -> LibraryModel | None:
+    """Return the model of NCCL's own choice, if the cost model is `calls` (times fitted to published measurements of
+    whole calls) and NCCL's parameters for these GPUs are known.
+
+    `options`: of the cost model; some of them are options of NCCL's model, too.
+    """
     if model.partition(":")[0] != CALLS:
         return None
     library_options = {key: str(value) for key, value in options.items() if key in OPTIONS}
-    library = library_among(topology, targets.values(), **library_options)
-    # The ledger sets the lower bounds once their tasks have proved them; predictions are not compared with any until
-    # then.
-    return library and replace(library, limits=dict.fromkeys(targets))
+    nccl_model = find_library_model(topology, targets.values(), **library_options)
+    # Tuning fills in the lower bounds later (`Ledger.receive`). None: until then, predictions are compared with none.
+    return nccl_model and replace(nccl_model, lower_bounds=dict.fromkeys(targets))
 
 
-def by_switches(topology: Topology, kind: str) -> bool:
+def nccl_uses_switches(topology: Topology, kind: str) -> bool:
     """Return whether NCCL would let switches of this machine multicast or reduce."""
-    return kind in IN_SWITCHES and bool(getattr(topology.joint_abilities, IN_SWITCHES[kind]))
+    return kind in SWITCH_ABILITY and bool(getattr(topology.joint_abilities, SWITCH_ABILITY[kind]))
 
 
-def groups_of(topology: Topology, kind: str) -> Groups:
-    """Return the groups of planners that stand for NCCL, in order of preference."""
-    first, *fallbacks = BASELINES.get(kind, ((),))
-    if by_switches(topology, kind):
-        first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can.collectives))
-    return (first, *fallbacks)
+def list_stand_ins(topology: Topology, kind: str) -> Groups:
+    """Return the groups of planners that stand for NCCL, in order of preference; () for a collective that it lacks."""
+    groups = BASELINES.get(kind, ())
+    if not nccl_uses_switches(topology, kind):
+        return groups
+    first, *fallbacks = groups
+    in_switches = (name for name in SWITCH_PLANNERS if kind in find("planner", name).can.collectives)
+    return ((*first, *in_switches), *fallbacks)
 
 
 def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
-    """Return why a speedup over this group of planners would be misleading: one of them failed or did not end. "" if
-    none.
+    """Return why a speedup over this group of planners would be misleading: one of them failed or did not end. Return
+    "" if none did.
     """
     for task in tasks:
-        if task.kind == kind and task.entry is not None and task.planner in group:
+        if task.kind == kind and task.planner in group:
             end = ended.get(task.index)
             name = name_with_options(task.planner, task.options)
             if end is None:
@@ -102,10 +110,11 @@ def find_baseline(
     able: Collection[str],
     groups: Groups | None = None,
 ) -> tuple[tuple[str, ...], str]:
-    """Return the planners that stand for NCCL: those of the first group with a schedule, and "".
+    """Return the planners that stand for NCCL and "", or () and the reason why there is no baseline.
 
-    If a planner of that group, or of a group before it, failed or timed out: no planners, and the reason. `able`: the
-    planners with a schedule. `groups`: those of the machine (default: those of any machine).
+    They are the planners with a schedule (`able`) of the first group that has one. There is no baseline if a planner of
+    that group, or of a group before it, failed or timed out. `groups`: from `list_stand_ins`; by default those that
+    hold on any machine.
     """
     groups = BASELINES.get(kind, ()) if groups is None else groups
     for group in groups:
@@ -116,4 +125,4 @@ def find_baseline(
         if names:
             return names, ""
     listed = ", ".join(name for group in groups for name in group)
-    return (), f"none of {listed} {NOBODY}" if groups else f"nothing stands for NCCL in a {kind} collective"
+    return (), f"none of {listed} {NONE_CAN_PLAN}" if groups else f"nothing stands for NCCL in a {kind} collective"

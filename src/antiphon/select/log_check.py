@@ -24,7 +24,7 @@ from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import KINDS, Priced
 from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
 from antiphon.cost.nccl.gpus import generation_named
-from antiphon.cost.nccl.library import Library, library, library_here
+from antiphon.cost.nccl.library import LibraryModel, library, library_here
 from antiphon.cost.nccl.place import count_cards
 from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported
@@ -92,7 +92,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     return result
 
 
-def _find_library(run: Run, topology: Topology, request: str) -> tuple[Library | None, str]:
+def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryModel | None, str]:
     """Return the library model that a run is compared with, or None and the reason."""
     if run.kind not in KINDS:
         return None, f"no model of {run.kind}"
@@ -110,7 +110,7 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[Library |
         return None, str(error)
 
 
-def _notes(run: Run, own: Library | None) -> list[str]:
+def _notes(run: Run, own: LibraryModel | None) -> list[str]:
     """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
     notes = []
     if run.garbled:

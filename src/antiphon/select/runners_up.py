@@ -26,7 +26,7 @@ from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.transform import unjoined
 from antiphon.cost import predict
 from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
-from antiphon.cost.nccl.library import library_among
+from antiphon.cost.nccl.library import find_library_model
 from antiphon.cost.nccl.place import count_nodes
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
@@ -146,7 +146,7 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
     except AntiphonError:
         return ""
     with suppress(AntiphonError):  # no figures of a GPU library here
-        library = library_among(plan.topology, [plan.collective])
+        library = find_library_model(plan.topology, [plan.collective])
         library_seconds = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
         if library is not None and not is_clearly_faster(
             library_seconds / unjoined_seconds, library.error_at(plan.collective.kind, nbytes)

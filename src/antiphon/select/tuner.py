@@ -26,7 +26,7 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
 from antiphon.select.ledger import Ledger, Progress
-from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
+from antiphon.select.libraries import BASELINES, Groups, find_nccl_model, list_stand_ins, model_for
 from antiphon.select.limits import compare_bounds, compare_links
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
 from antiphon.select.plan_files import ENTRY, OWN, files_by_kind
@@ -133,9 +133,9 @@ def tune(  # noqa: PLR0913
         effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
     )  # fmt: skip
     context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
-    compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
+    compared = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}
     tasks = _list_tasks(targets, names, values, compared, bool(named))
-    library = own_choice(model, options, topology, targets)
+    library = find_nccl_model(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [Task(len(tasks) + i, kind, OWN, ENTRY, {"file": file}) for i, file in enumerate(files)]
     stand_ins = (

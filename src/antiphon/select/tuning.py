@@ -20,11 +20,10 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import NOT_CALIBRATED, join_bases
-from antiphon.cost.nccl.library import Library
+from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Invalid
 from antiphon.options import name_with_options
 from antiphon.select.candidate import Candidate, Range
-from antiphon.select.libraries import OURS_ALONE
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import save_plans
 from antiphon.select.ranges import choose_winners, merge_runs
@@ -35,6 +34,7 @@ from antiphon.select.verdict import verdict_of
 from antiphon.units import format_seconds, format_size
 
 ENDED_KEYS = ("collective", "planner", "options", "ended_by", "reason")  # JSON keys of candidates that ended early
+NVLS_MIXTURE = "beside"  # option of planner nvls: plain transfers over links that its joints leave idle; NCCL has none
 Sweep = Mapping[str, tuple[Value, ...]]  # option -> the values to try
 Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of one candidate
 DEFINITIONS = {
@@ -87,7 +87,7 @@ class Tuning:
     shortlist: Mapping[str, tuple[Listed, ...]] = field(default_factory=dict)  # schedules worth measuring, if requested
     untried: int = 0  # number of candidates that an interruption skipped
     no_bound: Mapping[str, str] = field(default_factory=dict)  # why the lower bounds are unknown
-    library: Library | None = None  # the model of what NCCL would choose, if it has figures for this machine
+    library: LibraryModel | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class Tuning:
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
-        theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(OURS_ALONE))
+        theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(NVLS_MIXTURE))
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
 
     def as_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.core.plan import LIBRARY
 from antiphon.cost.nccl.accuracy import accuracy_note
-from antiphon.select import NOBODY, Candidate, Limit, Loss, Range, Tuning
+from antiphon.select import NONE_CAN_PLAN, Candidate, Limit, Loss, Range, Tuning
 from antiphon.select.verdict import is_even
 from antiphon.units import format_bandwidth, format_ends
 
@@ -157,9 +157,11 @@ def plural(number: int, noun: str) -> str:
 def all_notes(tuning: Tuning) -> list[str]:
     """Return the notes on the figures of a tuning; if nothing could stand for NCCL, also what it would do itself."""
     texts = list(tuning.notes)
-    nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
+    without_stand_in = [
+        kind for kind, why in tuning.no_speedup.items() if why.endswith(NONE_CAN_PLAN) and kind in tuning.plans
+    ]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
-    if nobody and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
+    if without_stand_in and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
         texts.append(
             "where NVLinks form no ring NCCL falls back to PCIe (Blink, section 2), of which this machine's "
             "description says nothing"

@@ -4,8 +4,8 @@ igraph computes in doubles, which are exact for integers as long as no sum excee
 (1970) runs on Python integers: build the level graph by breadth-first search, send a blocking flow along rising
 levels, repeat until the sink is out of reach; the nodes then reached form the source side of a minimum cut.
 
->>> value, inside = dinic(3, [0, 0, 1], [1, 2, 2], [3, 1, 2], 0, 2)   # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
->>> value, inside
+>>> value, on_source_side = dinic(3, [0, 0, 1], [1, 2, 2], [3, 1, 2], 0, 2)  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
+>>> value, on_source_side
 (3, [True, True, False])
 """
 
@@ -42,35 +42,42 @@ class Flows:
         return self.cut(capacity, source, sink)[0]
 
     def cut(self, capacity: Sequence[int], source: int, sink: int) -> tuple[int, list[bool]]:
-        """Return the capacity of a minimum cut, and for every node whether it is on the source's side."""
+        """Return the capacity of a minimum cut, and for every node whether it is on the source's side.
+
+        Which minimum cut that is depends on the method; see `smallest_cut`.
+        """
         if sum(capacity) >= EXACT_DOUBLES:
             return dinic(self.nodes, self.tail, self.head, capacity, source, sink)
-        least_cut = self._build_graph().maxflow(source, sink, list(capacity))
-        inside = [False] * self.nodes
-        for node in least_cut.partition[0]:
-            inside[node] = True
-        return int(least_cut.value), inside
+        minimum_cut = self._build_graph().maxflow(source, sink, list(capacity))
+        return int(minimum_cut.value), self._mark_nodes(minimum_cut.partition[0])
 
     def smallest_cut(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[np.bool_]:
-        """Return the nodes on the source's side of a minimum cut, the smallest such side: those that the source still
-        reaches over residual capacity."""
+        """Return for every node whether it is on the source's side of the minimum cut with the fewest nodes there.
+
+        These are the nodes that the source still reaches over residual capacity. The source's side of every other
+        minimum cut contains them.
+        """
         if sum(capacity) >= EXACT_DOUBLES:
             return np.array(dinic(self.nodes, self.tail, self.head, capacity, source, sink)[1])
         flow = np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow).astype(np.int64)
         spare = np.concatenate([np.array(capacity) > flow, flow > 0])
         tail, head = (np.concatenate(ends) for ends in ((self.tail, self.head), (self.head, self.tail)))
-        inside = np.arange(self.nodes) == source
-        while len(fresh := head[spare & inside[tail] & ~inside[head]]):
-            inside[fresh] = True
-        return np.asarray(inside)
+        reached = np.arange(self.nodes) == source
+        while len(newly_reached := head[spare & reached[tail] & ~reached[head]]):
+            reached[newly_reached] = True
+        return np.asarray(reached)
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
-        """Like `cut`, with capacities in floating point. The result is inexact: evaluate the cut exactly afterwards."""
-        least_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
-        inside = [False] * self.nodes
-        for node in least_cut.partition[0]:
-            inside[node] = True
-        return float(least_cut.value), inside
+        """Return a minimum cut as `cut` does, by inexact floating point: evaluate the cut exactly afterwards."""
+        minimum_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
+        return float(minimum_cut.value), self._mark_nodes(minimum_cut.partition[0])
+
+    def _mark_nodes(self, marked: Sequence[int]) -> list[bool]:
+        """Return for every node whether it is among these."""
+        flags = [False] * self.nodes
+        for node in marked:
+            flags[node] = True
+        return flags
 
 
 def dinic(
@@ -78,8 +85,8 @@ def dinic(
 ) -> tuple[int, list[bool]]:
     """Return the value of a maximum flow in Python ints, and for every node whether it is on the source's side.
 
-    The side is the smallest of all minimum cuts: the nodes that the source still reaches over residual capacity. By
-    blocking flows: O(nodes^2 * arcs), in practice far less.
+    Of all minimum cuts it is the one with the fewest nodes on that side: those that the source still reaches over
+    residual capacity. The time is O(nodes^2 * arcs), in practice far less.
     """
     # Arc i of the input becomes arc 2i, and 2i + 1 in the other direction. ends[a] is the node that arc a leads to;
     # it leaves ends[a ^ 1].

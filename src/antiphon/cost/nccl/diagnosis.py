@@ -31,7 +31,7 @@ import msgspec
 from antiphon.cost.nccl.accuracy import LARGE, SMALL, error_at
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
-from antiphon.cost.nccl.library import Library
+from antiphon.cost.nccl.library import LibraryModel
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 from antiphon.units import format_bandwidth, format_seconds
@@ -154,7 +154,7 @@ def error_of(collective: str, nbytes: int, nodes: int) -> float:
     return LIMITS.unknown_error if error is None else error
 
 
-def most_normal(library: Library, collective: str, nbytes: int) -> float:
+def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the greatest measured / predicted that is still within the error of the model.
 
     Between two nodes without NVLS a ring is as normal as a tree: which one NCCL takes has changed by version.
@@ -177,7 +177,9 @@ def band_of(nbytes: int) -> str:
     return BANDS[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2]
 
 
-def diagnose(library: Library, collective: str, points: Points, signs: Sequence[str] = (), cards: int = 0) -> Diagnosis:
+def diagnose(
+    library: LibraryModel, collective: str, points: Points, signs: Sequence[str] = (), cards: int = 0
+) -> Diagnosis:
     """Judge measured seconds by size, and return the verdict with its likely causes.
 
     `signs`: variables and words of the log that may name a fault (see CHECKS); `cards`: network cards of a node.
@@ -206,7 +208,7 @@ def diagnose(library: Library, collective: str, points: Points, signs: Sequence[
 
 
 def rank_causes(
-    library: Library, collective: str, points: Points, signs: Sequence[str], cards: int, healthy: float
+    library: LibraryModel, collective: str, points: Points, signs: Sequence[str], cards: int, healthy: float
 ) -> tuple[Cause, ...]:  # fmt: skip
     """Return the likely causes: those that the log names first, then by misfit. `healthy`: misfit without a fault."""
     points = points[:: -(-len(points) // LIMITS.max_points)]
@@ -240,7 +242,7 @@ def _lists_all_cards(sign: str, cards: int) -> bool:
     return name == "NCCL_IB_HCA" and (value.startswith("^") or len(value.strip("=,").split(",")) >= cards)
 
 
-def list_faults(library: Library, cards: int) -> Iterator[Fault]:
+def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
     """Yield the degraded machines; faults with a degree once per degree."""
     place, costs, every = library.place, library.costs, tuple(library.algorithms)
     healthy = Fault("", "", place, costs, every)

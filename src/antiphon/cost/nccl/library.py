@@ -2,9 +2,9 @@
 multiprocessors that it occupies, and the basis of the figures.
 
 `library(request, topology)` finds the figures of the machine's GPUs and network (gpus.py, place.py, calls.py);
-`Library.at` prices all options at a size (choice.py), the chosen one first, and refuses a time below the proved bound
-(proven.py); `Library.rows` makes the rows that the command line prints. accuracy.py states how far these predictions
-can be trusted.
+`LibraryModel.at` prices all options at a size (choice.py), the chosen one first, and refuses a time below the proved
+bound (proven.py); `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
+predictions can be trusted.
 
 Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
 """
@@ -59,12 +59,12 @@ ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains i
 
 
 @dataclass(frozen=True)
-class Library:
-    """A library on a machine; `at` returns its choice at a size.
+class LibraryModel:
+    """The model of a library (NCCL, RCCL, MSCCL) on a machine; `at` returns the library's choice at a size.
 
     `registered`: the algorithms of MSCCL, which take precedence at sizes within their ranges. `root`: of rooted
-    collectives, for the bound below which no prediction may be. `limits`: known bounds by collective; None: no bound is
-    known, and none is computed.
+    collectives. `lower_bounds`: by collective the bound below which no prediction may be; None: no bound is known, and
+    none is computed.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Library:
     algorithms: Sequence[str] = CHOSEN
     registered: Sequence[Algorithm] = ()
     root: int = 0
-    limits: dict[str, ProvedFigures | None] = field(default_factory=dict)
+    lower_bounds: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
         """Return all options, the chosen one first; those below the proved bound by the same figures are left out.
@@ -102,7 +102,7 @@ class Library:
 
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
         """Refuse predictions of a collective that are below this bound."""
-        self.limits[collective] = ProvedFigures(proofs, self.place, self.costs)
+        self.lower_bounds[collective] = ProvedFigures(proofs, self.place, self.costs)
 
     def gap(self, collective: str, nbytes: int) -> float | None:
         """Return the time of the choice over the least time by the figures of any option, without barriers as the
@@ -113,11 +113,11 @@ class Library:
 
     def limit(self, collective: str) -> ProvedFigures | None:
         """Return the proved bound of a collective, if it is known."""
-        if collective not in self.limits:
-            self.limits[collective] = None
+        if collective not in self.lower_bounds:
+            self.lower_bounds[collective] = None
             if (proofs := bound_evaluator(self.machine, collective, self.root)) is not None:
                 self.prove(collective, proofs)
-        return self.limits[collective]
+        return self.lower_bounds[collective]
 
     def _find_limit(self, collective: str, best: Priced, nbytes: int) -> str | None:
         """Return the witness of the bound in words, if a prediction attains the bound."""
@@ -247,7 +247,7 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
     return f"{other.name} would take {format_seconds(other.seconds)}; mostly {dominant_term(best)}"
 
 
-def library(request: str, machine: Topology) -> Library:
+def library(request: str, machine: Topology) -> LibraryModel:
     """Return the library that `request` names on this topology: nccl, rccl or msccl.
 
     Options after a colon: gpu=, network=, processes=, algorithm=. Raises Unsupported if its GPUs or its network have no
@@ -274,7 +274,7 @@ def library(request: str, machine: Topology) -> Library:
 
 def library_here(
     machine: Topology, *, gpu: str = "", network: str = "", processes: str = PROCESSES[0], algorithm: str = ""
-) -> Library:
+) -> LibraryModel:
     """Return the library whose figures this topology has."""
     place = place_of(machine)
     if place.local > 1 and not place.wire:
@@ -289,10 +289,10 @@ def library_here(
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
     assumptions = "; ".join(filter(None, (gpu_note, network_note)))
     costs = Costs(figures, between, processes == PROCESSES[1], assumptions)
-    return Library(figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else CHOSEN)
+    return LibraryModel(figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else CHOSEN)
 
 
-def library_of(machine: Topology, members: Collection[int], **options: str) -> Library:
+def library_of(machine: Topology, members: Collection[int], **options: str) -> LibraryModel:
     """Return the library on the topology that these ranks form."""
     if len(members) == machine.ranks:
         return library_here(machine, **options)
@@ -302,10 +302,10 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
     return group_library
 
 
-def library_among(machine: Topology, collectives: Iterable[Collective], **options: str) -> Library | None:
-    """Return the library with figures for these collectives; among a subset of ranks, on the topology that it forms.
+def find_library_model(machine: Topology, collectives: Iterable[Collective], **options: str) -> LibraryModel | None:
+    """Return the model of the library for these collectives; among a subset of ranks, on the topology that it forms.
 
-    None for groups without figures, and for custom collectives.
+    Return None if nothing is known of the group's GPUs or network, and for custom collectives.
     """
     collectives = tuple(collectives)
     groups = {tuple(sorted(collective.members)) for collective in collectives}

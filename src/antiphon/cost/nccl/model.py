@@ -30,7 +30,7 @@ from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import SIMPLE, Calls
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
 from antiphon.cost.nccl.gpus import kinds_within
-from antiphon.cost.nccl.library import Library, library_here, library_of
+from antiphon.cost.nccl.library import LibraryModel, library_here, library_of
 from antiphon.cost.nccl.link_figures import (
     LinkFigures,
     figures_by_protocol,
@@ -90,7 +90,9 @@ def calls(
     )  # fmt: skip
 
 
-def _find_library(topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]) -> Library:
+def _find_library(
+    topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]
+) -> LibraryModel:
     """Return the library whose figures apply.
 
     For a group of ranks: those of its own topology, which also decides whether any are known; otherwise, and if the
@@ -264,7 +266,7 @@ def _step_counts(schedule: Schedule) -> float:
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
 
-def _prepare_protocols(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
+def _prepare_protocols(own: LibraryModel, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
     if schedule.joint is not None and (switched := switched_figures(own.costs, own.place, topology)) is not None:
         return {"nvls": _prepare_switched(schedule, topology, switched)}
@@ -311,7 +313,7 @@ def protocol_figures(
     return figures
 
 
-def _remark_uncalibrated(own: Library, schedule: Schedule, topology: Topology) -> str:
+def _remark_uncalibrated(own: LibraryModel, schedule: Schedule, topology: Topology) -> str:
     """Return a remark if the schedule uses kinds of links without figures, or a group those of the rest of the
     machine."""
     place, network = own.place, own.costs.network

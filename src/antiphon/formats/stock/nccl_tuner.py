@@ -26,7 +26,7 @@ from typing import NamedTuple
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology, hosts
 from antiphon.cost.nccl.accuracy import is_clearly_faster
-from antiphon.cost.nccl.library import Library, library_here
+from antiphon.cost.nccl.library import LibraryModel, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import algorithm_of, library_claim
@@ -100,7 +100,7 @@ class RangeRule(NamedTuple):
 class RuleTable(NamedTuple):
     """The rules of all plans of a table."""
 
-    library: Library | None  # the model of NCCL or RCCL on this machine; None if it has no figures of it
+    library: LibraryModel | None  # the model of NCCL or RCCL on this machine; None if it has no figures of it
     title: str  # first comment of the file
     ranks: int  # of the machine
     nodes: int  # its number of hosts, as NCCL counts nodes
@@ -202,7 +202,7 @@ def choose_rules(
     return RuleTable(library, title, machine.ranks, nodes, rules, unruled)
 
 
-def _library_on(machine: Topology) -> Library | None:
+def _library_on(machine: Topology) -> LibraryModel | None:
     """NCCL or RCCL on this machine; None where no figures of it are known."""
     try:
         return library_here(machine)
@@ -210,7 +210,7 @@ def _library_on(machine: Topology) -> Library | None:
         return None
 
 
-def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
+def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool) -> Rule:
     """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model."""
     claim = library_claim(entry)
     if claim is not None and claim["name"] in ("NCCL", "RCCL"):
@@ -266,7 +266,7 @@ def _measured_rule(entry: Entry) -> Rule:
     )
 
 
-def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
+def _gains_by_size(library: LibraryModel, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
     """Return the library's speedup by this algorithm over its own choice, by size; {} if unknown."""
     last = MAX_MODELLED if entry.stop is None else min(entry.stop - 1, MAX_MODELLED)
     sizes = [max(entry.start, min(MIN_MODELLED, last))]

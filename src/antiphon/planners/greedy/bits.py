@@ -8,8 +8,9 @@ more than 64 words), then a random bit in it. "Random" means the first set bit f
 That is not uniform, but needs only shifts and a population count: with b the lowest bit set, popcount(b - 1) is its
 position.
 
-Example: chunks 3 and 129 of 192 are words 0 and 2 of (8, 0, 2), with the bitmap 101. From place 1 on, the first nonzero
-word is 2; in it, from place 40 on cyclically, the first bit is 1: chunk 2 * 64 + 1 = 129.
+Example: the set of chunks 3 and 129, of 192, is the words (8, 0, 2). Words 0 and 2 are nonzero, so the bitmap is 101.
+From word 1 on, the first nonzero word is 2; in it, from bit 40 on cyclically, the first set bit is 1: chunk 2 * 64 + 1
+= 129.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from antiphon.core.columns import AnyInts, Bools, Longs
 
 Words = NDArray[np.uint64]
 _ONE = np.uint64(1)
-_PLACE, _PLACES = np.uint64(6), np.uint64(63)  # bits of a position in a word, and their mask
+_POSITION_BITS = np.uint64(6)  # a word has 2^6 bits
+_POSITION_MASK = np.uint64(63)
 _HALF = np.uint64(32)  # half of the bits of a random number
 
 
@@ -44,64 +46,73 @@ def remove_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
     >>> sets.tolist()
     [[1, 0], [0, 0]]
     """
-    place, bit = locate_bits(sets, row, chunk)
-    np.bitwise_and.at(sets.reshape(-1), place, ~bit)
+    word_index, mask = locate_bits(sets, row, chunk)
+    np.bitwise_and.at(sets.reshape(-1), word_index, ~mask)
 
 
 def contains_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
     """Return whether these chunks are in the sets of these rows."""
-    place, bit = locate_bits(sets, row, chunk)
-    present: Bools = sets.reshape(-1).take(place) & bit != 0
+    word_index, mask = locate_bits(sets, row, chunk)
+    present: Bools = sets.reshape(-1).take(word_index) & mask != 0
     return present
 
 
 def locate_bits(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words]:
-    """Return the index of the word, and the bit in it, of these chunks in the sets of these rows.
+    """Return where these chunks are in the sets of these rows: the index of the word, counted over all rows, and a mask
+    with the one bit of the chunk set.
 
-    >>> place, bit = locate_bits(np.zeros((2, 2), np.uint64), np.array([0, 1]), np.array([1, 69]))
-    >>> place.tolist(), bit.tolist()
+    >>> word_index, mask = locate_bits(np.zeros((2, 2), np.uint64), np.array([0, 1]), np.array([1, 69]))
+    >>> word_index.tolist(), mask.tolist()
     ([0, 3], [2, 32])
     """
-    at = np.asarray(chunk, np.int64)
-    return row * sets.shape[1] + (at >> 6), _ONE << (at.view(np.uint64) & _PLACES)
+    number = np.asarray(chunk, np.int64)
+    return row * sets.shape[1] + (number >> 6), _ONE << (number.view(np.uint64) & _POSITION_MASK)
 
 
-def any_of(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
+def draw_chunks(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
     """Return `draws` random chunks of every row's set (a row per draw), -1 where the set is empty.
 
-    Each is the first from a random place on, first among nonzero words, then among bits.
+    Layer 0 is the sets themselves; each further layer is the bitmap of the nonzero words of the one below, until one
+    word per row is left (the top). Draw a bit of the top: it is the index of a word in the layer below. Draw a bit of
+    that word, and so on down to a chunk.
 
     >>> sets = np.zeros((3, 3), np.uint64)
     >>> add_chunks(sets, np.array([0, 2]), np.array([129, 64]))
-    >>> any_of(sets, np.random.default_rng(0), 2).tolist()
+    >>> draw_chunks(sets, np.random.default_rng(0), 2).tolist()
     [[129, -1, 64], [129, -1, 64]]
     """
     rows = len(sets)
-    drawn = rng.bit_generator.random_raw(rows * draws).reshape(draws, rows)  # faster than drawing integers of a range
+    # 64 random bits for every draw: faster than drawing integers of a range
+    random_bits = rng.bit_generator.random_raw(rows * draws).reshape(draws, rows)
     layers = [sets]
     while layers[-1].shape[1] > 1:
         layers.append(_nonzero_words(layers[-1]))  # choosing a word is the same problem one level up
     top = layers.pop().reshape(-1)
-    at = _first_set_bit(top, (drawn >> _HALF) * np.uint64(layers[-1].shape[1] if layers else 64) >> _HALF)
+    # The top has a bit for each word of the layer below. The upper half of the random bits, scaled to their number,
+    # is where to start; the lower half serves the other layers, six bits each.
+    top_bits = np.uint64(layers[-1].shape[1] if layers else 64)
+    index = _first_set_bit(top, ((random_bits >> _HALF) * top_bits) >> _HALF)
     while layers:
         layer = layers.pop()
-        word = layer.reshape(-1).take(at + np.arange(0, layer.size, layer.shape[1]), mode="clip")  # any, where none is
-        at <<= 6
-        at += _first_set_bit(word, drawn & _PLACES)
+        # `index` is that of a word in this layer, within its row. An empty row takes some other word: its result is
+        # replaced by -1 below.
+        word = layer.reshape(-1).take(index + np.arange(0, layer.size, layer.shape[1]), mode="clip")
+        index <<= 6
+        index += _first_set_bit(word, random_bits & _POSITION_MASK)
         if layers:
-            drawn >>= _PLACE
-    return at if top.all() else np.where(top != 0, at, -1)
+            random_bits >>= _POSITION_BITS
+    return index if top.all() else np.where(top != 0, index, -1)
 
 
-def _first_set_bit(word: Words, place: Words) -> Longs:
-    """Return the first set bit from this place on, cyclically; 64 where none is set.
+def _first_set_bit(word: Words, start: Words) -> Longs:
+    """Return the number of the first set bit from bit `start` on, cyclically; 64 where none is set.
 
     >>> _first_set_bit(np.array([5, 5, 0], np.uint64), np.array([1, 3, 0], np.uint64)).tolist()
     [2, 0, 64]
     """
-    # clear the bits below the place; if none is left, start again from bit 0
-    later = word >> place
-    later <<= place
+    # clear the bits below `start`; if none is left, start again from bit 0
+    later = word >> start
+    later <<= start
     np.copyto(later, word, where=later == 0)
     below = later - _ONE
     below &= ~later
@@ -109,7 +120,7 @@ def _first_set_bit(word: Words, place: Words) -> Longs:
 
 
 def _nonzero_words(sets: Words) -> Words:
-    """Return which words are nonzero, as bits.
+    """Return for each row a bitmap of its nonzero words.
 
     >>> _nonzero_words(np.array([[0, 5, 0], [1, 0, 2]], np.uint64)).tolist()
     [[2], [5]]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.planners.greedy.bits import Words, add_chunks, any_of, contains_chunks, locate_bits, remove_chunks
+from antiphon.planners.greedy.bits import Words, add_chunks, contains_chunks, draw_chunks, locate_bits, remove_chunks
 from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
@@ -214,8 +214,8 @@ class Spreading:
             at, dst, chunk, every_hop = at[successful], dst[successful], chunk[successful], False
             if not len(at):
                 return at
-        word_index, bit = locate_bits(self.lack, dst, chunk)
-        self.lack.reshape(-1)[word_index] ^= bit
+        word_index, mask = locate_bits(self.lack, dst, chunk)
+        self.lack.reshape(-1)[word_index] ^= mask
         self._note_arrivals(batch.hop if every_hop else batch.hop[at], dst, chunk)
         return at
 
@@ -265,7 +265,7 @@ class Spreading:
         if not self.has_unique[kind]:
             chunk = self._pick_rarer(kind, fresh, per_hop)
         else:
-            chunk = any_of(fresh & self.unique[kind], self.rng, per_hop)
+            chunk = draw_chunks(fresh & self.unique[kind], self.rng, per_hop)
             # two hops must not both bring the same such chunk: the second draws again among all chunks
             flat = chunk.reshape(-1)
             flat[~_first_occurrences(flat)] = -1
@@ -282,7 +282,7 @@ class Spreading:
 
     def _pick_rarer(self, kind: int, offered: Words, per_hop: int) -> Longs:
         """Draw two candidates and return the one that fewer ranks have."""
-        first, second = any_of(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
+        first, second = draw_chunks(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
         spread = self.spread[kind]
         return np.where(spread[second] < spread[first], second, first)
 
@@ -328,10 +328,10 @@ class Spreading:
             brought[row, column] = _first_occurrences(island_and_chunk)
         lack = self.lack.reshape(-1)
         # draw by draw, since a later draw may repeat a chunk of an earlier one: after the first it is no longer lacking
-        for good, word_index, bit in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
+        for is_brought, word_index, mask in zip(brought, *locate_bits(self.lack, dst, chunk), strict=True):
             word = lack[word_index]
-            np.logical_and(good, word & bit != 0, out=good)
-            lack[word_index] = word ^ bit * good
+            np.logical_and(is_brought, word & mask != 0, out=is_brought)
+            lack[word_index] = word ^ mask * is_brought
         return brought
 
 
