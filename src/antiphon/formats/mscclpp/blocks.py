@@ -63,7 +63,7 @@ from antiphon.lower.uncollected import uncollected
 NOP = '{"name":"nop"}'
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
-PART = 2**14  # bytes that all threads of a block copy at once: fewer are no work for another block
+PART = 2**14  # bytes that all threads of a thread block copy at once: fewer are no work for another one
 MOST_GROUPED = 2**15  # operations of all ranks: the loader reads the whole file for every new size
 FEW = 4  # streams, where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
@@ -74,13 +74,14 @@ Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
 
 @dataclass
 class BlockText:
-    """`operations` as JSON; `channels` and `buffers` by type, as numbers of the rank, each with its place."""
+    """A thread block as text. A channel or buffer has a number at its rank, and in the block a position of its own."""
 
-    operations: list[str] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)  # as JSON
+    # by type: number at the rank -> position in the block
     channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
 
-    def takes(self, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
+    def add_ends(self, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
         """Add these channels and buffers if there is room for all of them; return whether the block has them."""
         own_channels, own_buffers = self.channels[kind], self.buffers[kind]
         new_channels, new_buffers = (
@@ -147,7 +148,7 @@ class Share:
     barrier: int
 
     def text(self) -> str:
-        """The part of every operation that it does, as JSON."""
+        """Return the share of every operation that the member does, as JSON."""
         return f',"tbg_info":{{"tb_id":{self.member},"tbg_size":{self.size}}}' if self.size > 1 else ""
 
     def barrier_text(self) -> str:
@@ -167,35 +168,35 @@ def gpu_of(
     ]
     # 1. Channels: one per peer and block; both ends sort by (peer, block), so the k-th channels match.
     connections: set[tuple[int, int]] = set()  # (peer, block); switches have channels of their own
-    for number, steps in enumerate(steps_of_block):
+    for block, steps in enumerate(steps_of_block):
         for step in steps:
             if step.kind not in (SWITCHES, SPREAD):
-                connections.update([(peer, number) for peer in step.peers])
-                connections.update([(move.peer, number) for move in step.moves if move.peer != ends.rank])
+                connections.update([(peer, block) for peer in step.peers])
+                connections.update([(move.peer, block) for move in step.moves if move.peer != ends.rank])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
-    by_block: list[dict[int, int]] = [{} for _ in steps_of_block]
-    for peer, number in sorted(connections):
+    channel_of: list[dict[int, int]] = [{} for _ in steps_of_block]  # by block: peer -> channel
+    for peer, block in sorted(connections):
         kind = ends.type(peer)
-        if kind == MEMORY or number % group == 0:
-            by_block[number][peer] = len(channels[kind])
+        if kind == MEMORY or block % group == 0:
+            channel_of[block][peer] = len(channels[kind])
             channels[kind].append(peer)
     # 2. Blocks: cut each stream into thread blocks that respect the executor's limits.
     gpu = Gpu([], channels, [], Links(crowd), ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
-    for number, (numbers, steps) in enumerate(zip(by_block, steps_of_block, strict=True)):
+    for block, (channel_of_peer, steps) in enumerate(zip(channel_of, steps_of_block, strict=True)):
         if not steps:
             continue
-        if number % group == 0:
-            has_ports = any(ends.type(peer) == PORT for peer in numbers)
+        if block % group == 0:
+            has_ports = any(ends.type(peer) == PORT for peer in channel_of_peer)
             # only a stream that uses ports has puts to defer
             ported = _defer_to_ports(ends, steps) if has_ports else steps
-            meets = group > 1 and (has_ports or number // group in divided)
+            meets = group > 1 and (has_ports or block // group in divided)
             if meets:
                 gpu.links.barriers += 1
                 if gpu.links.barriers > MOST_BARRIERS:
                     raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks meet")
-        share = Share(number % group, group, gpu.links.barriers - 1 if meets else -1)
-        gpu.blocks += _Cut(ends, numbers, buffers, gpu.links, share).blocks(steps if divided else ported)
+        share = Share(block % group, group, gpu.links.barriers - 1 if meets else -1)
+        gpu.blocks += _Cut(ends, channel_of_peer, buffers, gpu.links, share).blocks(steps if divided else ported)
     gpu.buffers = list(buffers)
     return gpu
 
@@ -393,7 +394,7 @@ class _Cut:
         block = self.block_texts[-1]
         # the second try is an empty block; if that has no room, nothing has
         for _ in range(2):
-            if len(block.operations) + count <= self.room and block.takes(kind, channels, buffers):
+            if len(block.operations) + count <= self.room and block.add_ends(kind, channels, buffers):
                 return block
             block = self._next_block()
         raise Unsupported(

@@ -108,7 +108,7 @@ def _leaf_name(kind: str, algorithm: Algorithm) -> str:
 def _with_rules(
     trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], path: str
 ) -> Tree:  # fmt: skip
-    """The tree of a level with the rules for one collective in it. What CH4 does not mention it leaves to MPIR."""
+    """Return the tree of a level with the rules for one collective; a collective that CH4 lacks is left to MPIR."""
     key = f"collective={COLLECTIVES[kind].name}"
     if level == CH4 and key not in trees:
         return trees
@@ -122,7 +122,7 @@ def _with_rules(
 
 
 def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
-    """One branch for each range of sizes."""
+    """Return one branch for each range of sizes."""
     size_rule = COLLECTIVES[kind]
     branches: Tree = {}
     for size_range in size_ranges:

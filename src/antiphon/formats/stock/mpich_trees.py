@@ -34,7 +34,7 @@ class LibraryTrees:
     data: bytes  # the whole library file; the words that it knows in such trees occur in it as C strings
 
     def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
-        """MPICH takes a word that it does not know for any algorithm."""
+        """Refuse words that this MPICH does not know: it would take an unknown leaf for any algorithm."""
         for word in (leaf, *(f"{key}=" for key in parameters)):
             if f"{word}\0".encode() not in self.data:  # it may be the end of a longer one
                 raise Unsupported(
@@ -43,14 +43,14 @@ class LibraryTrees:
 
 
 def read_library_trees(path: str) -> LibraryTrees:
-    """Read out of a library file (libmpi.so)."""
+    """Read the selection trees out of a library file (libmpi.so)."""
     with reading(path):
         data = read_bytes(path)
     trees: dict[str, Tree] = {}
     # The trees are C strings in the library's data: they begin and end with a zero byte.
-    for at in re.finditer(rb'\{\s*"collective=', data):
-        stop = data.find(b"\0", at.start(), at.start() + _MAX_TREE_BYTES)
-        text = data[at.start() : stop] if stop > 0 and data[at.start() - 1 : at.start()] == b"\0" else b""
+    for match in re.finditer(rb'\{\s*"collective=', data):
+        stop = data.find(b"\0", match.start(), match.start() + _MAX_TREE_BYTES)
+        text = data[match.start() : stop] if stop > 0 and data[match.start() - 1 : match.start()] == b"\0" else b""
         for name, mark in _MARKS.items():
             if name not in trees and mark.encode() in text:
                 trees[name] = _parse_tree(text, path)
@@ -111,15 +111,15 @@ def simplify_for_count(tree: Tree, count: int) -> Tree:
 
 
 def _condition_holds(key: str, count: int) -> bool | None:
-    """Whether a condition holds for `count` processes; None if that depends on more."""
+    """Return whether a condition holds for `count` processes; None if that depends on more."""
     if key == "any" or key.endswith("=any"):
         return True
     if key == "comm_size=pow2":
         return count & (count - 1) == 0
-    at = re.fullmatch(r"comm_size(<=?)(\d+)", key)
-    if at is None:
+    limit = re.fullmatch(r"comm_size(<=?)(\d+)", key)
+    if limit is None:
         return None
-    return count <= int(at[2]) if at[1] == "<=" else count < int(at[2])
+    return count <= int(limit[2]) if limit[1] == "<=" else count < int(limit[2])
 
 
 def find_first_leaf(tree: Mapping[str, Any]) -> str:

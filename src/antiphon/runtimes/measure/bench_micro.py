@@ -63,14 +63,14 @@ def bench_micro(
         raise Invalid("ranks: the machine has its own; leave one of both out")
     if pieces is not None and not 1 <= pieces <= 2**20:
         raise Invalid(f"pieces: expected 1 to {2**20}, got {pieces}")
-    where = named(f"full:ranks={RANKS if ranks is None else ranks}") if machine is None else machine_of(machine)
-    selected = list(select_patterns(patterns, where.ranks))
+    topology = named(f"full:ranks={RANKS if ranks is None else ranks}") if machine is None else machine_of(machine)
+    selected = list(select_patterns(patterns, topology.ranks))
     if not selected:
-        raise Invalid(f"{where.name} has {where.ranks} ranks: every pattern needs 3 at least")
+        raise Invalid(f"{topology.name} has {topology.ranks} ranks: every pattern needs 3 at least")
     with decides(how.get("on", "mpi"), mpiexec=how.get("mpiexec", "")) as deciding:
         if not deciding:
             return None
-        plans = {pattern.title: plan_on(pattern, where, pieces) for pattern in selected}
+        plans = {pattern.title: plan_on(pattern, topology, pieces) for pattern in selected}
         pattern_of = {pattern.title: pattern for pattern in selected}
 
         def complete(row: Row) -> Row:
@@ -105,7 +105,10 @@ CHAIN, FAN = (3, 8), (1, 3)  # lengths and widths that the paper has
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern. `have`, `want`: (block, place); every place that has a block contributes its own data to it."""
+    """A pattern of transfers between places, to which `places_on` assigns ranks.
+
+    `have`, `want`: (block, place); every place that has a block contributes its own data to it.
+    """
 
     name: str
     size: int  # length of a chain, width of a fan; 0: not parametrized
@@ -124,7 +127,7 @@ class Pattern:
 
     @property
     def busiest(self) -> int:
-        """The most blocks that one link carries."""
+        """Return the most blocks that one link carries."""
         carried = [(src, dst) for _, _, src, dst, _ in self.rows]
         return max(carried.count(link) for link in self.links)
 
@@ -214,13 +217,14 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
         linked += [near_to(rank_of[b], True) for a, b in pattern.links if a == place and b in rank_of]
         return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
 
-    def further(chosen: list[int]) -> list[int] | None:
+    def extend(chosen: list[int]) -> list[int] | None:
+        """Return ranks for all places that begin with these; None if there are none."""
         if len(chosen) == len(order):
             return chosen
-        return next(filter(None, (further([*chosen, rank]) for rank in candidates(chosen))), None)
+        return next(filter(None, (extend([*chosen, rank]) for rank in candidates(chosen))), None)
 
     order = _order_places(pattern)
-    ranks = further([])
+    ranks = extend([])
     if ranks is None:
         raise Unsupported(f"{pattern.title}: {machine.name} has no ranks that are linked like this")
     return [ranks[order.index(place)] for place in range(pattern.places)]
@@ -257,9 +261,9 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     want = [(block, rank[at], None) for block, at in pattern.want]
     collective = Collective("custom", machine.ranks, custom=custom_relation(have, want, machine.ranks))
     step, block, src, dst, op = (np.array(column, np.int32) for column in zip(*sorted(pattern.rows), strict=True))
-    where = np.array(rank, np.int32)
+    rank_of_place = np.array(rank, np.int32)
     schedule = Schedule(
-        collective, cut(collective, 1), step, block, where[src], where[dst], op.astype(np.uint8),
+        collective, cut(collective, 1), step, block, rank_of_place[src], rank_of_place[dst], op.astype(np.uint8),
         provenance={"planner": pattern.title, "options": {}},
     )  # fmt: skip
     claims = {"planner": pattern.title}

@@ -79,18 +79,20 @@ class _OnDevice(Runtime):
             joint = [cases[number] for number in numbers]
             schedules = [programs[case.program].schedule for case in joint]
             refuse_too_large(schedules[0].collective, joint[0])
-            slow = [_slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in joint]
+            slow_schedules = [
+                _slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in joint
+            ]
             with ExitStack() as stack:
                 group = stack.enter_context(self.group(schedules[0].collective.ranks, how))
                 buffers = _DeviceBuffers(schedules[0], joint[0], group)
                 calls, facts = list[Callable[[], None]](), list[Row]()
-                for schedule, other in zip(schedules, slow, strict=True):
+                for schedule, slow in zip(schedules, slow_schedules, strict=True):
                     prepared = buffers.ready(schedule, self.tables, self.choices)
-                    if other is None:
+                    if slow is None:
                         calls.append(buffers.ours(prepared))
                         facts.append(prepared.facts)
                         continue
-                    hybrid = buffers.split_with(prepared, other, stack.enter_context(self.group(group.ranks, how)))
+                    hybrid = buffers.split_with(prepared, slow, stack.enter_context(self.group(group.ranks, how)))
                     stack.callback(hybrid.close)
                     calls.append(buffers.by_us(hybrid.call))
                     facts.append(
@@ -171,14 +173,13 @@ STEPWISE: Mapping[str, type[_OnDevice]] = {
 
 
 class _Ready(NamedTuple):
-    """A plan at a size: its tables, the best way to make a call, the memory of all ranks, and the Pareto frontier of
-    the ways tried: (choice, seconds)."""
+    """A plan that is ready for calls of one size."""
 
     plans: Plans
-    best: Choice
-    where: NDArray[np.uintp]
-    lengths: NDArray[np.int64]
-    frontier: list[tuple[Choice, float]]
+    best: Choice  # how to make a call
+    addresses: NDArray[np.uintp]  # of the memory of all ranks: rank x (input, output, scratch)
+    lengths: NDArray[np.int64]  # the same in elements
+    frontier: list[tuple[Choice, float]]  # Pareto frontier of the choices tried, with their seconds
 
     @property
     def facts(self) -> Row:
@@ -194,7 +195,7 @@ class _DeviceBuffers(AllBuffers):
     def __init__(self, schedule: Schedule, case: Case, group: Group) -> None:
         super().__init__(schedule, case)
         self.group = group
-        self.where = np.zeros((group.ranks, 3), np.uintp)
+        self.addresses = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.on_device = False
         outputs = [np.zeros(data.sizes[1], self.dtype) for data in self.ranks]
@@ -215,7 +216,7 @@ class _DeviceBuffers(AllBuffers):
         return True
 
     def _place_all(self, place: int, values: Sequence[Array]) -> None:
-        self.where[:, place] = self._allocate_buffers(place, values)
+        self.addresses[:, place] = self._allocate_buffers(place, values)
         self.lengths[:, place] = [array.size for array in values]
 
     def _allocate_buffers(self, place: int, values: Sequence[Array]) -> list[int]:
@@ -224,7 +225,7 @@ class _DeviceBuffers(AllBuffers):
         return [self.group.memory(rank, array) for rank, array in enumerate(values)]
 
     def _place_buffer(self, rank: int, place: int, values: Array) -> None:
-        self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
+        self.addresses[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
     def ready(
         self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[Choice]]
@@ -233,18 +234,18 @@ class _DeviceBuffers(AllBuffers):
         case, group = self.case, self.group
         all_tables = self._make_tables(schedule, names)
         plans = self._load_plans(all_tables)
-        where, lengths = self._with_scratch(plans)
+        addresses, lengths = self._with_scratch(plans)
         candidates = list(choices_of(plans, group.blocks, case.nbytes))
         # Nothing to choose, so nothing to time.
         if len(candidates) < 2:
-            return _Ready(plans, candidates[0], where, lengths, [])
+            return _Ready(plans, candidates[0], addresses, lengths, [])
         with self._spare_memory(lengths) as spare:
             seconds = time_choices(lambda choice: self._make_call(plans, choice, spare, lengths), iter(candidates))
-        return _Ready(plans, select_choice(seconds), where, lengths, pareto_frontier(seconds))
+        return _Ready(plans, select_choice(seconds), addresses, lengths, pareto_frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
         """Return the call by the best choice."""
-        return self.by_us(lambda: self._make_call(ready.plans, ready.best, ready.where, ready.lengths))
+        return self.by_us(lambda: self._make_call(ready.plans, ready.best, ready.addresses, ready.lengths))
 
     def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
         """Return a call that notes that the outputs are on the device."""
@@ -265,15 +266,17 @@ class _DeviceBuffers(AllBuffers):
         options: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
         if best.way == "kernel":
             options["rounds"] = best.rounds
-        arguments = (kind, ready.where, ready.lengths, self.dtype, case.op)
+        arguments = (kind, ready.addresses, ready.lengths, self.dtype, case.op)
         fast = work_of(self.group, ready.plans[best.tables], *arguments, **options)
         slow_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
-        where, lengths = ready.where.copy(), ready.lengths.copy()
+        addresses, lengths = ready.addresses.copy(), ready.lengths.copy()
         lengths[:, SCRATCH] = [slow_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
-        where[:, SCRATCH] = [
+        addresses[:, SCRATCH] = [
             other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
         ]
-        slow_work = work_of(other, slow_plan, kind, where, lengths, self.dtype, case.op, way="staged", timeout=patience)
+        slow_work = work_of(
+            other, slow_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=patience
+        )
         hybrid = Hybrid(fast, slow_work, case.unit)
         try:
             # Trial calls until the split of the data no longer changes.
@@ -297,7 +300,7 @@ class _DeviceBuffers(AllBuffers):
             return
         case = self.case
         try:
-            same = opened.call(collective, case.unit, self.where, self.dtype, case.op or "sum", case.in_place)
+            same = opened.call(collective, case.unit, self.addresses, self.dtype, case.op or "sum", case.in_place)
         except Unsupported:
             yield None
         else:
@@ -333,9 +336,9 @@ class _DeviceBuffers(AllBuffers):
             raise Unsupported(f"{self.case.nbytes} bytes are too many for packets")
         return fitting
 
-    def _make_call(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+    def _make_call(self, plans: Plans, how: Choice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
         case, group, plan = self.case, self.group, plans[how.tables]
-        arguments, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
+        arguments, patience = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or PATIENCE
         if how.way == "kernel":
             group.go(*arguments, lanes=how.lanes, rounds=how.rounds, timeout=patience)
         else:
@@ -354,7 +357,7 @@ class _DeviceBuffers(AllBuffers):
         for rank in range(self.group.ranks):
             elements = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
             self._place_buffer(rank, SCRATCH, np.zeros(elements, self.dtype))
-        return self.where.copy(), self.lengths.copy()
+        return self.addresses.copy(), self.lengths.copy()
 
     def run_numpy(self) -> None:
         super().run_numpy()
@@ -371,14 +374,14 @@ class _DeviceBuffers(AllBuffers):
 
     def _write_outputs(self, values: Sequence[Array]) -> None:
         for rank, array in enumerate(values):
-            self.group.bring(rank, int(self.where[rank, OUTPUT]), array)
+            self.group.bring(rank, int(self.addresses[rank, OUTPUT]), array)
 
     def _fetch_outputs(self) -> None:
         """Fetch the outputs, if the device has newer ones."""
         if self.on_device:
             self.outputs = [np.zeros(int(length), self.dtype) for length in self.lengths[:, OUTPUT]]
             for rank, array in enumerate(self.outputs):
-                self.group.fetch(rank, int(self.where[rank, OUTPUT]), array)
+                self.group.fetch(rank, int(self.addresses[rank, OUTPUT]), array)
             self.on_device = False
 
     def wrong(self) -> int:
