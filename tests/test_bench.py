@@ -149,12 +149,12 @@ def test_long_work_says_in_a_log_how_far_it_is(
     common = ["allreduce", "full:ranks=4", "--on", "fake", "--planner", "direct"]
     tune = ["tune", *common, "--nbytes", "1KB:8KB:8", "--workers", "1"]
     bench = ["bench", *common, "--nbytes", "8:32:4"]
-    monkeypatch.setattr("antiphon.cli.planning.EVERY", 0.0)
+    monkeypatch.setattr("antiphon.cli.planning.LOG_INTERVAL", 0.0)
     assert run(tune) == run(bench) == 0
     err = capfd.readouterr().err
     assert "2 of 2: allreduce of 8KB: direct is measured\n" in err
     assert "allreduce of 32B by direct is done\n" in err
-    monkeypatch.setattr("antiphon.cli.planning.EVERY", 1e9)
+    monkeypatch.setattr("antiphon.cli.planning.LOG_INTERVAL", 1e9)
     assert run(tune) == run(bench) == 0
     assert capfd.readouterr().err == ""
 

@@ -53,7 +53,7 @@ def test_commands_in_help_stay_lines(capsys: Capture) -> None:
 
 
 def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "EVERY", 0.05)
+    monkeypatch.setattr(planning, "LOG_INTERVAL", 0.05)
     assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2
     assert "compiling (" in capsys.readouterr().err
 
@@ -67,9 +67,9 @@ def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> 
         if sum(line.startswith("1 of 2") for line in heard) == 2:
             twice.set()
 
-    monkeypatch.setattr("antiphon.cli.planning.EVERY", 0.001)
+    monkeypatch.setattr("antiphon.cli.planning.LOG_INTERVAL", 0.001)
     monkeypatch.setattr("antiphon.cli.planning.say", say)
-    with planning.beats() as tell:
+    with planning.repeat_in_log() as tell:
         tell("1 of 2")
         assert twice.wait(60)
     count = len(heard)

@@ -427,7 +427,7 @@ def test_a_wrong_table_is_refused(tmp_path: Path, table_bytes: bytes, old: bytes
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(planning, "EVERY", 1e9)  # a log is told nothing while it goes on
+    monkeypatch.setattr(planning, "LOG_INTERVAL", 1e9)  # a log is told nothing while it goes on
     command = ["tune", "allreduce", "ring:ranks=4", "--nbytes", "1KB:64KB", "--planner", "relay", "--planner", "ring"]
     assert run([*command, "-o", "plan.json", "--report", "r.html", "--picture", "c.svg", "--json"]) == 0
     out, err = capsys.readouterr()

@@ -63,7 +63,7 @@ def test_within_this_process_too(added: Add) -> None:
 
 def test_what_never_began_was_not_stopped_by_its_budget(added: Add, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process gets ready all is done in this one."""
-    monkeypatch.setattr(_process, "START", 0.001)
+    monkeypatch.setattr(_process, "START_SECONDS", 0.001)
     found = asked(added, "anything", budget=0.2)
     (row,) = (c for c in found.candidates if c.planner == "anything")
     assert (row.status, found.stopped) == ("ok", 0)

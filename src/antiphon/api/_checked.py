@@ -25,7 +25,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_ITEMS = 2**22  # ranks of a group, or values of another list
-Check = Callable[[Any, str], Any]
+Check = Callable[[Any, str], Any]  # from a value and the name of its argument to the normalized value; else Invalid
 TOO_LARGE = (
     "out of memory: the machine, the schedule or the size asked for is too large for this computer; try a smaller one"
 )
@@ -48,12 +48,14 @@ def whole_number(minimum: int, maximum: int = 2**60) -> Check:
 
 
 def text(value: Any, name: str) -> str:
+    """Return a text as it is."""
     if not isinstance(value, str):
         raise Invalid(f"{name}: expected a text, got {quote(value)}")
     return value
 
 
 def yes_or_no(value: Any, name: str) -> bool:
+    """Return True or False as it is."""
     if not isinstance(value, bool):
         raise Invalid(f"{name}: expected True or False, got {quote(value)}")
     return value
@@ -82,12 +84,14 @@ def seconds(value: Any, name: str) -> float:
 
 
 def size(value: Any, name: str) -> int:
+    """Parse a size such as "64MiB" to bytes."""
     from antiphon.units import parse_size
 
     return parse_size(value, name)
 
 
 def ranks(value: Any, name: str) -> list[int]:
+    """Return the numbers of ranks as a list."""
     try:
         numbers = [] if isinstance(value, str | Mapping) else list(islice(value, MAX_ITEMS + 1))
     except TypeError:
@@ -117,18 +121,21 @@ def values_of_links(value: Any, name: str) -> dict[str, Any]:
 
 
 def options(value: Any, name: str) -> dict[str, Any]:
+    """Return options by name as a dictionary."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise Invalid(f'{name}: expected options by name, such as {{"pieces": 4}}, got {quote(value)}')
     return dict(value)
 
 
 def function(value: Any, name: str) -> Any:
+    """Return a function as it is."""
     if not callable(value):
         raise Invalid(f"{name}: expected a function, got {quote(value)}")
     return value
 
 
 def gibibytes(value: Any, name: str) -> float:
+    """Parse a number of GiB above 0."""
     from antiphon.units import exact
 
     memory = float(exact(value, name))
@@ -138,12 +145,14 @@ def gibibytes(value: Any, name: str) -> float:
 
 
 def dtype(value: Any, name: str) -> Any:
+    """Return the canonical name of a data type."""
     from antiphon.core.datatypes import data_type
 
     return data_type(value).name
 
 
 def operator(value: Any, name: str) -> str:
+    """Return the name of an operator that exists."""
     from antiphon.core.datatypes import combine_of
 
     combine_of(value)
@@ -161,6 +170,7 @@ def several(check: Check) -> Check:
 
 
 def effort(value: Any, name: str) -> Any:
+    """Parse the limit of a search, in counted units."""
     from antiphon.core.request import effort_of
 
     del name
@@ -178,6 +188,7 @@ def per_byte(value: Any, name: str) -> float:
 
 
 def profile(value: Any, name: str) -> Any:
+    """Return a profile from an object, its file or the name of a shipped one."""
     from antiphon.cost import as_profile
 
     return as_profile(path(value, name) if isinstance(value, os.PathLike) else value)
@@ -200,7 +211,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def checked(options: Mapping[str, Any], **own_checks: Check) -> dict[str, Any]:
-    """Check options by name, and leave out those that are None. `own_checks`: of names with another meaning here."""
+    """Check options by name, and leave out those that are None. `own_checks` replace the checks of these names."""
     checks = {**CHECKS, **own_checks}
     return {
         name: checks[name](value, name) if name in checks else value

@@ -67,7 +67,7 @@ def predict(
     >>> predict(plan("allreduce", "ring:ranks=4"), "1MB")[0]["nbytes"]
     1000000
     """
-    from antiphon.cost import predict as price
+    from antiphon.cost import predict as predict_plan
 
     if library:
         if topology is None or model or profile is not None or collective or trace is not None:
@@ -79,7 +79,7 @@ def predict(
             topology=topology,
         )  # fmt: skip
 
-    return price(_place_plan(plan, collective, topology), nbytes, model=model, profile=profile)
+    return predict_plan(_place_plan(plan, collective, topology), nbytes, model=model, profile=profile)
 
 
 @public
@@ -126,9 +126,9 @@ def simulate(
     True
     """
     from antiphon.core.files import write_bytes
-    from antiphon.cost import simulate as follow
+    from antiphon.cost import simulate as simulate_plan
 
-    row, events = follow(
+    row, events = simulate_plan(
         _place_plan(plan, collective, topology),
         size(nbytes, "nbytes"),
         model=model,
@@ -177,7 +177,7 @@ def predict_library(
     1000000
     """
     from antiphon.core.reshape import keep
-    from antiphon.cost.nccl.library import library as library_of
+    from antiphon.cost.nccl.library import library as parse_library
     from antiphon.units import parse_sizes
 
     machine = _inputs.machine(topology, "topology")
@@ -186,15 +186,15 @@ def predict_library(
     root = members.index(target.roots[0]) if target.roots else 0
     if len(members) < machine.ranks:
         machine = keep(machine, members, name=machine.name).topology
-    return replace(library_of(library, machine), root=root, lower_bounds={}).rows(target.kind, parse_sizes(nbytes))
+    return replace(parse_library(library, machine), root=root, lower_bounds={}).rows(target.kind, parse_sizes(nbytes))
 
 
 def _place_plan(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
     """Return the plan, on a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 
-    on = None if topology is None else _inputs.machine(topology, "topology")
-    chosen = _inputs.plan(plan, collective, on=on)
+    machine = None if topology is None else _inputs.machine(topology, "topology")
+    chosen = _inputs.plan(plan, collective, on=machine)
     if not machine_is_told(chosen):
         raise Invalid("plan: its file does not name the machine; give it with --topology (in Python topology=)")
     return chosen

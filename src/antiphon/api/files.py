@@ -77,7 +77,7 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
 
 
 def _read_file(name: str) -> Any:
-    """Return the content of a file by its first bytes: a magic number, XML, JSON, else CSV."""
+    """Return the content of a file, whose type follows from its first bytes: a magic number, XML, JSON, else CSV."""
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
     from antiphon.formats.foreign import reader_of
@@ -144,13 +144,13 @@ def _read_measurements(name: str, data: bytes) -> Any:
     lines = (line.strip() for line in data[: 2**16].decode("utf-8", "replace").splitlines())
     head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
     columns = {column.strip() for column in head.split(",")}
-    for mark, read in (
+    for column, read in (
         ("ranks", read_plan_times),
         ("vectors", read_addition_times),
         ("kind", read_round_trips),
         ("o_s", read_figures),
     ):
-        if mark in columns:
+        if column in columns:
             return read(name)
     if "PRTT(" in head:
         return read_round_trips(name)
@@ -293,7 +293,7 @@ def export(
     ['schedule.goal']
     """
     from antiphon.formats import emit, find_format, write_emitted
-    from antiphon.formats import files as of_formats
+    from antiphon.formats import files as format_files
     from antiphon.select.runners_up import replace_unwritable
 
     entry = find_format(name)
@@ -313,7 +313,7 @@ def export(
             checked, notes = replace_unwritable(checked, name, options)
         emitted = emit(checked, name, nbytes=nbytes, options=options)
     if folder is not None:
-        return of_formats.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])
+        return format_files.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])
     texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
              for file, text in emitted.items()}  # fmt: skip
-    return of_formats.Files(texts, [*notes, *emitted.notes])
+    return format_files.Files(texts, [*notes, *emitted.notes])

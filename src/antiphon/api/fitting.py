@@ -99,18 +99,18 @@ def memory(measurements: Path | Sequence[AdditionTime]) -> MemoryFit:
 
 
 def _fit_rows(
-    measurements: Any, kind: type, read: Callable[[str], list[Any]], name: str, find: Callable[[list[Any]], R]
+    measurements: Any, kind: type, read: Callable[[str], list[Any]], name: str, fit_rows: Callable[[list[Any]], R]
 ) -> R:
     """Fit rows of one kind, given as they are or in a CSV file; an error names the file."""
     from antiphon.core.files import within
 
-    where = "measurements"
+    source = "measurements"
     if isinstance(measurements, list | tuple):
         if not measurements or not all(isinstance(row, kind) for row in measurements):
             raise Invalid(f"measurements: expected rows that antiphon.measure.{name} returned, or their file")
         rows = list(measurements)
     else:
-        where = path(measurements, "measurements")
-        rows = read(where)
-    with within(where):
-        return find(rows)
+        source = path(measurements, "measurements")
+        rows = read(source)
+    with within(source):
+        return fit_rows(rows)

@@ -281,7 +281,7 @@ def bound(
     >>> bound("allreduce", "ring:ranks=4").latency_steps
     2
     """
-    from antiphon.core.bounds import bound as find
+    from antiphon.core.bounds import bound as find_bound
 
     machine = _inputs.machine(topology)
-    return find(machine, _inputs.collective(wanted, machine, root, ranks))
+    return find_bound(machine, _inputs.collective(wanted, machine, root, ranks))

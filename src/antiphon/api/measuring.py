@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from antiphon.cost.fit import AdditionTime, PlanTime, RoundTrip
     from antiphon.runtimes.measure.choose import MeasuredTuning
 
-LADDER = "1KB:16MB:4"
+DEFAULT_SIZES = "1KB:16MB:4"  # each size four times the one before
 
 
 @public
@@ -110,7 +110,7 @@ def bench(  # noqa: PLR0913
         The runtime is not installed here.
     """
     from antiphon.runtimes.measure.bench import bench as measure
-    from antiphon.units import parse_sizes as sizes
+    from antiphon.units import parse_sizes
 
     subjects = what
     if not _inputs.is_path(what):
@@ -118,7 +118,7 @@ def bench(  # noqa: PLR0913
         subjects = [plan for source in sources for plan in _inputs.plans(source, "what").values()]
     machine = None if topology is None else _inputs.machine(topology)
     return measure(
-        _inputs.by_name(subjects), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"),
+        _inputs.by_name(subjects), machine, parse_sizes(DEFAULT_SIZES if nbytes is None else nbytes, "nbytes"),
         on=on, planner=planner, options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
         op=several(operator)(op, "op"), iterations=iterations, warmup=warmup, model=model, profile=profile, miad=miad,
         seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, progress=progress,
@@ -165,13 +165,14 @@ def micro(  # noqa: PLR0913
         A row per pattern and size; None on all processes but the first under mpiexec or srun.
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
-    from antiphon.units import parse_sizes as sizes
+    from antiphon.units import parse_sizes
 
     options = checked({"ranks": processes, "patterns": patterns}, ranks=whole_number(1), patterns=several(text))
     machine = None if topology is None else _inputs.machine(topology)
     return bench_micro(
-        machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), on=on, pieces=pieces, iterations=iterations,
-        warmup=warmup, model=model, profile=profile, mpiexec=mpiexec, timeout=timeout, progress=progress, **options,
+        machine, parse_sizes(DEFAULT_SIZES if nbytes is None else nbytes, "nbytes"), on=on, pieces=pieces,
+        iterations=iterations, warmup=warmup, model=model, profile=profile, mpiexec=mpiexec, timeout=timeout,
+        progress=progress, **options,
     )  # fmt: skip
 
 
@@ -205,7 +206,7 @@ def genmodel(
 
     Returns
     -------
-    list of Measured or None
+    list of PlanTime or None
         A row per plan, size and number of ranks; None on all processes but the first.
     """
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
@@ -292,7 +293,7 @@ def memory(
 
     Returns
     -------
-    list of Added
+    list of AdditionTime
         A row per number of vectors.
     """
     from antiphon.runtimes.measure.bench_memory import bench_memory

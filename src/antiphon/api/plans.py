@@ -90,10 +90,10 @@ def plan(  # noqa: PLR0913
     >>> plan("allreduce", "ring:ranks=4", planner="ring").collective.kind
     'allreduce'
     """
-    from antiphon.select import plan as make
+    from antiphon.select import plan as plan_best
 
     machine = _inputs.machine(topology)
-    return make(
+    return plan_best(
         _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
         nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, effort=effort,
         budget=budget, seed=seed, tell=tell,
@@ -169,10 +169,10 @@ def frontier(  # noqa: PLR0913
     >>> len(frontier("broadcast", "line:ranks=3").points) > 1
     True
     """
-    from antiphon.select import frontier as find
+    from antiphon.select import frontier as find_frontier
 
     machine = _inputs.machine(topology)
-    return find(
+    return find_frontier(
         _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
         budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
     )  # fmt: skip

@@ -104,8 +104,8 @@ def replay(  # noqa: PLR0913
     elif machine is None:
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
-        planned = _make_planner(machine, model, profile, planners)
-        ours = ByPlans(machine, plans, planned, model, profile, not model and profile is None, sizes)
+        plan_collective = _make_planner(machine, model, profile, planners)
+        ours = ByPlans(machine, plans, plan_collective, model, profile, not model and profile is None, sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}
 
@@ -115,7 +115,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
     from antiphon.select import collective
     from antiphon.select import tune as search
 
-    def planned(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
+    def plan_collective(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
         target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
         distinct = sorted({max(size, 1) for size in sizes}) or [2**20]
         if len(distinct) > MAX_SIZES:
@@ -123,7 +123,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
         tuning = search(target, machine, nbytes=distinct, model=model, profile=profile, planners=planners, nccl=False)
         return tuning.plans.get(kind)
 
-    return planned
+    return plan_collective
 
 
 def _read_measured(measured: Any) -> tuple[Any, str]:

@@ -93,14 +93,14 @@ def run(  # noqa: PLR0913
     """
     from antiphon.registry import find
     from antiphon.runtimes.measure.bench import run_plan
-    from antiphon.units import parse_sizes as sizes
+    from antiphon.units import parse_sizes
 
     find("runtime", on)
-    parsed_sizes = sizes(nbytes, "nbytes")
+    sizes = parse_sizes(nbytes, "nbytes")
     dtype, op = dtype_of(dtype, "dtype"), operator(op, "op")
     verified = _inputs.verified_plan(plan, collective, "run", op, dtype)
     rows = run_plan(
-        verified, parsed_sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
+        verified, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
         compiler=compiler, timeout=float(timeout), scale=scale, name=name, trace=trace, hybrid=hybrid,
     )  # fmt: skip
     return rows or []
@@ -133,9 +133,9 @@ def build(
     Missing
         No compiler was found, or it failed.
     """
-    from antiphon.runtimes.engine.mpi import build as make
+    from antiphon.runtimes.engine.mpi import build as build_library
 
-    return make(text(what, "what"), compiler, cast("list[str]", tables))
+    return build_library(text(what, "what"), compiler, cast("list[str]", tables))
 
 
 def comm(
@@ -180,13 +180,13 @@ def comm(
     TimedOut
         Not all processes connected in time.
     """
-    from antiphon.runtimes.serve.comm import comm as make
+    from antiphon.runtimes.serve.comm import comm as connect
 
     options = checked(
         {"rank": rank, "ranks": ranks, "address": address, "timeout": timeout, "compiler": compiler, "secret": secret},
         rank=whole_number(0, 2**16), ranks=whole_number(1, 2**16), address=text, secret=text,
     )  # fmt: skip
-    return make(communicator, table, **options)
+    return connect(communicator, table, **options)
 
 
 @public
@@ -209,9 +209,9 @@ def reproduce(name: str = "") -> list[Row]:
         No experiment has this name.
     """
     from antiphon.reproduce import names
-    from antiphon.reproduce import reproduce as rows
+    from antiphon.reproduce import reproduce as compute_rows
 
-    return list(rows(name)) if name else names()
+    return list(compute_rows(name)) if name else names()
 
 
 def papers() -> list[dict[str, str]]:

@@ -56,9 +56,9 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
         A file is not a trace in Chrome's format.
     """
     from antiphon.core.files import write_bytes
-    from antiphon.formats.chrome import merge_traces as merged
+    from antiphon.formats.chrome import merge_traces
 
-    content, rows = merged(_check_files(files))
+    content, rows = merge_traces(_check_files(files))
     write_bytes(path_of(output, "output"), content)
     return rows
 

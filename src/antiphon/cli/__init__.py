@@ -61,10 +61,12 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     from antiphon.cli._app import run as run_one
 
     code = run_one(command, words, signals)
-    wrong = flush()
-    if wrong is None or isinstance(wrong, BrokenPipeError):  # a reader that has gone (antiphon ... | head) is no error
+    stdout_error = flush()
+    if stdout_error is None or isinstance(
+        stdout_error, BrokenPipeError
+    ):  # a reader that has gone (antiphon ... | head) is no error
         return code
-    say(f"stdout: {wrong.strerror}")
+    say(f"stdout: {stdout_error.strerror}")
     return code or 2
 
 

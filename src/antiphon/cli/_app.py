@@ -21,7 +21,7 @@ import typer
 
 from antiphon import __version__
 from antiphon.cli import completion
-from antiphon.cli.kinds import InGroups
+from antiphon.cli.kinds import WithHeadings
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
@@ -30,7 +30,7 @@ from antiphon.show.columns import width
 
 app = typer.Typer(
     name="antiphon",
-    cls=InGroups,
+    cls=WithHeadings,
     help="Plan collective communication for the machine it will run on, with schedules proven correct.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,9 +39,9 @@ app = typer.Typer(
     epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
 )
 
-_BARE = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
-# errors of writing, which name no file if stdout could not be written
-_UNWRITTEN = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
+_EMPTY_OPTION = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
+# Errors of writing; such an error names no file if stdout could not be written
+_WRITE_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def _print_version(value: bool) -> None:
@@ -63,7 +63,7 @@ def _install_completion(context: typer.Context, shell: str) -> None:
 
 
 @app.callback()
-def _front(
+def _global_options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -89,13 +89,15 @@ KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missin
 
 
 class _Reporter:
-    """Reports how one command failed: a line on stderr and, under --json, an object on stdout. Its methods return the
-    exit code."""
+    """Report how one command failed: a line on stderr and, under --json, an object on stdout.
+
+    Methods return the exit code.
+    """
 
     def __init__(self, signals: Signals, arguments: Sequence[str]) -> None:
         self.signals = signals
         self.arguments = list(arguments)
-        self.as_json = "--json" in _own(self.arguments)
+        self.as_json = "--json" in _words_before_separator(self.arguments)
         JsonOutput.has_result = False
 
     def fail(self, kind: str, message: str, exit_code: int) -> int:
@@ -107,19 +109,19 @@ class _Reporter:
         """Report that a signal ended the command."""
         return self.fail("Interrupted", message or self.signals.text(), self.signals.exit_code())
 
-    def refuse_usage(self, error: Any, named: str) -> int:
+    def refuse_usage(self, error: Any, command_name: str) -> int:
         """Report wrong usage, in typer's words and in one line; a group without a command prints its commands.
 
-        `named`: the command, in case the error does not know it.
+        `command_name`: the command, in case the error does not know it.
         """
         context = getattr(error, "ctx", None)
-        where = context.command_path.strip() if context is not None else named
+        command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
         if message.startswith("Usage:"):
-            self._emit("Usage", f"no command given (see {where} --help)", 2)
+            self._emit("Usage", f"no command given (see {command_path} --help)", 2)
             print(error.format_message(), file=sys.stderr)
             return 2
-        return self.fail("Usage", f"{message} (see {where} --help)", 2)
+        return self.fail("Usage", f"{message} (see {command_path} --help)", 2)
 
     def _emit(self, kind: str, message: str, exit_code: int) -> None:
         if self.as_json:
@@ -127,7 +129,7 @@ class _Reporter:
                 emit_error(kind, " ".join(message.split()), exit_code)
 
 
-def _own(arguments: Sequence[str]) -> Sequence[str]:
+def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments before "--"; those behind it belong to another program."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
@@ -149,9 +151,9 @@ def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an option with an empty value: most often a variable of a script that is not set."""
-    own = _own(arguments)
-    for before, word in zip(["", *own], own, strict=False):
-        option = before if not word else word[:-1] if _BARE.fullmatch(word) else ""
+    own_words = _words_before_separator(arguments)
+    for previous, word in zip(["", *own_words], own_words, strict=False):
+        option = previous if not word else word[:-1] if _EMPTY_OPTION.fullmatch(word) else ""
         if option.startswith("-"):
             raise Invalid(f"{option}: its value is empty; give a value or leave the option out")
 
@@ -162,9 +164,9 @@ def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
     printed: set[str] = set()
     show_other = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **details: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *command_path: Any, **details: Any) -> None:
         if not issubclass(category, UnlikelyInput):
-            show_other(message, category, *where, **details)
+            show_other(message, category, *command_path, **details)
         elif str(message) not in printed:
             printed.add(str(message))
             signals.tell(f"warning: {message}")
@@ -216,10 +218,10 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
             "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one", 2,
         )  # fmt: skip
     if isinstance(error, OSError):
-        where = error.filename or ("stdout" if error.errno in _UNWRITTEN else "input or output")
-        if where == "stdout":
+        file_name = error.filename or ("stdout" if error.errno in _WRITE_ERRORS else "input or output")
+        if file_name == "stdout":
             drop(sys.stdout)  # else Python would try to write it again at its end
-        return reporter.fail("System", f"{where}: {error.strerror or error}", 2)
+        return reporter.fail("System", f"{file_name}: {error.strerror or error}", 2)
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not

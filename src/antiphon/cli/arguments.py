@@ -142,9 +142,9 @@ Json = Annotated[bool, typer.Option("--json", help="print the result as JSON (do
 
 
 def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int | None, list[int] | None]:
-    """Split COLL:root=RANK,ranks=RANKS into the name or file, the root and the ranks (None: the first, all).
+    """Split COLL:root=RANK,ranks=RANKS into the name or file, the root and the ranks; None if not named.
 
-    `root`, `ranks`: by the options of the version before.
+    `root`, `ranks`: values of the old options --root and --ranks, used if COLL has none.
     """
     pattern = r"(?:root|ranks)="
     name, *tail = re.split(rf":(?={pattern})", coll, maxsplit=1)
@@ -164,7 +164,10 @@ def join_collective(coll: str, root: int | None, ranks: str) -> str:
 
 
 def split_plan(plan: str, collective: str = "") -> tuple[Path, str]:
-    """Split PLAN:COLL, as in table.json:allreduce, into file and collective. `collective`: by the old option."""
+    """Split PLAN:COLL, as in table.json:allreduce, into file and collective.
+
+    `collective`: value of the old option --collective.
+    """
     name, colon, kind = plan.rpartition(":")
     if colon and name and not Path(plan).exists() and kind.isidentifier():
         return Path(name), kind
@@ -172,7 +175,7 @@ def split_plan(plan: str, collective: str = "") -> tuple[Path, str]:
 
 
 def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
-    """Split RUNTIME:key=value,... into its name and its options, which each take what the runtime's entry lists."""
+    """Split RUNTIME:key=value,... into its name and its options; only options of that runtime are accepted."""
     name, _, tail = on.partition(":")
     keys = [*find("runtime", name).can.options, "timeout"]
     label = f"--on {quote(on)}"
@@ -193,11 +196,11 @@ def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> t
     """Return the machine, reduced to the ranks of --only, and the participating ranks (None: all)."""
     if not only:
         return topology(spec), group
-    present = parse_ranks(only, "--only")
-    absent = sorted(set(group or ()) - set(present))
-    if absent:
-        raise Invalid(f"ranks: rank {absent[0]} is not among those that --only keeps")
-    return topology(spec, only=present), group or present
+    kept_ranks = parse_ranks(only, "--only")
+    missing_ranks = sorted(set(group or ()) - set(kept_ranks))
+    if missing_ranks:
+        raise Invalid(f"ranks: rank {missing_ranks[0]} is not among those that --only keeps")
+    return topology(spec, only=kept_ranks), group or kept_ranks
 
 
 def machine_given(spec: str, only: str) -> Topology | None:
@@ -208,13 +211,13 @@ def machine_given(spec: str, only: str) -> Topology | None:
 
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
-    """Return the collective and the machine of a command line; `root`, `ranks`: by the old options."""
+    """Return the collective and the machine of a command line; `root` and `ranks` are those of the old options."""
     coll, root, members = split_collective(coll, root, ranks)
     machine, group = machine_and_group(spec, only, members)
     if only and not members and is_file(coll):  # the file lists the participants, --only the ranks present
         target = collective(coll, machine, root=root)
-        absent = sorted(set(target.members) - set(group or ()))
-        if absent:
-            raise Invalid(f"{coll}: rank {absent[0]} takes part, but is not among those that --only keeps")
+        missing_ranks = sorted(set(target.members) - set(group or ()))
+        if missing_ranks:
+            raise Invalid(f"{coll}: rank {missing_ranks[0]} takes part, but is not among those that --only keeps")
         return target, machine
     return collective(coll, machine, root=root, ranks=group), machine

@@ -1,7 +1,10 @@
-"""antiphon bench: plans measured beside the library's own collectives, as nccl-tests does, and what `fit` reads.
+"""The commands `bench`: measure plans beside the library's own collectives, and measure what `fit` reads.
 
-First the commands, then (`bench_text`) the table: one line per size with the columns of nccl-tests out of place and in
-place, and behind them quartiles, the model's time, the library's time, and ours over the library's.
+First the commands, then (`bench_text`) the table. It has one line per size: the columns of nccl-tests out of place and
+in place, then the quartiles of our time, the model's time, the library's time, and our time over the library's:
+
+    #   size  count     type  redop  root   time  algbw  busbw  #wrong  ...  quartiles  model  library  over it  plan
+        1024    256  float32    sum    -1  10.20   0.10   0.15       0  ...  9.9-10.8    9.80    12.10     0.84  ring
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from antiphon.units import (
 )
 
 Row = Mapping[str, Any]
-FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes of bench by default
+FACTOR = 4  # between sizes, where --nbytes names none
 
 Subject = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
 RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
@@ -85,12 +88,13 @@ def bench_plans_command(
         plan_file, collective = arg.split_plan(source, collective)
         source = str(plan_file)
     options: dict[str, Any] = {
-        "on": runtime, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
+        "on": runtime, "dtype": _parse_names(dtype, DATA_TYPES, data_type),
+        "op": _parse_names(op, OPERATORS, combine_of),
         "iterations": iterations, "warmup": warmup, "model": model, "profile": measured_profile, "miad": miad,
         "seed": seed, **runtime_options,
     }  # fmt: skip
 
-    def plans() -> list[Plan]:
+    def make_plans() -> list[Plan]:
         from antiphon.runtimes.measure.bench import plans_of
 
         candidates = plans_of(
@@ -106,25 +110,25 @@ def bench_plans_command(
     def check() -> None:
         check_names(source, topo or None, planner)
 
-    with decides(runtime, check, **runtime_options) as deciding:
-        if deciding:
-            _measure(plans, sizes, options, csv, fit, json)
+    with decides(runtime, check, **runtime_options) as is_deciding:
+        if is_deciding:
+            _measure(make_plans, sizes, options, csv, fit, json)
 
 
 def _measure(
-    plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
+    make_plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
     json: bool,
 ) -> None:  # fmt: skip
-    """Measure plans, print and write the rows, also if the measurement ends early. `plans`: makes the plans."""
+    """Measure plans; print and write the rows, also if the measurement ends early. `make_plans` returns the plans."""
     from antiphon.runtimes.measure.bench import measure_plans
     from antiphon.runtimes.measure.tables import write_csv, write_fit
 
     rows: list[dict[str, Any]] = []
-    ended: Exception | None = None
+    early_end: Exception | None = None
     log = NowAndThen()
     with progress("planning", log=False) as (tell, _):
-        chosen = plans()
-        tell(f"measuring {chosen[0].collective.kind}")
+        plans = make_plans()
+        tell(f"measuring {plans[0].collective.kind}")
 
         def add_row(row: dict[str, Any]) -> None:
             rows.append(row)
@@ -134,13 +138,13 @@ def _measure(
             log.tell(text)
 
         try:
-            measure_plans(chosen, sizes, progress=add_row, **options)
+            measure_plans(plans, sizes, progress=add_row, **options)
         except KeyboardInterrupt:
-            ended = StoppedEarly("interrupted; what was measured until then is printed and written")
+            early_end = StoppedEarly("interrupted; what was measured until then is printed and written")
         except AntiphonError as error:  # a process died, or the time is over
-            ended = error
+            early_end = error
     if not rows:
-        raise ended or Invalid("nothing was measured")
+        raise early_end or Invalid("nothing was measured")
     emit({"rows": rows}, bench_text(rows), json)
     if csv is not None:
         write_csv(rows, csv)
@@ -149,21 +153,21 @@ def _measure(
         written.append(f"# written: {fit}, {write_fit(rows, fit)} of {len(rows)} rows")
     for line in written if not json else ():
         print(line)
-    if ended is not None:
-        raise ended
+    if early_end is not None:
+        raise early_end
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 
 
-def _several(text: str, names: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
-    """Parse names separated by commas, or "all"; a wrong one is an error before anything is planned."""
-    chosen = list(names) if text == "all" else [name.strip() for name in text.split(",")]
-    for name in chosen:
-        check(name)
-    return chosen
+def _parse_names(text: str, names: tuple[str, ...], check_name: Callable[[str], object]) -> list[str]:
+    """Parse names separated by commas, or "all". An unknown name is an error, raised before anything is planned."""
+    requested = list(names) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in requested:
+        check_name(name)
+    return requested
 
 
-# ---- what `fit` reads ----
+# ---- measurements for `fit`, and micro-benchmarks ----
 
 
 def genmodel_command(
@@ -317,24 +321,25 @@ def micro_command(
 
 # ---- text ----
 
-ABOUT = ("size", "count", "type", "redop", "root")
-PLACE = ("time", "algbw", "busbw", "#wrong")
-BESIDE = ("quartiles", "model", "library", "over it")
+# Head of the table: columns of a call, columns out of place and again in place, and columns of comparison
+CALL_COLUMNS = ("size", "count", "type", "redop", "root")
+TIME_COLUMNS = ("time", "algbw", "busbw", "#wrong")
+COMPARED_COLUMNS = ("quartiles", "model", "library", "over it")
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
 
 
 def bench_text(rows: Sequence[Row]) -> str:
     """Return a table per plan, and the average bus bandwidth. Lines that are no measurements begin with #."""
     lines: list[str] = []
-    for first, of_plan in _tables(rows):
-        models = join_bases([row["predicted_by"] for row in of_plan if row.get("predicted_by")])
+    for first, table_rows in _group_by_table(rows):
+        models = join_bases([row["predicted_by"] for row in table_rows if row.get("predicted_by")])
         lines += [""] if lines else []
         lines.append(f"# {first['collective']} on {first['topology']}, {first['ranks']} ranks")
         lines += [f"# model: {models}"] if models else []
-        lines += _aligned([_cells(*pair) for pair in _pairs(of_plan)])
+        lines += _align_table([_row_cells(*pair) for pair in _pair_in_place(table_rows)])
     busbw, wrong = [row["busbw"] for row in rows], sum(row["wrong"] for row in rows)
     lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
-    lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_remarks(rows)]
+    lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_bench_notes(rows)]
     return "\n".join(lines)
 
 
@@ -352,7 +357,7 @@ def micro_text(rows: Sequence[Row]) -> str:
     return "\n".join(table(head, cells))
 
 
-def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+def _group_by_table(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     """Group consecutive rows of one collective and machine; each with its first row."""
     tables: list[tuple[Row, list[Row]]] = []
     for row in rows:
@@ -363,7 +368,7 @@ def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     return tables
 
 
-def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
+def _pair_in_place(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
     """Return each row out of place with the row in place that follows it."""
     pairs: list[tuple[Row, Row | None]] = []
     for row in rows:
@@ -374,42 +379,42 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
     return pairs
 
 
-def _cells(row: Row, inside: Row | None) -> list[str]:
-    """Return the cells of a line: a row out of place, and the one in place (`inside`)."""
+def _row_cells(row: Row, in_place: Row | None) -> list[str]:
+    """Return the cells of a line: a row out of place, and the one in place (`in_place`)."""
     low, high = row["quartiles"]
     return [
         str(row["nbytes"]), str(row["count"]), row["dtype"], row["op"] or "none",
         "-1" if row["root"] is None else str(row["root"]),
-        *_place(row), *(_place(inside) if inside else ["N/A"] * 4),
-        f"{_micro(low)}-{_micro(high)}", dash(row["predicted_seconds"], _micro), dash(row["reference_seconds"], _micro),
-        dash(row["over_library"], "{:.2f}".format), _by(row),
+        *_time_cells(row), *(_time_cells(in_place) if in_place else ["N/A"] * 4),
+        f"{_us(low)}-{_us(high)}", dash(row["predicted_seconds"], _us), dash(row["reference_seconds"], _us),
+        dash(row["over_library"], "{:.2f}".format), _plan_cell(row),
     ]  # fmt: skip
 
 
-def _place(row: Row) -> list[str]:
-    return [_micro(row["seconds"]), _speed(row["algbw"]), _speed(row["busbw"]), str(row["wrong"])]
+def _time_cells(row: Row) -> list[str]:
+    return [_us(row["seconds"]), _speed(row["algbw"]), _speed(row["busbw"]), str(row["wrong"])]
 
 
-def _by(row: Row) -> str:
-    served = f" (the table leaves this to {library_name(row['served_by'])})" if row.get("served_by") else ""
-    deep = f" pieces={row['pieces']}" if "pieces" in row else ""
-    return f"{row['planner'] or 'plan'}{deep}{served}"
+def _plan_cell(row: Row) -> str:
+    left_to = f" (the table leaves this to {library_name(row['served_by'])})" if row.get("served_by") else ""
+    pieces = f" pieces={row['pieces']}" if "pieces" in row else ""
+    return f"{row['planner'] or 'plan'}{pieces}{left_to}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table under nccl-tests' two head lines, columns to the right."""
-    table = [[*ABOUT, *PLACE, *PLACE, *BESIDE, "plan"], [*UNITS, ""], *rows]
+    table = [[*CALL_COLUMNS, *TIME_COLUMNS, *TIME_COLUMNS, *COMPARED_COLUMNS, "plan"], [*UNITS, ""], *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    right = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
     for number, row in enumerate(table):  # the last column holds names
-        right[number] = right[number][: len(right[number]) - widths[-1]] + row[-1]
-    before = sum(widths[:5]) + 2 * 5
-    out, inside = (sum(widths[k : k + 4]) + 6 for k in (5, 9))
-    over = " " * before + "out-of-place".center(out) + "  " + "in-place".center(inside)
-    return [f"# {over}".rstrip(), *(f"# {line}".rstrip() for line in right[:2]), *(f"  {line}" for line in right[2:])]
+        lines[number] = lines[number][: len(lines[number]) - widths[-1]] + row[-1]
+    call_width = sum(widths[:5]) + 2 * 5
+    out_of_place_width, in_place_width = (sum(widths[k : k + 4]) + 6 for k in (5, 9))
+    titles = " " * call_width + "out-of-place".center(out_of_place_width) + "  " + "in-place".center(in_place_width)
+    return [f"# {titles}".rstrip(), *(f"# {line}".rstrip() for line in lines[:2]), *(f"  {line}" for line in lines[2:])]
 
 
-def _micro(seconds: float) -> str:
+def _us(seconds: float) -> str:
     """Return microseconds as nccl-tests prints them: four digits at least."""
     micro = seconds * 1e6
     return f"{micro:.0f}" if micro >= 1000 else f"{micro:.1f}" if micro >= 100 else f"{micro:.2f}"
@@ -419,7 +424,7 @@ def _speed(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second >= 1e7 else f"{bytes_per_second / 1e9:.4f}"
 
 
-def _remarks(rows: Sequence[Row]) -> list[str]:
+def _bench_notes(rows: Sequence[Row]) -> list[str]:
     """Return the notes below the table."""
     notes = []
     wrong = [row for row in rows if row["reference_wrong"]]

@@ -1,4 +1,4 @@
-"""antiphon build: libraries made with the user's own compiler."""
+"""The command `build`: compile the MPI engine or a plugin for NCCL with the user's own compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""antiphon check-log: what a log of nccl-tests, rccl-tests or OSU says of the machine, and what an upgrade changed."""
+"""The command `check-log`: compare a log of nccl-tests, rccl-tests or OSU with a model, or with another log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_log_command(
 
 
 def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The verdicts of all runs with their causes, then their tables."""
+    """Return the verdicts of all runs with their likely causes, then a table of sizes for each run."""
     lines = []
     for run in runs:
         lines += paragraph(one_line(f"{_title(run)}: {run['text']}"), "", "  ")
@@ -105,7 +105,7 @@ def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def comparison_lines(result: Mapping[str, Any]) -> list[str]:
-    """The verdict of each collective, then the sizes."""
+    """Return the verdict of each collective, then a table of sizes for each."""
     lines = []
     for entry in result["collectives"]:
         before, after = entry["libraries"]

@@ -19,14 +19,14 @@ from antiphon.errors import Invalid, unknown
 SHOW, INSTALL = "--show-completion", "--install-completion"
 SHELLS = ("bash", "zsh", "fish")
 
-# The kind of word of a parameter: by command and option where that is listed, else by option, else by metavar.
-_OF_NAME = {
+# The kind of word that a parameter takes, by command and option; then by the metavar (placeholder) of the help.
+_KIND_BY_OPTION = {
     "list": "entries", "reproduce": "tables",
     "fit memory --from": "@",
     "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
     "topology probe --from": "sources", "topology export --to": "machine formats",
 }  # fmt: skip
-_OF_METAVAR = {
+_KIND_BY_METAVAR = {
     "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
     "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
     "WHAT": "built", "KIND": "kinds", "SHELL": "shells", "OP": "operators", "OPS": "operators",
@@ -91,41 +91,44 @@ def word_table(application: Any) -> dict[str, str]:
         table[key.strip()] = " ".join([*table.get(key.strip(), "").split(), *words])
 
     for path, command in _commands("", application):
-        names = [name for name, inner in getattr(command, "commands", {}).items() if not inner.hidden]
+        names = [name for name, subcommand in getattr(command, "commands", {}).items() if not subcommand.hidden]
         if names:
             add(f"commands {path}", *names, *([] if path else ["help"]))
         for parameter in command.params:
             if getattr(parameter, "hidden", False):
                 continue
             flags = [flag for flag in [*parameter.opts, *parameter.secondary_opts] if flag.startswith("-")]
-            add(f"options {path}" if flags else f"arguments {path}", *(flags or [_kind(path, "", parameter.metavar)]))
+            add(
+                f"options {path}" if flags else f"arguments {path}",
+                *(flags or [_kind_of_word(path, "", parameter.metavar)]),
+            )
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
-                table[f"value {path}".strip() + f" {flag}"] = _kind(path, flags[-1], parameter.metavar)
+                table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, flags[-1], parameter.metavar)
         add(f"options {path}", "--help", "-h")
-    return table | {f"names {kind}": " ".join(names) for kind, names in _names().items()}
+    return table | {f"names {kind}": " ".join(names) for kind, names in _names_by_kind().items()}
 
 
 def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield all commands with their words; the nameless command of a group has the words of the group."""
     yield path, command
-    for name, inner in getattr(command, "commands", {}).items():
-        if inner.hidden and not path:  # an old spelling
+    for name, subcommand in getattr(command, "commands", {}).items():
+        if subcommand.hidden and not path:  # an old spelling
             continue
-        yield from _commands(path if inner.hidden else f"{path} {name}".strip(), inner)
+        yield from _commands(path if subcommand.hidden else f"{path} {name}".strip(), subcommand)
 
 
-def _kind(path: str, flag: str, metavar: str | None) -> str:
+def _kind_of_word(path: str, flag: str, metavar: str | None) -> str:
     """Return the kind of word that an option (or, without flag, an argument) of a command takes."""
-    bare = re.sub(r"[\[\].]", "", metavar or "")
-    listed = _OF_NAME.get(f"{path} {flag}".strip()) if flag or bare == "NAME" else None
-    if listed is None and (flag == "--profile" or bare == "NAME"):
-        listed = _OF_NAME.get(flag)
-    return listed or _OF_METAVAR.get(bare) or ("@" if _FILES.match(bare) else "-")
+    plain_metavar = re.sub(r"[\[\].]", "", metavar or "")
+    kind = _KIND_BY_OPTION.get(f"{path} {flag}".strip()) if flag or plain_metavar == "NAME" else None
+    if kind is None and (flag == "--profile" or plain_metavar == "NAME"):
+        kind = _KIND_BY_OPTION.get(flag)
+    return kind or _KIND_BY_METAVAR.get(plain_metavar) or ("@" if _FILES.match(plain_metavar) else "-")
 
 
-def _names() -> dict[str, list[str]]:
+def _names_by_kind() -> dict[str, list[str]]:
     """Return all names by kind; a machine that needs options has those of its example."""
-    from antiphon.cli.listing import LISTED
+    from antiphon.cli.listing import REGISTRY_KINDS
     from antiphon.core.collective import KINDS
     from antiphon.core.datatypes import DATA_TYPES, OPERATORS
     from antiphon.cost.profile import shipped_profiles
@@ -137,8 +140,8 @@ def _names() -> dict[str, list[str]]:
 
     return {
         "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
-        "kinds": list(LISTED),
-        "entries": [name for kind in LISTED.values() for name in table(kind)],
+        "kinds": list(REGISTRY_KINDS),
+        "entries": [name for kind in REGISTRY_KINDS.values() for name in table(kind)],
         "machine formats": ["nccl-xml"],
         "machines": [entry.can.example or name for name, entry in table("topology").items()],
         "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),

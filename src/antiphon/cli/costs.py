@@ -1,4 +1,8 @@
-"""antiphon predict: what a plan takes, and why, without running it; --trace follows every message."""
+"""The command `predict`: the time of a plan, its terms and its bottleneck, without running it.
+
+`simulate` is the former name of `predict --trace`, which follows every message of one size. With --library the command
+prints which algorithm NCCL or RCCL would choose at each size.
+"""
 
 from __future__ import annotations
 
@@ -18,46 +22,46 @@ from antiphon.show.columns import fitted_rows, paragraph, time_column
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
-Followed = Annotated[
+SimulationModel = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
         help="what predicts: see antiphon list models (default: critical-path, on known GPUs within calls)",
     ),
 ]  # fmt: skip
-SHOWN_HOPS = 12  # of the critical path
+MAX_HOPS = 12  # of the critical path, or sizes, that are listed
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
 
-def _family(rows: Sequence[Mapping[str, Any]]) -> str:
+def _size_family(rows: Sequence[Mapping[str, Any]]) -> str:
     return size_family(row["nbytes"] for row in rows)
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return predictions as text, one line each; below them the bottlenecks, the models, and their calibration."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
-    family = _family(rows)
+    family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
     head = ["nbytes", f"time {unit}", *SPEEDS, *(f"{term} {unit}" for term in terms)]
     cells = [
         [
-            format_size(row["nbytes"], family), time_text(row["seconds"]), *_speeds(row),
+            format_size(row["nbytes"], family), time_text(row["seconds"]), *_speed_cells(row),
             *(time_text(row["terms"].get(term, 0.0)) for term in terms),
         ]
         for row in rows
     ]  # fmt: skip
     largest = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
-    lines = _table(head, cells, [f"{term} {unit}" for term in sorted(terms, key=largest.__getitem__)], {})
-    lines += _by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
-    lines += _by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
-    return "\n".join([*lines, *_by_sizes(rows, "note", lambda row: row["note"])])
+    lines = _fitted_table(head, cells, [f"{term} {unit}" for term in sorted(terms, key=largest.__getitem__)], {})
+    lines += _lines_by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
+    lines += _lines_by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
+    return "\n".join([*lines, *_lines_by_sizes(rows, "note", lambda row: row["note"])])
 
 
-def _speeds(row: Mapping[str, Any]) -> list[str]:
+def _speed_cells(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['algbw'] / 1e9:.3f}", f"{row['busbw'] / 1e9:.3f}"]
 
 
-def _table(
+def _fitted_table(
     head: Sequence[str], cells: Sequence[Sequence[str]], least_useful: Sequence[str], meanings: Mapping[str, str]
 ) -> list[str]:
     """Return the table, what some of its columns mean, and which ones the terminal has no room for."""
@@ -69,7 +73,7 @@ def _table(
 
 def path_text(row: Mapping[str, Any]) -> str:
     """Return the first hops of the critical path as text."""
-    hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:SHOWN_HOPS]]
+    hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:MAX_HOPS]]
     hidden = row["critical_path_length"] - len(hops)
     path = (", ".join(hops) or "nothing moves") + (f", and {hidden} more" if hidden > 0 else "")
     return "\n".join(paragraph(f"critical path: {path}", rest="    "))
@@ -77,40 +81,40 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the choices of a library, one line for each size; below, for each run of sizes, their calibration."""
-    family = _family(rows)
+    family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
     head = ["nbytes", f"time {unit}", "error", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
     cells = []
     for row in rows:
-        choice, (rival, seconds) = f"{row['algorithm']} {row['protocol']}", _next_best(row)
+        choice, (alternative, seconds) = f"{row['algorithm']} {row['protocol']}", _next_best(row)
         error = "?" if row["error"] is None else f"{row['error']:.0%}"
-        figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), error, *_speeds(row)]
-        cells.append([*figures, choice, row["mostly"], rival, time_text(seconds)])
+        figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), error, *_speed_cells(row)]
+        cells.append([*figures, choice, row["mostly"], alternative, time_text(seconds)])
     meanings = {
         "error": "median on machines outside of the fit (?: no measurements)",
         "mostly": "what most of the time is spent on",
         "alternative": "the next best",
     }
-    lines = _table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
-    lines += _by_sizes(rows, "error above the model's aim", lambda row: row["error_above_aim"] or "")
-    lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
-    lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
-    lines += _by_sizes(rows, "figures", lambda row: row["calibrated"])
-    return "\n".join([*lines, *_multiprocessors(rows)])
+    lines = _fitted_table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
+    lines += _lines_by_sizes(rows, "error above the model's aim", lambda row: row["error_above_aim"] or "")
+    lines += _lines_by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
+    lines += _lines_by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
+    lines += _lines_by_sizes(rows, "figures", lambda row: row["calibrated"])
+    return "\n".join([*lines, *_multiprocessor_lines(rows)])
 
 
 def _next_best(row: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the next best by another algorithm, else by another protocol, and its time."""
+    """Return the fastest choice with another algorithm, else with another protocol, and its time."""
     seconds = row["others"]
     name = next((name for name in seconds if name.split()[0] != row["algorithm"]), next(iter(seconds), None))
     return ("-", None) if name is None else (name, seconds[name])
 
 
-def _by_sizes(
+def _lines_by_sizes(
     rows: Sequence[Mapping[str, Any]], title: str, text_of: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:  # fmt: skip
     """Return a text about rows, once for each run of sizes with the same text; nothing if it is empty."""
-    family = _family(rows)
+    family = _size_family(rows)
     runs = [(text, list(run)) for text, run in groupby(rows, text_of)]
     lines = []
     for text, run in runs:
@@ -120,7 +124,7 @@ def _by_sizes(
     return lines
 
 
-def _multiprocessors(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _multiprocessor_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format the number of occupied multiprocessors, and the times of copy engines, which occupy no multiprocessor."""
     counts = {f"{row['sms']} of {row['sms_of']} by {row['algorithm']}": None for row in rows if row["sms"] is not None}
     lines = []
@@ -128,11 +132,12 @@ def _multiprocessors(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines += paragraph(
             f"SMs of each GPU, taken at most while it runs (small calls take fewer): {', '.join(counts)}", rest="    "
         )
-    copied = [row for row in rows if row["without_sms"] is not None]
-    if copied:
-        family = _family(rows)
+    with_copy_engines = [row for row in rows if row["without_sms"] is not None]
+    if with_copy_engines:
+        family = _size_family(rows)
         times = ", ".join(
-            f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}" for row in copied[-SHOWN_HOPS:]
+            f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}"
+            for row in with_copy_engines[-MAX_HOPS:]
         )
         method = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
         lines += paragraph(f"{method}: {times}", rest="    ")
@@ -185,7 +190,7 @@ def predict_command(
     if trace is not None or (topo and _is_message_schedule(plan_file)):
         if only:
             raise Invalid("--only: cannot be combined with --trace or a schedule of PICCL; leave it out")
-        _follow(plan_file, nbytes, model, profile, collective, trace, topo, json)
+        _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
         return
     if not nbytes:
         raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
@@ -213,7 +218,7 @@ def _predict_library(
 def simulate_command(
     file: arg.PlanFile,
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
-    model: Followed = "",
+    model: SimulationModel = "",
     profile: arg.ProfileFile = None,
     collective: arg.WhichPlan = "",
     trace: arg.Trace = None,
@@ -227,10 +232,10 @@ def simulate_command(
     A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
     """
     plan_file, collective = arg.split_plan(file, collective)
-    _follow(plan_file, nbytes, model, profile, collective, trace, topo, json)
+    _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
 
 
-def _follow(
+def _simulate(
     file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
     json: bool,
 ) -> None:  # fmt: skip

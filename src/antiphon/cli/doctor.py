@@ -1,4 +1,4 @@
-"""antiphon doctor: what is on this machine, which routes work here, and in what order to try them."""
+"""The command `doctor`: what is on this machine, which ways to use Antiphon work here, and which to try first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from antiphon.core.files import one_line
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
-KINDS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compilers"))
+# Rows of programs: label, key of the inventory
+PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compilers"))
 
 
 def doctor_command(json: Json = False) -> None:
@@ -24,7 +25,7 @@ def doctor_command(json: Json = False) -> None:
 
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
-    """What to try first, the routes, then what is here."""
+    """Return what to try first, the ways to use Antiphon on this machine, then what is on it."""
     processors, gpus, routes = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
@@ -46,7 +47,7 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         f"{processors['cores']}, NUMA nodes: {processors['memories']}; for this process: {processors['allowed']}",
         "GPUs": counts + (f"; driver {', '.join(drivers)}" if drivers else ""),
         "network cards": ", ".join(cards),
-        **{name: ", ".join(map(_program, inventory[key])) for name, key in KINDS},
+        **{name: ", ".join(map(_program, inventory[key])) for name, key in PROGRAM_ROWS},
         "libraries": ", ".join(f"{row['name']} {row['version']} ({row['path']})" for row in inventory["libraries"]),
         "Python": ", ".join(f"{name} {version}" for name, version in inventory["packages"].items()),
     }

@@ -1,4 +1,4 @@
-"""antiphon export: a plan as files that something else runs."""
+"""The command `export`: write a plan as files that another program runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""antiphon fit: the parameters of models from measurements."""
+"""The commands `fit genmodel`, `fit memory` and `fit loggp`: parameters of cost models from measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon.units import exact, parse_bandwidth, parse_size
 ProfileOut = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the determined parameters as a profile")
 ]
-Known = Annotated[
+KnownValues = Annotated[
     list[str] | None,
     typer.Option(
         "--known", metavar="KEY=VALUE",
@@ -40,7 +40,7 @@ def genmodel_command(
     measurements: Annotated[
         Path, typer.Argument(metavar="MEASUREMENTS.csv", help="plan,ranks,nbytes,seconds (docs/fitting.md)")
     ],
-    known_values: Known = None,
+    known_values: KnownValues = None,
     memory: Annotated[
         Path | None, typer.Option("--memory", metavar="PROFILE", help="profile of `fit memory`, for gamma and delta")
     ] = None,
@@ -63,17 +63,17 @@ def genmodel_command(
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
     check_outputs({"-o": out}, pictures)
-    stated = _parse_known(known_values, ("beta", "gamma", "delta", "bandwidth"))
-    bandwidth = stated.pop("bandwidth", "")
+    known_texts = _parse_known(known_values, ("beta", "gamma", "delta", "bandwidth"))
+    bandwidth = known_texts.pop("bandwidth", "")
     nominal = parse_bandwidth(bandwidth, "--known bandwidth") if bandwidth else None
-    result = fitting.genmodel(measurements, **_known_seconds(stated, memory))
+    result = fitting.genmodel(measurements, **_known_parameters(known_texts, memory))
     title = name or measurements.name.partition(".")[0]
-    absent = list_missing_figures(result, nominal)
+    missing = list_missing_figures(result, nominal)
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
-    if out is not None and absent:
-        lines += paragraph(f"not in it: {', '.join(absent)}", "  ", "    ")
+    if out is not None and missing:
+        lines += paragraph(f"not in it: {', '.join(missing)}", "  ", "    ")
     lines += write_pictures(lambda: genmodel_svg(result), pictures)
-    value = {**result.as_json(), "profile": profile, "left_out": absent}
+    value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([genmodel_text(result), *lines]), json)
 
 
@@ -136,7 +136,7 @@ def loggp_command(
     into: Annotated[
         Path | None, typer.Option("--into", metavar="PROFILE", help="add a level to this profile, innermost first")
     ] = None,
-    known_values: Known = None,
+    known_values: KnownValues = None,
     out: ProfileOut = None,
     name: Name = "",
     pictures: Pictures = None,
@@ -152,27 +152,27 @@ def loggp_command(
     out = out or into
     check_outputs({"-o": out}, pictures)
     base = as_profile(into) if into is not None else None
-    seconds = _known_seconds(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
+    seconds = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
     result = fitting.loggp(measurements)
     title = name or measurements.name.partition(".")[0]
-    absent = list_missing_loggp_figures(result)
+    missing = list_missing_loggp_figures(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=seconds, name=title), out)
-    if out is not None and absent:
-        lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")
+    if out is not None and missing:
+        lines += paragraph(f"in it, but not determined: {', '.join(missing)}", "  ", "    ")
     lines += write_pictures(lambda: loggp_svg(result), pictures)
-    value = {**result.as_json(), "profile": profile, "left_out": absent}
+    value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([loggp_text(result), *lines]), json)
 
 
 def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:
-    stated = parse_options(texts or (), "--known", f"{names[0]}=4.7e-11")
-    for key in stated:
+    known_texts = parse_options(texts or (), "--known", f"{names[0]}=4.7e-11")
+    for key in known_texts:
         if key not in names:
             raise unknown("parameter of --known", key, names)
-    return stated
+    return known_texts
 
 
-def _known_seconds(stated: Mapping[str, str], memory: Path | None = None) -> dict[str, float]:
+def _known_parameters(known_texts: Mapping[str, str], memory: Path | None = None) -> dict[str, float]:
     """Return the parameters that the user passes, in seconds per byte."""
     seconds = {}
     if memory is not None:
@@ -180,7 +180,7 @@ def _known_seconds(stated: Mapping[str, str], memory: Path | None = None) -> dic
         seconds = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
         if not seconds:
             raise Invalid(f"--memory: {memory} states neither gamma nor delta; `antiphon fit memory -o` writes them")
-    for key, text in stated.items():
+    for key, text in known_texts.items():
         if key in seconds:
             raise Invalid(f"{key} is given twice: by --known and by --memory; leave one of them out")
         seconds[key] = _seconds_per_byte(text, f"--known {key}")

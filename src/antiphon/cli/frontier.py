@@ -1,4 +1,4 @@
-"""antiphon frontier: every point between the fewest steps and the least time on the wire, with proofs."""
+"""The command `frontier`: every point between the fewest steps and the least time on the links, with proofs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from antiphon.select import save_frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
-_SEARCHED_AS = {
+# Collectives that are searched as another one, and what that means for the points that progress shows
+_SEARCH_NOTES = {
     "reduce": "a reduce is planned as a broadcast of the machine with all links turned, run backwards; C, S and R "
     "below are those of that",
     "reducescatter": "a reducescatter is planned as an allgather of the machine with all links turned, run backwards; "
@@ -51,8 +52,8 @@ def frontier_command(
         limits["memory"] = float(exact(str(limits["memory"]), "--option memory"))
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
-        if planner == "sccl" and target.kind in _SEARCHED_AS:
-            keep(_SEARCHED_AS[target.kind])
+        if planner == "sccl" and target.kind in _SEARCH_NOTES:
+            keep(_SEARCH_NOTES[target.kind])
         result = frontier(
             target, machine, planner=planner, seed=seed, effort=effort, **limits, options=options,
             budget=seconds, tell=tell, heard=lambda point: keep(point_line(point)), apart=True,

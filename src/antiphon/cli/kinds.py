@@ -11,7 +11,7 @@ PLANS = "COLL|PLAN|TABLE"  # the nameless command of the group
 COMMAND = "antiphon.lab.command"  # the key in typer's context of the words after --
 
 
-class InGroups(typer.core.TyperGroup):
+class WithHeadings(typer.core.TyperGroup):
     """All commands; the help lists them under the headings of the table."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -25,9 +25,12 @@ class InGroups(typer.core.TyperGroup):
                 )
 
 
-class WithoutName(typer.core.TyperGroup):
-    """`bench genmodel`, `bench loggp` and `bench micro` are commands; any other word is the subject of `bench`, with
-    its options. The help is that of the latter, and names the three."""
+class WithNamelessCommand(typer.core.TyperGroup):
+    """A group with named commands and a nameless one, for words that name no command.
+
+    `bench genmodel`, `bench loggp` and `bench micro` are named; `bench allreduce ...` is the nameless command, with
+    `allreduce` as its argument. The help of the group is that of the nameless command, and lists the others.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -43,8 +46,8 @@ class WithoutName(typer.core.TyperGroup):
         return (None if name == PLANS else name), command, rest
 
 
-class Unnamed(typer.core.TyperCommand):
-    """The command of such a group that has no name of its own: its usage is that of the group."""
+class NamelessCommand(typer.core.TyperCommand):
+    """The nameless command of a `WithNamelessCommand`: its usage is that of the group."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         formatter.write_usage(ctx.command_path.strip(), " ".join(self.collect_usage_pieces(ctx)))
@@ -54,16 +57,16 @@ class Unnamed(typer.core.TyperCommand):
         ctx.parent.command.format_commands(ctx.parent, formatter)
 
 
-class WithCommand(typer.core.TyperCommand):
+class WithProgram(typer.core.TyperCommand):
     """A command that leaves the words after -- unread: they are a program of the user."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta[COMMAND] = args[at + 1 :] if at < len(args) else None
-        return super().parse_args(ctx, args[:at])
+        separator = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = args[separator + 1 :] if separator < len(args) else None
+        return super().parse_args(ctx, args[:separator])
 
 
-class WithFiles(typer.core.TyperCommand):
+class WithFileList(typer.core.TyperCommand):
     """A command with `--from A.json B.json`: all words up to the next option are files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

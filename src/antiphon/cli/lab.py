@@ -77,10 +77,10 @@ def run_command(
         raise Invalid("lab run: expected -- and a command; for a plan: antiphon run PLAN --on lab --nbytes SIZE")
     if command and "{" not in command[0] and shutil.which(command[0]) is None:
         raise Missing(f"{command[0]}: no such program")
-    where: Topology | str = target
+    machine_or_lab: Topology | str = target
     if target and (target not in lab_names() or only):
-        where = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
-    row = labs.command(where, command, scale=scale, name=name, timeout=limit, quiet=json)
+        machine_or_lab = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
+    row = labs.command(machine_or_lab, command, scale=scale, name=name, timeout=limit, quiet=json)
     if json:
         emit(row, "", json)
     if row["exit_code"]:
@@ -90,14 +90,14 @@ def run_command(
 
 def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table of the labs that are up. A lab's keeper is the process whose namespaces form it."""
-    listed = [
+    cells = [
         [
             row["name"], str(row["ranks"]), str(row["links"]), _rate_text(row["slowest"]), _rate_text(row["fastest"]),
             str(row["keeper"]), "lab down" if row["owner"] is None else f"process {row['owner']} ends",
         ]
         for row in rows
     ]  # fmt: skip
-    lines = table(["lab", "ranks", "links", "slowest", "fastest", "keeper (pid)", "until"], listed)
+    lines = table(["lab", "ranks", "links", "slowest", "fastest", "keeper (pid)", "until"], cells)
     unreachable = [row["name"] for row in rows if not row["reachable"]]
     notes = paragraph(f"not all ranks of {', '.join(unreachable)} can reach each other", "  ") if unreachable else []
     return "\n".join([*lines, *notes])

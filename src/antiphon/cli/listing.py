@@ -1,4 +1,4 @@
-"""antiphon list: what there is, and what each can do."""
+"""The command `list`: the planners, models, runtimes, formats and topologies that exist, and what each supports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit
 from antiphon.errors import unknown
 from antiphon.show.columns import wrap_table
-from antiphon.show.listing import entry_row, entry_text, listed_text, runtimes_text
+from antiphon.show.listing import entries_text, entry_row, entry_text, runtimes_text
 
-LISTED = {
+# What the command lists -> its kind in the registry
+REGISTRY_KINDS = {
     "planners": "planner", "models": "model", "runtimes": "runtime", "formats": "backend", "topologies": "topology",
 }  # fmt: skip
-Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(LISTED)}")]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(REGISTRY_KINDS)}")]
 Name = Annotated[
     str, typer.Argument(metavar="[NAME]", help="show only this entry, with its options", show_default=False)
 ]
@@ -25,15 +26,15 @@ Name = Annotated[
 
 def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
     """List planners, cost models, runtimes, formats or topologies, and what each supports."""
-    if kind not in LISTED:
-        raise unknown("kind to list", kind, LISTED)
+    if kind not in REGISTRY_KINDS:
+        raise unknown("kind to list", kind, REGISTRY_KINDS)
     if name:
-        row = entry_row(LISTED[kind], name)
-        emit(row, entry_text(LISTED[kind], row), json)
+        row = entry_row(REGISTRY_KINDS[kind], name)
+        emit(row, entry_text(REGISTRY_KINDS[kind], row), json)
         return
     rows = getattr(machines, kind)()
     texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
-    emit(rows, texts[kind](rows) if kind in texts else listed_text(LISTED[kind]), json)
+    emit(rows, texts[kind](rows) if kind in texts else entries_text(REGISTRY_KINDS[kind]), json)
 
 
 def _formats_text(rows: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""antiphon topology show, probe, join and degrade, antiphon bound: the machine and its limits."""
+"""The commands of `topology` (show, probe, join, export, degrade) and `bound`: a machine and its lower bounds."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from antiphon.units import format_bandwidth, format_seconds, format_size, parse_
 
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
+    """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
     rate = format_bandwidth(limits.bytes_per_second) if limits.bytes_per_second else "unlimited"
     lines = [
         *paragraph(f"{target.kind} on {machine.name}: no schedule can do better than", ""),
@@ -65,9 +66,9 @@ def show_command(
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
     check_outputs({}, pictures)
     machine, _ = arg.machine_and_group(topo, only)
-    drawn = write_pictures(lambda: topology_svg(machine), pictures)
+    picture_lines = write_pictures(lambda: topology_svg(machine), pictures)
     text = dumps(machine).decode()
-    emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *drawn]), json)
+    emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *picture_lines]), json)
 
 
 def probe_command(
@@ -113,20 +114,20 @@ def probe_command(
     else:
         raise Invalid(f"--option {min(options)}=: is for a file; name one")
     if only:
-        probed = probed.only(_named(probed, only), f"only {only[:100]}")
+        probed = probed.only(_parse_members(probed, only), f"only {only[:100]}")
     if profile is not None and probed.profile is None:
         raise Unsupported("--profile: only PICCL's files have figures for model loggp; leave it out")
-    _report(probed, out, profile, json)
+    _report_machine(probed, out, profile, json)
 
 
-def _named(probed: Probed, only: str) -> list[int]:
-    """Return ranks from their numbers, or from names of hosts."""
+def _parse_members(probed: Probed, only: str) -> list[int]:
+    """Return the ranks that --only selects by number, or by the names of hosts."""
     if re.fullmatch(r"[0-9, -]+", only):
         return parse_ranks(only, "--only")
     return ranks_named(probed, expand_hosts(only, "--only"), "--only")
 
 
-def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
+def _report_machine(probed: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
     """Print a machine that was read, with what was assumed of it, and write it."""
     if out is not None:
         save_topology(out, probed.machine)
@@ -185,18 +186,18 @@ def join_command(
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
             probed = joining.join_by_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
-        _report(probed, out, None, json)
+        _report_machine(probed, out, None, json)
         return
     if rail or nic:
         raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
     network = joining.read_machine(fabric)
     if only:
-        network = network.only(_named(network, only), f"only {only[:100]}")
+        network = network.only(_parse_members(network, only), f"only {only[:100]}")
     elif network.hosts:
         network = here.keep_allocated(network, os.environ)
     with working("joining"):
         probed = joining.join_box_and_fabric(joining.read_machine(box), network, name)
-    _report(probed, out, None, json)
+    _report_machine(probed, out, None, json)
 
 
 def export_machine_command(

@@ -1,7 +1,7 @@
 """The result of tuning by measuring as text for the terminal: of our plans, or of a library's own algorithms.
 
 First the verdict (for which sizes to use our plans), then the ranges with the measurements at the largest size of each.
-`rows_of` below are the ranges by collective, as `MeasuredTuning.ranges` returns them; `family` is the unit of sizes.
+`rows_of_kind` below holds the rows of `MeasuredTuning.ranges` by collective; `family` is the unit of all sizes.
 """
 
 from __future__ import annotations
@@ -19,24 +19,31 @@ from antiphon.show.words import library_name, options_text, stopped_text
 from antiphon.units import format_ends, format_size, size_family
 
 Row = Mapping[str, Any]
-LEAST_USEFUL = ("at", "library us", "library ms", "ours us", "ours ms", "speedup")  # what a narrow terminal lacks
+LEAST_USEFUL = (
+    "at",
+    "library us",
+    "library ms",
+    "ours us",
+    "ours ms",
+    "speedup",
+)  # columns that a narrow terminal lacks, in the order in which they go
 
 
 def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
     """Return the verdict, and the ranges with the measurements at the largest size of each."""
     family = size_family(point["nbytes"] for row in result.ranges for point in row.get("measurements", ()))
-    rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
-    verdicts = {kind: _verdict(rows) for kind, rows in rows_of.items()}
+    rows_of_kind = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
+    verdicts = {kind: _verdict(rows) for kind, rows in rows_of_kind.items()}
     missing = [kind for kind in result.tuning.collectives if kind not in result.plans]
     verdicts |= dict.fromkeys(missing, "no planner could plan it")
-    lines = [*_verdict_lines(result, verdicts), "", *_ranges_table(rows_of, family)]
+    lines = [*_verdict_lines(result, verdicts), "", *_ranges_table(rows_of_kind, family)]
     legend = "at: greatest size measured in the range; speedup: over the library, median of pairs"
     lines += [*paragraph(legend), ""]
-    served = {bool(row.get("served_by")) for row in result.ranges if row["measured"] is False}
-    notes = ["sizes that were not measured are left to the library"] if True in served else []
-    if False in served:
+    is_left_to_library = {bool(row.get("served_by")) for row in result.ranges if row["measured"] is False}
+    notes = ["sizes that were not measured are left to the library"] if True in is_left_to_library else []
+    if False in is_left_to_library:
         notes.append("sizes that were not measured use the nearest plan, as the library adds in another order")
-    lines += [line for note in [*notes, *_count_notes(result, explain)] for line in paragraph(note)]
+    lines += [line for note in [*notes, *_tuning_notes(result, explain)] for line in paragraph(note)]
     return "\n".join([*lines, *(_explanation(result.ranges, family) if explain else [])])
 
 
@@ -68,8 +75,8 @@ def _verdict(rows: Sequence[Row]) -> str:
     return f"use Antiphon's plans {spans}{text}; elsewhere the library"
 
 
-def _ranges_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
-    rows = [row for of_kind in rows_of.values() for row in of_kind]
+def _ranges_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    rows = [row for kind_rows in rows_of_kind.values() for row in kind_rows]
     measured = [row for row in rows if row["measured"]]
     unit, time_text = time_column(row.get(key) for row in measured for key in ("seconds", "reference_seconds"))
     cells = []
@@ -81,8 +88,8 @@ def _ranges_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str
         times = [time_text(row["seconds"] if row["measured"] else None), time_text(row.get("reference_seconds"))]
         cells.append([*ends, use, planner, at, *times, _speedup_text(row.get("over_library"))])
     head = ["from", "to", "use", "our plan", "at", f"ours {unit}", f"library {unit}", "speedup"]
-    (top, *body), _ = fitted_rows(head, cells, LEAST_USEFUL)
-    return [*top, *under_names(rows_of, body)]
+    (head_lines, *row_lines), _ = fitted_rows(head, cells, LEAST_USEFUL)
+    return [*head_lines, *under_names(rows_of_kind, row_lines)]
 
 
 def _speedup_text(ratio: float | None) -> str:
@@ -90,7 +97,7 @@ def _speedup_text(ratio: float | None) -> str:
     return f"{1 / ratio:.3g}x" if ratio else "-"
 
 
-def _count_notes(result: MeasuredTuning, explain: bool) -> list[str]:
+def _tuning_notes(result: MeasuredTuning, explain: bool) -> list[str]:
     tuning = result.tuning
     notes = [stopped_text([tuning])] if explain or tuning.ended_early or tuning.untried else []
     hint = "" if explain else "; --explain: sizes measured, plans that may be as fast"
@@ -110,17 +117,17 @@ def _explanation(ranges: Sequence[Row], family: str) -> list[str]:
 
 
 def library_text(result: MeasuredTuning, explain: bool = False) -> str:
-    """Return the library's algorithms that are faster than its own choice, and our best plans beside them."""
+    """Return the library's algorithms that are faster than the one it chooses by itself, beside our best plans."""
     library = next((row["library"] for row in result.ranges if "library" in row), None)
     name = f"{library['name']} {library['version']}".strip() if library else "the library"
     family = size_family(row["nbytes"] for row in result.rows)
-    rows_of = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
-    verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of.items()}
-    lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of, family)]
+    rows_of_kind = {kind: [row for row in result.ranges if row["collective"] == kind] for kind in result.plans}
+    verdicts = {kind: _library_verdict(rows) for kind, rows in rows_of_kind.items()}
+    lines = [*_verdict_lines(result, verdicts), "", *_library_table(rows_of_kind, family)]
     legend = f"algorithm: of {name}; times are at the greatest size measured in the range; speedup: over its own choice"
     legend += "" if result.on == LOGS else ", median of pairs"
     lines += [*paragraph(legend), "", *paragraph("sizes that were not measured keep the library's own choice")]
-    notes = [*result.notes, *_count_notes(result, explain)]
+    notes = [*result.notes, *_tuning_notes(result, explain)]
     return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])
 
 
@@ -134,13 +141,13 @@ def _library_verdict(rows: Sequence[Row]) -> str:
     return f"set the library's algorithm {spans}{speedups_text(speedups, 'its own choice')}"
 
 
-def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[str]:
-    rows = [row for of_kind in rows_of.values() for row in of_kind]
+def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    rows = [row for kind_rows in rows_of_kind.values() for row in kind_rows]
     keys = ("library_seconds", "reference_seconds", "seconds")
     unit, time_text = time_column(row[key] for row in rows if row["measured"] for key in keys)
     cells = []
     for row in rows:
-        own, default, ours = (time_text(row[key] if row["measured"] else None) for key in keys)
+        library_time, default, ours = (time_text(row[key] if row["measured"] else None) for key in keys)
         algorithm, ratio, planner = "own choice", None, "-"
         if row["measured"]:
             name, parameters = row["library"]["algorithm"], row["library"]["parameters"]
@@ -148,12 +155,14 @@ def _library_table(rows_of: Mapping[str, Sequence[Row]], family: str) -> list[st
             algorithm = algorithm if name == "default" else f"{name} {options_text(shown)}".strip()
             ratio, planner = row["library_over_default"], _planner_text(row)
         ends = format_ends(row["from"], row["to"], family)
-        cells.append([*ends, algorithm, own, default, _speedup_text(ratio), planner, ours])
+        cells.append([*ends, algorithm, library_time, default, _speedup_text(ratio), planner, ours])
     head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
     if all(row.get("seconds") is None for row in rows if row["measured"]):  # logs have nothing of ours
         head, cells = head[:-2], [line[:-2] for line in cells]
-    (top, *body), _ = fitted_rows(head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms"))
-    return [*top, *under_names(rows_of, body)]
+    (head_lines, *row_lines), _ = fitted_rows(
+        head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms")
+    )
+    return [*head_lines, *under_names(rows_of_kind, row_lines)]
 
 
 def use_text(result: MeasuredTuning, file: str) -> list[str]:

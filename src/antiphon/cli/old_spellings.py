@@ -16,7 +16,7 @@ class OldSpelling(NamedTuple):
     """The replacement of a command's or option's former name."""
 
     new: str  # what to type instead, for the message
-    # replace the command's name; None if a hidden command of that name still works
+    # the words that replace the command's name; None if a hidden command of that name still works
     words: tuple[str, ...] | None = None
 
 
@@ -42,7 +42,7 @@ OPTIONS = {
     **{("fit", f"--{key}"): f"--known {key}" for key in ("beta", "gamma", "delta", "bandwidth")},
     **{(name, form): "--picture" for name in ("topology", "plan", "tune", "fit") for form in ("--svg", "--png")},
 }
-# Options of runtimes, which are part of --on now, and the --on that is meant where none is named.
+# Options that are now options of a runtime, written behind --on
 RUNTIME_OPTIONS = {
     "--mpiexec": "mpiexec",
     "--scale": "scale",
@@ -50,8 +50,9 @@ RUNTIME_OPTIONS = {
     "--timeout": "timeout",
     "--for": "timeout",
 }
+# Commands that had these options, each with the runtime that is meant if --on is missing
 RUNTIME_COMMANDS = {"run": "local", "bench": "mpi", "tune": ""}
-# Options of nccl-tests for sizes, which are --nbytes BEGIN:END:FACTOR now, and their defaults.
+# Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text, and the defaults
 SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
 SIZES = ["1KB", "16MB", "4"]
 
@@ -59,18 +60,18 @@ SIZES = ["1KB", "16MB", "4"]
 def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command line in today's spelling, and a warning for each old spelling in it."""
     end = words.index("--") if "--" in words else len(words)  # the words of another program follow
-    own, foreign = list(words[:end]), list(words[end:])
-    if not own:
-        return foreign, []
+    own_words, program_words = list(words[:end]), list(words[end:])
+    if not own_words:
+        return program_words, []
     warnings = []
     for length in (2, 1):
-        name = " ".join(own[:length])
+        name = " ".join(own_words[:length])
         if old := COMMANDS.get(name):
             warnings.append(_warning(name, old.new))
-            own = [*(old.words or own[:length]), *own[length:]]
+            own_words = [*(old.words or own_words[:length]), *own_words[length:]]
             break
-    name, *rest = own
-    if [name, *rest[:1]] == ["lab", "run"] and not foreign and rest[1:] and not rest[1].startswith("-"):
+    name, *rest = own_words
+    if [name, *rest[:1]] == ["lab", "run"] and not program_words and rest[1:] and not rest[1].startswith("-"):
         warnings.append(_warning("lab run PLAN", "run PLAN --on lab"))
         name, rest = "run", ["--on", "lab", *rest[1:]]
     if name == "lab" and rest == ["down", "--all"]:
@@ -80,10 +81,11 @@ def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
         rest = _move_into_runtime(name, rest, warnings)
     if name in ("bench", "tune"):
         rest = _join_sizes(name, rest, warnings)
-    return [name, *_rename_options(name, rest, warnings), *foreign], warnings
+    return [name, *_rename_options(name, rest, warnings), *program_words], warnings
 
 
 def replaced_text(old: str, new: str) -> str:
+    """Return the warning about an old spelling, without its prefix."""
     return f"`{old}` is now `{new}`; the old spelling ends with the next version"
 
 
@@ -91,28 +93,28 @@ def _warning(old: str, new: str) -> str:
     return f"warning: {replaced_text(f'antiphon {old}', f'antiphon {new}')}"
 
 
-def _take(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Split the words into those without these options, and the options with their values."""
-    remaining, taken = [], []
+def _extract_options(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Split a command line into the words that remain, and these options with their values."""
+    remaining, extracted = [], []
     pending = list(words)
     while pending:
         option, equals, value = pending[0].partition("=")
         if option in options and (equals or len(pending) > 1):
-            taken.append((option, value if equals else pending.pop(1)))
+            extracted.append((option, value if equals else pending.pop(1)))
         else:
             remaining.append(pending[0])
         del pending[0]
-    return remaining, taken
+    return remaining, extracted
 
 
 def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list[str]:
     """Rewrite `--on mpi --mpiexec srun` as `--on mpi:mpiexec=srun`."""
     keys = {option: key for option, key in RUNTIME_OPTIONS.items() if option != "--for" or name == "tune"}
-    words, options = _take(words, keys)
+    words, options = _extract_options(words, keys)
     hybrid = "--hybrid" in words
     if not options and not hybrid:
         return words
-    words, on = _take([word for word in words if word != "--hybrid"], ("--on",))
+    words, on = _extract_options([word for word in words if word != "--hybrid"], ("--on",))
     texts = [f"{keys[option]}={value}" for option, value in options] + ["hybrid=yes"] * hybrid
     runtime = on[-1][1] if on else RUNTIME_COMMANDS[name]
     if not runtime:
@@ -129,11 +131,11 @@ def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
     if words[:1] in (["genmodel"], ["loggp"], ["micro"]):
         return words
     options_of = SIZE_OPTIONS if name == "bench" else {"--factor": 2}
-    words, options = _take(words, options_of)
+    words, options = _extract_options(words, options_of)
     if not options:
         return words
-    words, named = _take(words, ("--nbytes",))
-    span = named[-1][1].split(":") if named else list(SIZES)
+    words, size_options = _extract_options(words, ("--nbytes",))
+    span = size_options[-1][1].split(":") if size_options else list(SIZES)
     if len(span) > 1:  # else there is one size, which needs no factor
         span = [*span, SIZES[2]][:3]
         for option, value in options:

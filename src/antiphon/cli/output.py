@@ -17,9 +17,9 @@ from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
 # The suffix that the file of an option may have, also with .gz after it, or none; the options not listed write JSON.
-_FORMS = {"--heatmap": ".svg", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
-_PICTURES = (".svg", ".png")
-_JSON = ".json"
+_SUFFIXES = {"--heatmap": ".svg", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
+_PICTURE_SUFFIXES = (".svg", ".png")
+_JSON_SUFFIX = ".json"
 
 
 class StoppedEarly(AntiphonError):
@@ -77,14 +77,27 @@ def certificate_lines(path: Path | None) -> list[str]:
 
 def check_outputs(
     outputs: Mapping[str, Path | None], pictures: Sequence[Path] | None = None, *, folder: str = "",
-    parents: bool = False, forms: Mapping[str, str] = _FORMS,
+    parents: bool = False, forms: Mapping[str, str] = _SUFFIXES,
 ) -> None:  # fmt: skip
-    """Check before long work that all outputs, by option, can be written: the path, the suffix (it must fit what the
-    option writes), what draws them is installed, and no two have the same name. `pictures`: those of --picture.
+    """Check before long work that all outputs can be written.
 
-    `folder`: the option that names a directory for several files; with `parents` those above it are created, too.
+    Each path must be writable, its suffix must fit what the option writes, no two may be the same file, and what
+    draws PNG must be installed.
+
+    Parameters
+    ----------
+    outputs
+        Path by option.
+    pictures
+        Paths of --picture.
+    folder
+        The option, if any, that names a directory for several files.
+    parents
+        Whether the directories above that one may be created, too.
+    forms
+        Suffix by option; options not listed write JSON.
     """
-    named: dict[str, str] = {}
+    option_of_path: dict[str, str] = {}
     for option, path in [*outputs.items(), *(("--picture", picture) for picture in pictures or ())]:
         if path is None:
             continue
@@ -92,21 +105,21 @@ def check_outputs(
             check_folder(path, parents)
         else:
             check_writable(path)
-        other = named.setdefault(os.path.realpath(path), option)
+        other = option_of_path.setdefault(os.path.realpath(path), option)
         if other != option and (path.is_file() or not path.exists()):
             raise Invalid(f"{path}: is given for both {other} and {option}; name two files")
     for option, path in outputs.items():
         if path is not None and option != folder:
-            _check_suffix(path, option, forms.get(option, _JSON))
+            _check_suffix(path, option, forms.get(option, _JSON_SUFFIX))
     for picture in pictures or ():
-        if picture.suffix.lower() not in _PICTURES:
-            raise Invalid(f"--picture {picture}: name a file that ends in {' or '.join(_PICTURES)}")
+        if picture.suffix.lower() not in _PICTURE_SUFFIXES:
+            raise Invalid(f"--picture {picture}: name a file that ends in {' or '.join(_PICTURE_SUFFIXES)}")
     if any(picture.suffix.lower() == ".png" for picture in pictures or ()):
         check_png()
 
 
 def _check_suffix(path: Path, option: str, form: str) -> None:
-    """Refuse a suffix other than that of the format, which would mislead; a name without a suffix is fine."""
+    """Refuse a suffix other than that of the format (`form`), which would mislead. A name may have none."""
     name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
     suffix = Path(name).suffix
     allowed = (form, ".htm") if form == ".html" else (form,)

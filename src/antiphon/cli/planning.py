@@ -1,7 +1,7 @@
 """Shared by commands that work for long: options for planners, and progress on stderr.
 
 On a terminal progress is one line that is overwritten (`progress`). In a log it is a line per candidate, or the last
-state repeated every few seconds (`beats`).
+line repeated every few seconds (`repeat_in_log`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from antiphon.cli.output import working
 from antiphon.options import parse_options, plain_value
 
-Tell = Callable[[str], None]
-EVERY = 5.0  # seconds between two lines in a log
+Tell = Callable[[str], None]  # prints a line of progress
+LOG_INTERVAL = 5.0  # seconds between two lines in a log
 
 
 def options_of(texts: list[str] | None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
     not for each engine. Problems stay in any case.
     """
     if not sys.stderr.isatty():
-        yield lambda text: say(text) if _matters(text) or (log and text.startswith("trying ")) else None, say
+        yield lambda text: say(text) if _is_problem(text) or (log and text.startswith("trying ")) else None, say
         return
     from rich.console import Console
     from rich.markup import escape
@@ -45,7 +45,7 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
         def keep(text: str) -> None:
             console.print(text, markup=False)
 
-        yield lambda text: keep(text) if _matters(text) else status.update(escape(text)), keep
+        yield lambda text: keep(text) if _is_problem(text) else status.update(escape(text)), keep
 
 
 class NowAndThen:
@@ -55,31 +55,31 @@ class NowAndThen:
         self.last = time.monotonic()
 
     def tell(self, text: str) -> None:
-        if time.monotonic() >= self.last + EVERY and not sys.stderr.isatty():
+        if time.monotonic() >= self.last + LOG_INTERVAL and not sys.stderr.isatty():
             self.last = time.monotonic()
             say(text)
 
 
 @contextmanager
-def beats() -> Iterator[Tell]:
+def repeat_in_log() -> Iterator[Tell]:
     """Repeat in a log the last line every few seconds, with the seconds since the beginning, so that long work is never
     silent."""
-    latest, over, begin = ["starting"], threading.Event(), time.monotonic()
+    last_line, has_ended, begin = ["starting"], threading.Event(), time.monotonic()
 
     def tell(text: str) -> None:
-        latest[0] = text
+        last_line[0] = text
 
-    def beat() -> None:
-        while not over.wait(EVERY):
-            say(f"{latest[0]} ({time.monotonic() - begin:.0f} s)")
+    def repeat() -> None:
+        while not has_ended.wait(LOG_INTERVAL):
+            say(f"{last_line[0]} ({time.monotonic() - begin:.0f} s)")
 
-    beating = threading.Thread(target=beat, daemon=True)
-    beating.start()
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
     try:
         yield tell
     finally:
-        over.set()
-        beating.join()
+        has_ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def compiling() -> Iterator[None]:
         with working("compiling"):
             yield
         return
-    with beats() as tell:
+    with repeat_in_log() as tell:
         tell("compiling")
         yield
 
@@ -98,5 +98,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _matters(text: str) -> bool:
+def _is_problem(text: str) -> bool:
+    """Return whether a line of progress reports something missing ("no ...", "... without it")."""
     return text.startswith("no ") or "without it" in text

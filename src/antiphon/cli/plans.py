@@ -1,4 +1,4 @@
-"""antiphon plan, run: make a plan, or one of several, and see it move data."""
+"""The commands `plan` and `run`: make a plan (or compose one of several plans), and run it with real data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.machines import topology as machine_named
+from antiphon.api.machines import topology
 from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
@@ -28,8 +28,8 @@ from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
-ForSize = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
-Fastest = Annotated[
+PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
+ChoiceModel = Annotated[
     str, typer.Option("--model", metavar="NAME", help="cost model that chooses among several schedules, for --nbytes")
 ]
 KeepAll = Annotated[bool, typer.Option("--all", help="keep all schedules: -o plan.json writes plan-1.json, ...")]
@@ -37,11 +37,11 @@ TreeRoot = Annotated[
     int | None,
     typer.Option("--tree-root", min=0, metavar="RANK", help="with --picture: draw the trees of this root only"),
 ]
-Composed = Annotated[
+ComposedPlans = Annotated[
     list[Path] | None,
     typer.Option("--from", metavar="PLAN...", help="compose these plans for groups of ranks, one after the other"),
 ]
-AtOnce = Annotated[
+AtOnceOption = Annotated[
     bool,
     typer.Option("--at-once", help="with --from: run the plans at the same time, on disjoint groups or with --shares"),
 ]
@@ -55,16 +55,24 @@ OptionalTopo = Annotated[
         metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=arg.check_order
     ),
 ]
-WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # parameters allowed with --from
+PARAMETERS_WITH_FROM = (
+    "coll",
+    "topo",
+    "composed",
+    "at_once",
+    "shares",
+    "out",
+    "json",
+)  # parameters allowed with --from
 
 
 def plan_command(
     context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
     option: arg.PlannerOption = None, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
-    nbytes: ForSize = "", model: Fastest = "",
+    nbytes: PlanNbytes = "", model: ChoiceModel = "",
     keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
     effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
-    tree_root: TreeRoot = None, composed: Composed = None, at_once: AtOnce = False, shares: Shares = "",
+    tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
     json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
@@ -105,7 +113,7 @@ def plan_command(
     except (Infeasible, NotFound, TimedOut) as error:
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
             raise
-        emit(_refusal(options["options"], error), refusal_text(str(error)), json)
+        emit(_refusal_json(options["options"], error), refusal_text(str(error)), json)
         raise typer.Exit(1) from None
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
@@ -120,10 +128,10 @@ def plan_command(
             ]
         )
         text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {request}"
-    drawn = write_pictures(
+    picture_lines = write_pictures(
         lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
-    emit(figures, "\n".join([text, *drawn]), json)
+    emit(figures, "\n".join([text, *picture_lines]), json)
 
 
 def _check_pictures(machine: Topology, pictures: list[Path] | None, tree_root: int | None, keep_all: bool) -> None:
@@ -137,8 +145,11 @@ def _check_pictures(machine: Topology, pictures: list[Path] | None, tree_root: i
     check_drawable(machine)
 
 
-def _refusal(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
-    """`feasible`: false if it is proved that no schedule of any form does it; else null, with the searches."""
+def _refusal_json(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
+    """Return the answer for a point that was not planned, as JSON.
+
+    `feasible` is false if it is proved that no schedule has that point; else null, with what was searched.
+    """
     point = {key: options[key] for key in ("chunks", "steps", "rounds") if key in options}
     if isinstance(error, Infeasible):
         return {"feasible": False, "asked": point, "why": str(error)}
@@ -168,10 +179,12 @@ def _plan_all(target: Collective, machine: Topology, out: Path | None, options: 
 
 
 def _stopped_text(why: str) -> str:
+    """Return the line that says why planning ended early."""
     return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
 
 
 def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) -> str:
+    """Write a plan, if `out` names a file, and return its description."""
     from antiphon.core.serialize import save_plan
 
     if out is not None:
@@ -197,13 +210,13 @@ def _check_composing(context: typer.Context, composed: list[Path] | None) -> Non
         raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in WITH_FROM:
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in PARAMETERS_WITH_FROM:
             raise Invalid(f"{parameter.opts[-1]}: cannot be combined with --from; leave one of them out")
 
 
 def compose_command(
     files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
-    at_once: AtOnce = False,
+    at_once: AtOnceOption = False,
     shares: Shares = "",
     out: arg.Output = None,
     json: arg.Json = False,
@@ -216,7 +229,7 @@ def compose_command(
         plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
     if coll and (kind_named(coll) or coll) != plan.collective.kind:
         raise Invalid(f"{coll}: the plans of --from make {plan.collective.kind}; write that, or leave it out")
-    if topo and machine_named(topo) != plan.topology:
+    if topo and topology(topo) != plan.topology:
         raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
     figures = figures_of(plan)
     emit(figures, _save_and_describe(plan, figures, out), json)

@@ -1,4 +1,4 @@
-"""antiphon replay: estimate what a recorded job gains from our plans."""
+"""The command `replay`: estimate what a recorded job gains from our plans, and which collectives to tune."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.cli.output import dash, emit, working
 from antiphon.show.columns import paragraph, table
 from antiphon.units import format_seconds, format_size
 
-MAX_ROWS = 12
+MAX_ROWS = 12  # collectives that are listed
 
 
 def replay_command(
@@ -57,14 +57,21 @@ def replay_command(
 
 
 def replay_text(result: Mapping[str, Any]) -> str:
-    """Return a step as recorded and with ours, the collectives (the longest in total first), buckets, notes."""
+    """Return the time of a step as recorded and with our plans, its collectives, DDP's buckets, and notes."""
     return "\n".join(
-        [*_step(result), "", *_calls(result["calls"]), *_worth(result), *_buckets(result), *_notes(result)]
+        [
+            *_step_lines(result),
+            "",
+            *_collective_lines(result["calls"]),
+            *_worth_lines(result),
+            *_bucket_lines(result),
+            *_note_lines(result),
+        ]
     )
 
 
-def _step(result: Mapping[str, Any]) -> list[str]:
-    step, moved = result["step"], result["communication"]
+def _step_lines(result: Mapping[str, Any]) -> list[str]:
+    step, times = result["step"], result["communication"]
     ranks = len(result["ranks"])
     lines = paragraph(
         f"a step takes {format_seconds(step['recorded'])} (median of {result['steps']}, {ranks} "
@@ -75,60 +82,62 @@ def _step(result: Mapping[str, Any]) -> list[str]:
         f"without any communication {format_seconds(step['without_communication'])}", ""
     )  # fmt: skip
     lines += paragraph(
-        f"computation {format_seconds(result['computation'])}; communication {format_seconds(moved['seconds'])}, of "
-        f"which exposed {format_seconds(moved['exposed'])}, hidden {format_seconds(moved['hidden'])}; exposed with "
-        f"ours {format_seconds(moved['ours_exposed'])}", ""
+        f"computation {format_seconds(result['computation'])}; communication {format_seconds(times['seconds'])}, of "
+        f"which exposed {format_seconds(times['exposed'])}, hidden {format_seconds(times['hidden'])}; exposed with "
+        f"ours {format_seconds(times['ours_exposed'])}", ""
     )  # fmt: skip
     return lines
 
 
-def _calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _collective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     head = ["collective", "nbytes", "ranks", "a step", "takes", "exposed", "ours", "library", "gain", "ours is"]
     cells = [
         [
             row["collective"], format_size(row["nbytes"]), str(row["ranks"]), f"{row['per_step']:.4g}",
             format_seconds(row["seconds"]), format_seconds(row["exposed"]), dash(row["ours"]), dash(row["library"]),
-            dash(row["gain"], _signed), row["rests_on"] or "-",
+            dash(row["gain"], _signed_seconds), row["rests_on"] or "-",
         ]
         for row in rows[:MAX_ROWS]
     ]  # fmt: skip
     hidden = len(rows) - MAX_ROWS
     lines = [*table(head, cells), *([f"  and {hidden} more (--json shows all)"] if hidden > 0 else [])]
     lines += paragraph("takes: one of them, as recorded; library: by the model of it; exposed, gain: of a step")
-    for by in dict.fromkeys(row["by"] for row in rows if row["by"]):
-        lines += paragraph(f"ours: {by}", "  ", "    ")
-    for by in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):
-        lines += paragraph(f"library: {by}", "  ", "    ")
+    for source in dict.fromkeys(row["by"] for row in rows if row["by"]):
+        lines += paragraph(f"ours: {source}", "  ", "    ")
+    for source in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):
+        lines += paragraph(f"library: {source}", "  ", "    ")
     return lines
 
 
-def _signed(seconds: float) -> str:
+def _signed_seconds(seconds: float) -> str:
     return f"{'-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"
 
 
-def _worth(result: Mapping[str, Any]) -> list[str]:
-    worth = result["worth_tuning"]
-    if worth is None:
+def _worth_lines(result: Mapping[str, Any]) -> list[str]:
+    collective = result["worth_tuning"]
+    if collective is None:
         return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
-    call = f"{worth['collective']} of {format_size(worth['nbytes'])}"
-    return paragraph(f"worth tuning first: {call}, {format_seconds(worth['gain'])} of a step ({worth['rests_on']})", "")
+    call = f"{collective['collective']} of {format_size(collective['nbytes'])}"
+    return paragraph(
+        f"worth tuning first: {call}, {format_seconds(collective['gain'])} of a step ({collective['rests_on']})", ""
+    )
 
 
-def _buckets(result: Mapping[str, Any]) -> list[str]:
-    cut = result["buckets"]
-    if cut is None:
+def _bucket_lines(result: Mapping[str, Any]) -> list[str]:
+    buckets = result["buckets"]
+    if buckets is None:
         return []
     marks = (("best", " (best)"), ("recorded", " (as recorded)"))
     rows = [
         [
-            format_size(row["nbytes"]) + "".join(mark for key, mark in marks if row["nbytes"] == cut[key]),
+            format_size(row["nbytes"]) + "".join(mark for key, mark in marks if row["nbytes"] == buckets[key]),
             str(row["buckets"]), format_seconds(row["seconds"]),
         ]
-        for row in cut["rows"]
+        for row in buckets["rows"]
     ]  # fmt: skip
     title = f"the last step by ours ({result['step']['rests_on']}), with DDP's buckets of"
     return ["", title, *table(["at least", "buckets", "step"], rows)]
 
 
-def _notes(result: Mapping[str, Any]) -> list[str]:
+def _note_lines(result: Mapping[str, Any]) -> list[str]:
     return [line for note in result["notes"] for line in paragraph(f"note: {note}", "", "  ")]

@@ -1,4 +1,4 @@
-"""antiphon reproduce: make the tables of papers again."""
+"""The command `reproduce`: compute the tables and figures of papers again, beside the published values."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def names_text(rows: Sequence[dict[str, str]]) -> str:
 
 
 def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a line per row that is a point (C, S, R), a paragraph for several or other figures, then deviations."""
-    several = [row for row in rows if isinstance(row["published"], list)]
-    figures = [row for row in rows if row not in several and not _is_point(row)]
-    plain = [row for row in rows if row not in several and row not in figures]
+    """Return a line per row that is a point (C, S, R), a paragraph per frontier or other row, then deviations."""
+    frontiers = [row for row in rows if isinstance(row["published"], list)]
+    other_rows = [row for row in rows if row not in frontiers and not _is_point(row)]
+    points = [row for row in rows if row not in frontiers and row not in other_rows]
     head = ["", "published", "ours, CPU seconds", "by", ""]
-    lines = wrap_table(head, [_cells(row) for row in plain]) if plain else []
-    for row in several:
-        lines += _several(row)
-    for row in figures:
-        lines += _figures(row)
-    if several:
+    lines = wrap_table(head, [_point_cells(row) for row in points]) if points else []
+    for row in frontiers:
+        lines += _frontier_lines(row)
+    for row in other_rows:
+        lines += _figure_lines(row)
+    if frontiers:
         lines += ["", *paragraph("k: proved for so few rounds, R <= S + k; all others: for any R")]
     deviating = [row for row in rows if row["deviation"]]
     if deviating:
         lines += ["", "deviations:"]
     for row in deviating:
         lines += paragraph(f"{row['name']}: {row['deviation']}", "  ", "      ")
-    return "\n".join([*lines, "", *paragraph(summary(rows), "", "  ")])
+    return "\n".join([*lines, "", *paragraph(summary_text(rows), "", "  ")])
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> str:
+def summary_text(rows: Sequence[dict[str, Any]]) -> str:
     """Count the rows with a published figure that are reproduced, and those in shape only; name the rest."""
     counted = [row for row in rows if row["published"] is not None]
     shape = [row["name"] for row in rows if row["ok"] is None]
@@ -80,44 +80,44 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     return text + (f" (beside {unpublished} for which nothing was published)" if unpublished else "")
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _point_cells(row: dict[str, Any]) -> list[str]:
     ours = row["ours"] and {**row["ours"], "seconds": row["seconds"]}
-    sides = [_side(row["name"], value) for value in (row["published"], ours)]
+    sides = [_point_cell(row["name"], value) for value in (row["published"], ours)]
     return [row["name"], *sides, row["engine"] or "", row["note"]]
 
 
-def _side(name: str, value: dict[str, Any] | None) -> str:
+def _point_cell(name: str, value: dict[str, Any] | None) -> str:
     """Return a point as text, unless the name contains it already, with its label and time."""
     if value is None:
         return "-"
-    words = [] if name.endswith(_point(value)) else [_point(value)]
+    words = [] if name.endswith(_point_text(value)) else [_point_text(value)]
     words += [value["optimal"]] if value.get("optimal") else []
     words += [f"{value['seconds']:.3g} s"] if value.get("seconds") is not None else []
     return " ".join(words)
 
 
-def _several(row: dict[str, Any]) -> Iterator[str]:
+def _frontier_lines(row: dict[str, Any]) -> Iterator[str]:
     yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
     for side in ("published", "ours"):
-        points = [_point(point) + _mark(point) for point in row[side]]
-        yield from paragraph(f"{side + ':':<10} {' '.join(points) or '-'}", "    ", " " * 15)
+        point_texts = [_point_text(point) + _proof_mark(point) for point in row[side]]
+        yield from paragraph(f"{side + ':':<10} {' '.join(point_texts) or '-'}", "    ", " " * 15)
 
 
 def _is_point(row: dict[str, Any]) -> bool:
     return "chunks" in (row["published"] or row["ours"] or {})
 
 
-def _figures(row: dict[str, Any]) -> Iterator[str]:
+def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
     by = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
     yield from paragraph(f"{row['name']}: {by}", "  ", "      ")
     for side in ("published", "ours"):
-        figures = ", ".join(_figure(key, value) for key, value in (row[side] or {}).items())
+        figures = ", ".join(_figure_text(key, value) for key, value in (row[side] or {}).items())
         yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", " " * 15)
     if row["note"]:
         yield from paragraph(f"{'note:':<10} {row['note']}", "    ", " " * 15)
 
 
-def _figure(key: str, value: Any) -> str:
+def _figure_text(key: str, value: Any) -> str:
     name = key.replace("_", " ")
     if key.endswith("bytes_per_second"):
         return f"{name.removesuffix('bytes per second')}{format_bandwidth(value)}"
@@ -128,9 +128,10 @@ def _figure(key: str, value: Any) -> str:
     return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
 
 
-def _mark(value: dict[str, Any]) -> str:
+def _proof_mark(value: dict[str, Any]) -> str:
+    """Return the mark behind a point: what its certificate proves ("": optimal, "?": nothing)."""
     return {"proved-optimal": "", "proved-optimal-for-k": "k"}.get(value.get("proof", "proved-optimal"), "?")
 
 
-def _point(value: dict[str, Any]) -> str:
+def _point_text(value: dict[str, Any]) -> str:
     return f"({value['chunks']}, {value['steps']}, {value['rounds']})"

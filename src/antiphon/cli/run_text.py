@@ -12,12 +12,12 @@ from antiphon.show.columns import fitted_rows, paragraph, time_column
 from antiphon.units import format_size, size_family
 
 Row = Mapping[str, Any]
-SLOW = 1e8  # bytes per second: below the unit is MB/s
+MAX_MB_RATE = 1e8  # bytes per second below which bandwidths are in MB/s
 
 
 def rows_text(rows: Sequence[Row]) -> str:
     """Return measured runs, one line each, beside the library's own and the predicted times (-: none)."""
-    unit, scale = ("MB/s", 1e6) if all(row["busbw"] < SLOW for row in rows) else ("GB/s", 1e9)
+    unit, scale = ("MB/s", 1e6) if all(row["busbw"] < MAX_MB_RATE for row in rows) else ("GB/s", 1e9)
     family = size_family(row["nbytes"] for row in rows)
     times = ("seconds", "reference_seconds", "predicted_seconds")
     time_unit, time_text = time_column(row.get(key) for row in rows for key in times)
@@ -27,21 +27,21 @@ def rows_text(rows: Sequence[Row]) -> str:
         (f"algbw {unit}", lambda row: f"{row['algbw'] / scale:.3f}"),
         (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),
     ]
-    if beside := find("runtime", rows[0]["on"]).can.library:
-        columns.append((f"{beside} {time_unit}", lambda row: time_text(row["reference_seconds"])))
+    if library := find("runtime", rows[0]["on"]).can.library:
+        columns.append((f"{library} {time_unit}", lambda row: time_text(row["reference_seconds"])))
     if "predicted_seconds" in rows[0]:
         columns.append((f"predicted {time_unit}", lambda row: time_text(row["predicted_seconds"])))
         columns.append(("over predicted", lambda row: dash(row["over_predicted"], "{:.3f}".format)))
-    columns.append(("correct", _right))
+    columns.append(("correct", _correctness_text))
     head, cells = [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
     fitted, _ = fitted_rows(head, cells, (f"algbw {unit}", "over predicted", f"busbw {unit}"))
     lines = [line for row in fitted for line in row]
     choices = [f"  {line}" for line in choice_lines(rows)]
-    return "\n".join([*lines, *choices, *(_lab_remarks(rows) if "links" in rows[0] else [])])
+    return "\n".join([*lines, *choices, *(_lab_notes(rows) if "links" in rows[0] else [])])
 
 
 def choice_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each measured row whose call could be made in several ways: the fastest of them."""
+    """Return a line for each measured row whose call had several launch configurations: the fastest of them."""
     return [
         f"{format_size(row['nbytes'])}{' in place' if row['in_place'] else ''}: {_choice_text(row['choice'])}"
         for row in rows
@@ -50,7 +50,8 @@ def choice_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _choice_text(choice: Mapping[str, Any]) -> str:
-    """
+    """Return a launch configuration of the GPU engine as text.
+
     >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
     'one kernel, 8 lanes, 4 rounds'
     >>> _choice_text({"way": "steps", "lanes": 1, "rounds": 1, "tables": "arrival"})
@@ -67,30 +68,30 @@ def trace_text(trace: Path | None) -> str:
     return "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
 
 
-def _right(row: Row) -> str:
+def _correctness_text(row: Row) -> str:
     if not row["correct"]:
         return "NO"
     return "yes" if row.get("agree", True) else "yes, but ranks differ in bits"
 
 
-def _lab_remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Below the table of runs in a lab: sizes at which links limit nothing, and the bytes that links carried."""
+def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the notes below the table of runs in a lab: sizes that links do not limit, and bytes on links."""
     lines: list[str] = []
     small = [format_size(row["nbytes"]) for row in rows if row["over_predicted"] is None and row["predicted_seconds"]]
     if small:
         lines += paragraph(
-            f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} bytes "
-            "that the shapers let pass at once (their burst, and a packet of TCP), so these times say nothing of the "
-            "links",
+            f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} "
+            "bytes that the shapers let pass at once (their burst, and a packet of TCP), so these times say nothing of "
+            "the links",
             "  ",
         )
     for row in rows:
-        used = [link for link in row["links"] if link["expected"]]
-        if used:
-            total, counted = sum(link["expected"] for link in used), sum(link["counted"] for link in used)
-            worst = max(link["counted"] / link["expected"] for link in used)
+        links = [link for link in row["links"] if link["expected"]]
+        if links:
+            total, counted = sum(link["expected"] for link in links), sum(link["counted"] for link in links)
+            worst = max(link["counted"] / link["expected"] for link in links)
             lines += paragraph(
-                f"{format_size(row['nbytes'])}: {total} bytes were to cross {len(used)} links, {counted} were counted "
+                f"{format_size(row['nbytes'])}: {total} bytes were to cross {len(links)} links, {counted} were counted "
                 f"there with headers and replies; on no link more than {100 * (worst - 1):.1f} % above its load", "  "
             )  # fmt: skip
     return lines

@@ -42,20 +42,20 @@ def say(message: str) -> None:
 def flush() -> OSError | None:
     """Write all output; return the error of stdout, if any. Output that cannot be written is dropped: else Python would
     print an error of its own at its end, with an exit code of its own."""
-    wrong = None
+    stdout_error = None
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
         except OSError as error:
-            wrong = error if stream is sys.stdout else None
+            stdout_error = error if stream is sys.stdout else None
             drop(stream)
         except ValueError:
             pass  # a program that called us has closed it
-    return wrong
+    return stdout_error
 
 
 def drop(stream: object) -> None:
     with contextlib.suppress(OSError, ValueError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())  # type: ignore[attr-defined]
-        os.close(nothing)
+        null_file = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_file, stream.fileno())  # type: ignore[attr-defined]
+        os.close(null_file)

@@ -13,26 +13,25 @@ from typing import Any, NamedTuple
 import typer
 import typer.main
 
-from antiphon.cli.kinds import PLANS, Unnamed, WithCommand, WithFiles, WithoutName
+from antiphon.cli.kinds import PLANS, NamelessCommand, WithFileList, WithNamelessCommand, WithProgram
 
 
 class Command(NamedTuple):
-    """A command. `call`: "file:function" in this folder, imported when the command is used. `about`: its line in the
-    list of commands, if that is not the first line of its help. `how`: further keyword arguments for typer."""
+    """A command."""
 
     name: str
-    call: str
-    about: str | None
+    call: str  # "file:function" in this folder, imported when the command is used
+    about: str | None  # its line in the list of commands, if that is not the first line of its help
     example: str | None
-    how: Mapping[str, Any] = {}
+    how: Mapping[str, Any] = {}  # further keyword arguments for typer
 
 
 class CommandGroup(NamedTuple):
-    """Commands behind one name. `help`: its own help page, above the list of its commands."""
+    """Commands behind one name, such as `topology show` and `topology probe`."""
 
     name: str
-    about: str | None
-    help: str
+    about: str | None  # its line in the list of commands, if that is not the first line of its help
+    help: str  # the text of its help, above the list of its commands
     example: str | None
     commands: tuple[Command, ...]
     how: Mapping[str, Any] = {}
@@ -59,7 +58,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         Command("bound", "machine:bound_command", "Print lower bounds on steps and time.",
                 "bound allgather dgx1v"),
         Command("plan", "plans:plan_command", "Plan a collective with one planner, or compose plans.",
-                "plan allreduce dgx1v --planner multi-ring -o plan.json", {"cls": WithFiles}),
+                "plan allreduce dgx1v --planner multi-ring -o plan.json", {"cls": WithFileList}),
         Command("frontier", "frontier:frontier_command", "Compute the latency-bandwidth frontier, with proofs.",
                 "frontier allgather dgx1v --budget 60s -o plan.json"),
         Command("tune", "tuning:tune_command", "Find the best plan for every size.",
@@ -76,14 +75,14 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "run plan.json --nbytes 64MiB --on local"),
         CommandGroup("bench", None, "Measure plans beside the library's own collectives.", None, (
             Command(PLANS, "bench:bench_plans_command", None,
-                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8 -o sum", {"cls": Unnamed, "hidden": True}),
+                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8 -o sum", {"cls": NamelessCommand, "hidden": True}),
             Command("genmodel", "bench:genmodel_command", "Measure for `fit genmodel`.",
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
             Command("loggp", "bench:loggp_command", "Measure for `fit loggp`.",
                     "bench loggp --on mpi:mpiexec=srun -o trips.csv"),
             Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                     "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
-        ), {"cls": WithoutName}),
+        ), {"cls": WithNamelessCommand}),
         Command("build", "build:build_command",
                 "Compile the preload for your MPI, or a tuner for NCCL.", "build mpi"),
         Command("export", "export:export_command", "Write a plan as files for another program.",
@@ -95,7 +94,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
             Command("down", "lab:down_command", "Remove a lab.", "lab down dgx1v"),
             Command("status", "lab:status_command", "List the labs that are up.", "lab status --json"),
             Command("run", "lab:run_command", "Run a program in a lab.",
-                    "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithCommand}),
+                    "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithProgram}),
         )),
     ),
     "More": (
@@ -135,23 +134,25 @@ class Commands(Mapping[str, Any]):
     def __init__(self, groups: Mapping[str, tuple[Command | CommandGroup, ...]], hidden: tuple[Command, ...]) -> None:
         self.headings = {heading: [row.name for row in rows] for heading, rows in groups.items()}
         self._rows = {row.name: row for rows in (*groups.values(), hidden) for row in rows}
-        self._made: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
 
     def load(self, words: Sequence[str]) -> None:
-        """What a line with these words will ask for, before it works: a signal that comes while files are loaded then
-        ends the process at once."""
-        named = next((word for word in words if not word.startswith("-")), "")
-        if named in self:
-            self[named]
+        """Load the command that a command line with these words runs, or all commands if it names none.
+
+        Loading comes before the work, so that a signal that arrives meanwhile ends the process at once.
+        """
+        first_word = next((word for word in words if not word.startswith("-")), "")
+        if first_word in self:
+            self[first_word]
         elif list(words) != ["--version"]:  # the list of all commands, or the error for an unknown name
             dict(self)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            front = typer.Typer(rich_markup_mode=None)
-            _register(front, self._rows[name])
-            self._made[name] = typer.main.get_group(front).commands[name]
-        return self._made[name]
+        if name not in self._loaded:
+            single_app = typer.Typer(rich_markup_mode=None)
+            _register(single_app, self._rows[name])
+            self._loaded[name] = typer.main.get_group(single_app).commands[name]
+        return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)

@@ -1,4 +1,4 @@
-"""antiphon trace: traces of runs and simulations side by side, and those of others read."""
+"""The commands `trace merge` (traces side by side in one file) and `trace read` (Chakra traces of other programs)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""antiphon tune: the best schedule for every size among those of the planners here."""
+"""The command `tune`: find the best schedule for every size by a model, by measuring (--on), or from logs.
+
+`tune_command` reads the options, refuses combinations that make no sense, and calls `api.tuning` (by a model) or
+`api.measuring` (the others); `tuning_text` and `measured_text` format the results.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures, written_lines
-from antiphon.cli.planning import NowAndThen, beats
+from antiphon.cli.planning import NowAndThen, repeat_in_log
 from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
@@ -25,7 +29,7 @@ from antiphon.select import Tuning, read_sweep
 from antiphon.units import parse_seconds
 
 INTERRUPTED = "interrupted; the result so far is printed and written"
-Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help=f"{arg.COLL_HELP}, or all eight")]
+CollectiveOrAll = Annotated[str, typer.Argument(metavar="COLL|all", help=f"{arg.COLL_HELP}, or all eight")]
 Sizes = Annotated[
     str,
     typer.Option(
@@ -43,7 +47,7 @@ Sweeps = Annotated[
         help="values of a planner option to try: k=2:64, k=2,4,8 or k=factors (of the number of ranks); repeatable",
     ),
 ]  # fmt: skip
-Vary = Annotated[
+VaryOption = Annotated[
     str,
     typer.Option(
         "--vary", metavar="KEY=VALUES", help="tune several machines: values of an option of TOPO, nodes=1,2,4"
@@ -79,7 +83,7 @@ Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL'
 Effort = Annotated[
     float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
-Against = Annotated[
+AgainstOption = Annotated[
     str, typer.Option("--against", metavar="TOPO", help="report what TOPO has lost compared with this machine")
 ]
 Explain = Annotated[
@@ -102,13 +106,17 @@ Heatmap = Annotated[
 
 @contextmanager
 def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal's stderr; elsewhere a line every few seconds, with `log` only when something is done."""
+    """Yield a function that shows progress: (done, total, text).
+
+    On a terminal it moves a bar on stderr. In a log a line is printed every few seconds; with `log` only when the
+    function is called.
+    """
     if not sys.stderr.isatty() and log:
         lines = NowAndThen()
         yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
         return
     if not sys.stderr.isatty():
-        with beats() as tell:
+        with repeat_in_log() as tell:
             yield lambda done, total, text: tell(progress_line(done, total, text))
         return
     from rich.console import Console
@@ -121,16 +129,17 @@ def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def progress_line(done: int, total: int, text: str) -> str:
+    """Return a line for a log. `text`: what is at work, else what was done last."""
     from antiphon.select.ledger import AT_WORK
 
     return f"{done} of {total} done, {'' if AT_WORK in text else 'the last '}{text}"
 
 
 def tune_command(
-    coll: Wanted, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
-    planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True,
+    coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
+    planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "", nccl: Nccl = True,
     budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
-    ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
+    ranks: arg.Ranks = "", against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "",
@@ -158,10 +167,10 @@ def tune_command(
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "search": search,
     }  # fmt: skip
-    pages = {"--report": report, "--picture": pictures, "--heatmap": heatmap}
+    page_outputs = {"--report": report, "--picture": pictures, "--heatmap": heatmap}
     if on:
         _refuse(
-            {"--vary": vary, "--only": only, "--against": against, **pages},
+            {"--vary": vary, "--only": only, "--against": against, **page_outputs},
             "cannot be combined with --on; leave one of them out",
         )
         runtime, runtime_options = arg.split_runtime(on)
@@ -175,7 +184,7 @@ def tune_command(
     if from_logs is not None:
         _refuse(
             {"--vary": vary, "--only": only, "--against": against, "--nbytes": nbytes, "--plan": plan,
-             "--iterations": iterations, **pages},
+             "--iterations": iterations, **page_outputs},
             "cannot be combined with --from-logs; leave one of them out",
         )  # fmt: skip
         del options["nbytes"]
@@ -190,16 +199,16 @@ def tune_command(
     options["nccl"] = nccl
     if vary:
         _refuse(
-            {"--only": only, "--against": against, **pages, "--plan": plan},
+            {"--only": only, "--against": against, **page_outputs, "--plan": plan},
             "is for one machine, but --vary asks for several; leave one of them out",
         )
         _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, explain, json)
         return
     machine, members = arg.machine_and_group(topo, only, group)
-    intact = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
+    intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     with _progress() as progress:
-        tuning = tune(coll, machine, ranks=members, against=intact, progress=progress, **options)
-    written = _write(tuning, files, pictures)
+        tuning = tune(coll, machine, ranks=members, against=intact_machine, progress=progress, **options)
+    written = _write_outputs(tuning, files, pictures)
     emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
@@ -209,6 +218,7 @@ def tune_command(
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise Invalid, with this reason, for the first of these options that is used."""
     for name, value in options.items():
         if value:
             raise Invalid(f"{name}: {why}")
@@ -217,7 +227,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 def _tune_measured(
     coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
 ) -> None:  # fmt: skip
-    """Choose by measuring; under mpiexec or srun all processes but the first only take part."""
+    """Measure, print and write the result. Under mpiexec or srun only the first process prints and writes."""
     from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
 
     with _progress(log=True) as progress:
@@ -236,7 +246,7 @@ def _tune_measured(
 def _tune_family(
     coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
 ) -> None:  # fmt: skip
-    """The same for several machines: one table, and a file for each."""
+    """Tune a family of machines (--vary): print one table, and write a file for each machine."""
     with _progress() as progress:
         family = tune_over(coll, topo, progress=progress, **options)
     written = written_lines(*family.save(out)) if out is not None else []
@@ -247,7 +257,8 @@ def _tune_family(
         raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
 
 
-def _write(tuning: Tuning, files: Mapping[str, Path | None], pictures: list[Path] | None) -> list[str]:
+def _write_outputs(tuning: Tuning, files: Mapping[str, Path | None], pictures: list[Path] | None) -> list[str]:
+    """Write the plans, the report and the pictures; return a line for each file."""
     out, report, heatmap = files["-o"], files["--report"], files["--heatmap"]
     if not tuning.plans:
         return []

@@ -23,11 +23,13 @@ from antiphon.show import words
 from antiphon.show.columns import fitted_rows, paragraph, table, time_column, under_names
 from antiphon.units import format_size
 
-MAX_OPTIONS = 3  # with the same end, listed
-MAX_SETTINGS = 6  # the best by size, listed
-LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, the first first
-HINT = "--explain: more"
-Rows = Sequence[Sequence[Range]]  # of a table: one range, or several that follow each other and are left to a library
+MAX_OPTIONS = 3  # candidates with the same reason that are listed
+MAX_SETTINGS = 6  # settings of a sweep that are listed
+LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, in the order in which they go
+EXPLAIN_HINT = "--explain: more"
+RangeGroups = Sequence[
+    Sequence[Range]
+]  # each is a row of a table: one range, or consecutive ranges that are left to a library
 
 
 def tuning_text(tuning: Tuning, explain: bool = False) -> str:
@@ -35,9 +37,9 @@ def tuning_text(tuning: Tuning, explain: bool = False) -> str:
     lines = _verdict_lines(tuning)
     if tuning.ranges:
         lines += ["", *_ranges_table(tuning), ""]
-        lines += [line for note in _notes([tuning]) for line in paragraph(note)]
-        losses = [line for text in _losses(tuning) for line in paragraph(text, rest="    ")]
-        lines += [*([""] if losses else []), *losses, *_gains(tuning)]
+        lines += [line for note in _note_texts([tuning]) for line in paragraph(note)]
+        losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
+        lines += [*([""] if losses else []), *losses, *_gains_lines(tuning)]
     else:
         lines += ["", *_refusals(tuning), *_unfinished(tuning)]
     if explain:
@@ -61,7 +63,7 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
     planned = {value: tuning for value, tuning in tunings.items() if tuning.ranges}
     if planned:
         lines += ["", *_family_table(family.varied, planned), ""]
-        lines += [line for note in _notes([*planned.values()]) for line in paragraph(note)]
+        lines += [line for note in _note_texts([*planned.values()]) for line in paragraph(note)]
     for value, tuning in tunings.items():
         name = f"{family.varied}={value}"
         lines += ["", f"{name}:", *_refusals(tuning), *_unfinished(tuning)] if not tuning.ranges else []
@@ -106,7 +108,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
     return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
 
 
-def _notes(tunings: Sequence[Tuning]) -> list[str]:
+def _note_texts(tunings: Sequence[Tuning]) -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     in_switches = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
@@ -120,7 +122,7 @@ def _notes(tunings: Sequence[Tuning]) -> list[str]:
     tried += [f"failed: {', '.join(failed)}"] if failed else []
     if any(tuning.ended_early or tuning.untried for tuning in tunings):
         tried.append(words.stopped_text(tunings))
-    return [*notes, f"{'; '.join([*tried, HINT])}."]
+    return [*notes, f"{'; '.join([*tried, EXPLAIN_HINT])}."]
 
 
 def _basis_text(tuning: Tuning) -> str:
@@ -138,9 +140,9 @@ def _basis_text(tuning: Tuning) -> str:
     return model
 
 
-def _losses(tuning: Tuning) -> list[str]:
-    lost = tuning.damage.describe() if tuning.damage is not None else ""
-    return [*([lost] if lost else []), *map(words.loss_text, tuning.losses)]
+def _loss_texts(tuning: Tuning) -> list[str]:
+    losses = tuning.damage.describe() if tuning.damage is not None else ""
+    return [*([losses] if losses else []), *map(words.loss_text, tuning.losses)]
 
 
 # ---- tables ----
@@ -149,10 +151,10 @@ def _losses(tuning: Tuning) -> list[str]:
 def _ranges_table(tuning: Tuning) -> list[str]:
     """Return one table, in which each of several collectives has its name above its rows."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
-    groups = {kind: _grouped([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
-    head, cells = _cells([group for of_kind in groups.values() for group in of_kind])
-    (top, *body), dropped = fitted_rows(head, cells, LEAST_USEFUL)
-    return [*top, *under_names(groups, body), *_legend([tuning], dropped)]
+    groups = {kind: _group_ranges([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
+    head, cells = _table_cells([group for kind_groups in groups.values() for group in kind_groups])
+    (head_lines, *row_lines), dropped = fitted_rows(head, cells, LEAST_USEFUL)
+    return [*head_lines, *under_names(groups, row_lines), *_legend([tuning], dropped)]
 
 
 def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
@@ -161,17 +163,17 @@ def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
     begins: list[list[str]] = []
     for kind in dict.fromkeys(kind for tuning in tunings.values() for kind in tuning.collectives):
         for value, tuning in tunings.items():
-            of_machine = _grouped([r for r in tuning.ranges if r.collective == kind])
-            groups.setdefault(kind, []).extend(of_machine)
+            machine_groups = _group_ranges([r for r in tuning.ranges if r.collective == kind])
+            groups.setdefault(kind, []).extend(machine_groups)
             name = [str(value), str(tuning.topology.ranks)]
-            begins += [name if i == 0 else [".", "."] for i in range(len(of_machine))]
-    head, cells = _cells([group for of_kind in groups.values() for group in of_kind])
+            begins += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
+    head, cells = _table_cells([group for kind_groups in groups.values() for group in kind_groups])
     rows = [[*begin, *row] for begin, row in zip(begins, cells, strict=True)]
-    (top, *body), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
-    return [*top, *under_names(groups, body), *_legend([*tunings.values()], dropped)]
+    (head_lines, *row_lines), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
+    return [*head_lines, *under_names(groups, row_lines), *_legend([*tunings.values()], dropped)]
 
 
-def _grouped(ranges: Sequence[Range]) -> list[Sequence[Range]]:
+def _group_ranges(ranges: Sequence[Range]) -> list[Sequence[Range]]:
     """Group ranges into rows: consecutive ranges that are left to the library share one."""
     rows: list[Sequence[Range]] = []
     for is_served, run in groupby(ranges, lambda r: bool(r.served_by)):
@@ -180,11 +182,11 @@ def _grouped(ranges: Sequence[Range]) -> list[Sequence[Range]]:
     return rows
 
 
-def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
-    """Return head and cells of the ranges: what to use and its time; of a library its own choice."""
+def _table_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the cells of the table: for each group of ranges what to use, its time and gap."""
     has_library = any(r.over for group in groups for r in group)
     has_speedup = any(r.speedup is not None for group in groups for r in group)
-    unit, time_text = time_column(_time_of(group[-1], group[-1].seconds) for group in groups)
+    unit, time_text = time_column(_time_of_choice(group[-1], group[-1].seconds) for group in groups)
     rows = []
     for group in groups:
         r = group[-1]
@@ -193,31 +195,31 @@ def _cells(groups: Rows) -> tuple[list[str], list[list[str]]]:
         algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
         gap = words.ratio(r.library_gap if r.served_by else r.gap)
         speedup = [words.speedup_text(r)] if has_speedup else []
-        time = time_text(_time_of(r, r.seconds))
+        time = time_text(_time_of_choice(r, r.seconds))
         rows.append([*ends, *use, algorithm, format_size(r.at), time, gap, *speedup])
     use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
     return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
 
 
-def _time_of(r: Range, ours: float) -> float:
-    """A time of what serves the range: ours, or the library's."""
+def _time_of_choice(r: Range, ours: float) -> float:
+    """Return the time of what serves the range: `ours`, or the library's, which is `ours` times the speedup."""
     return ours * r.speedup if r.served_by and r.speedup is not None else ours
 
 
-def _gains(tuning: Tuning) -> list[str]:
+def _gains_lines(tuning: Tuning) -> list[str]:
     """Return what choosing values of swept options gains: a table, and for one collective the best settings by size."""
     if not tuning.gains:
         return []
-    several = len(tuning.collectives) > 1
+    has_several_kinds = len(tuning.collectives) > 1
     rows = []
     for gain in tuning.gains:
-        planner = f"{gain.planner} for {gain.collective}" if several else gain.planner
+        planner = f"{gain.planner} for {gain.collective}" if has_several_kinds else gain.planner
         at = format_size(gain.at) if gain.most > 1.0005 else "-"
         rows.append([planner, words.options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at])
     head = ["planner", "over", "mean gain", "largest gain", "at"]
     lines = ["", f"  Gain from choosing {', '.join(tuning.sweep)} for each size:", "", *table(head, rows)]
     lines += paragraph("over: the first value of the sweep; mean: geometric, over the sizes")
-    for gain in tuning.gains if not several else ():
+    for gain in tuning.gains if not has_several_kinds else ():
         best = [f"{words.options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
         unlisted = f", and {len(best) - MAX_SETTINGS} more" if len(best) > MAX_SETTINGS else ""
         lines += paragraph(f"{gain.planner}: {'; '.join(best[:MAX_SETTINGS])}{unlisted}", rest="    ")
@@ -230,11 +232,11 @@ def _gains(tuning: Tuning) -> list[str]:
 def _explanation(tuning: Tuning) -> list[str]:
     """Return how the figures came about, the best of ours in every range, and which candidates are missing and why."""
     lines = [*_best_of_ours(tuning), ""]
-    notes = [f"time, gap, speedup: {words.WHEN}", f"gap: time over the bound, which {words.bound_text(tuning)}"]
+    notes = [f"time, gap, speedup: {words.FIGURES_NOTE}", f"gap: time over the bound, which {words.bound_text(tuning)}"]
     if any(tuning.baselines.values()):
         notes.append(f"speedup: over {words.baseline_text(tuning, {r.collective for r in tuning.ranges})}")
-    lost = _losses(tuning)
-    notes += [*words.use_lines(tuning), *(note for note in words.all_notes(tuning) if note not in lost)]
+    losses = _loss_texts(tuning)
+    notes += [*words.use_lines(tuning), *(note for note in words.all_notes(tuning) if note not in losses)]
     lines += [line for note in notes for line in paragraph(note, rest="    ")]
     return [*lines, *_unfinished(tuning), *_refusals(tuning), *paragraph(words.stopped_text([tuning]))]
 
@@ -254,8 +256,8 @@ def _best_of_ours(tuning: Tuning) -> list[str]:
         over = [r.over or "-", words.ratio(r.speedup)] if has_library else []
         name, basis = words.candidate_text(r.candidate), r.rests_on.removeprefix("calibrated by ")
         rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *over, basis])
-    (top, *body), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
-    return [*top, *under_names(groups, body)]
+    (head_lines, *row_lines), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
+    return [*head_lines, *under_names(groups, row_lines)]
 
 
 def _unfinished(tuning: Tuning) -> list[str]:
@@ -286,7 +288,7 @@ def _refusals(tuning: Tuning) -> list[str]:
     planners_by_reason: dict[str, list[str]] = {}
     for planner, reason in (reasons if tuning.plans else words.decisive_reasons(reasons)).items():
         share = f" ({len(refused[planner])} of {counts[planner]})" if len(refused[planner]) < counts[planner] else ""
-        planners_by_reason.setdefault(_without(reason, planner), []).append(planner + share)
+        planners_by_reason.setdefault(_strip_planner(reason, planner), []).append(planner + share)
     skipped: dict[str, dict[str, str]] = {}  # by collective the reason by planner
     for c in tuning.candidates:
         if c.status == "skipped":
@@ -299,5 +301,5 @@ def _refusals(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _without(reason: str, planner: str) -> str:
+def _strip_planner(reason: str, planner: str) -> str:
     return reason.removeprefix(f"planner {planner}").removeprefix(":").strip()

@@ -1,6 +1,6 @@
-"""The command `verify`: is a plan right, and will a runtime really run it? `check` is its older spelling.
+"""The command `verify`: is a plan right, and will a runtime run it? `check` is the old spelling of `verify --for`.
 
-The work is done elsewhere: `select.judged` verifies, `api.checking.check` compares with the rules of a runtime.
+`select.judged` verifies a plan, `api.checking.check` compares with the rules of a runtime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.show.words import plural
 from antiphon.units import parse_size
 
 
-def _data(op: str, dtype: str) -> dict[str, str]:
+def _canonical_names(op: str, dtype: str) -> dict[str, str]:
     """Return the operator and the type by their canonical names, as keyword arguments; without empty ones."""
     if op:
         combine_of(op)
@@ -99,7 +99,7 @@ def verify_command(
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
-        verdict = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
+        verdict = judged(list(plans.values()), machine, proof=proof, **_canonical_names(op, dtype))
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
         emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {kind}{verdict.fault.message}", json)
@@ -113,12 +113,12 @@ def verify_command(
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and written_for_others(plan_file):
-        figures = _figures(next(iter(plans.values())))
+        figures = _recomputed_figures(next(iter(plans.values())))
         lines.append(plan_text(figures))
-    lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
+    evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     value: dict[str, Any] = {"ok": True, "fault": None} | ({"figures": figures} if figures else {})
-    value |= lists if proof else {}  # without --proof the lists are empty
-    lines += proofs_text(**lists)
+    value |= evidence if proof else {}  # without --proof the lists are empty
+    lines += proofs_text(**evidence)
     if runtime:
         with working(f"checking for {runtime}"):
             rows = check(
@@ -146,13 +146,13 @@ def _verify_frontier(path: Path, json: bool, as_it_stands: bool) -> None:
     if verdict.fault is not None:
         emit({"ok": False, "fault": verdict.fault.as_dict()}, f"WRONG: {verdict.fault.message}", json)
         raise typer.Exit(1)
-    lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
+    evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     claims = "every figure recomputed, except those listed as stated"
     lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", "")
-    emit({"ok": True, "fault": None, **lists}, "\n".join([*lines, *proofs_text(**lists)]), json)
+    emit({"ok": True, "fault": None, **evidence}, "\n".join([*lines, *proofs_text(**evidence)]), json)
 
 
-def _figures(plan: Plan) -> dict[str, Any]:
+def _recomputed_figures(plan: Plan) -> dict[str, Any]:
     """Return the figures that `antiphon plan` prints, for a plan read from a file of another program."""
     entry = plan.entries[0]
     claims = {**entry.claims, **measure(entry.schedule, plan.topology)}

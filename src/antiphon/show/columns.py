@@ -17,13 +17,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
-ELSEWHERE = 100  # columns where the output is no terminal
-_MIN_WIDTH, _MIN_TEXT_WIDTH = 10, 24  # of a column; of a last column of running text
+DEFAULT_WIDTH = 100  # columns where the output is no terminal
+_MIN_WIDTH = 10  # of a column that is made narrower
+_MIN_TEXT_WIDTH = 24  # of a last column of running text
 
 
 def width() -> int:
     """Return the columns of text: those of the terminal (or COLUMNS, which users set), within limits."""
-    return min(max(shutil.get_terminal_size((ELSEWHERE, 24)).columns, NARROWEST), WIDEST)
+    return min(max(shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns, NARROWEST), WIDEST)
 
 
 def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float | None], str]]:
@@ -85,10 +86,12 @@ def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tup
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
     # columns of numbers, which are aligned to the right and never broken
-    right = [all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
-    texts = [i for i, numbers in enumerate(right) if not numbers]
+    is_numeric = [
+        all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))
+    ]
+    texts = [i for i, numbers in enumerate(is_numeric) if not numbers]
     excess = _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
-    return [_lines_of(row, widths, right) for row in cells], excess
+    return [_lines_of(row, widths, is_numeric) for row in cells], excess
 
 
 def under_names(rows: Mapping[str, Sequence[object]], lines: Iterable[list[str]]) -> list[str]:
@@ -149,13 +152,13 @@ def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence
     return excess
 
 
-def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+def _lines_of(row: Sequence[str], widths: Sequence[int], is_numeric: Sequence[bool]) -> list[str]:
     """Return a row of a table as lines, its cells broken to the widths of their columns."""
     broken = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):
         cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in broken]
-        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)]
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, is_numeric, strict=True)]
         lines.append(("  " + "  ".join(aligned)).rstrip())
     return lines
 

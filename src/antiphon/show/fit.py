@@ -21,17 +21,20 @@ from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
 from antiphon.units import format_seconds, format_size
 
-# pixels: width, top margin, height of the upper plot, space between, height of the lower plot, left and right margins
-WIDTH, TOP, UPPER, GAP, LOWER, LEFT, RIGHT = 900, 60, 330, 34, 110, 74, 16
-_FULL_NAMES = {"G": "G = 2 beta + gamma"}
+# Pixels of a picture
+WIDTH = 900
+TOP, LEFT, RIGHT = 60, 74, 16  # margins
+UPPER, SPACE, LOWER = 330, 34, 110  # heights of the upper plot, the space below it, and the lower plot
+# Parameters that are printed with their definition
+_DEFINITIONS = {"G": "G = 2 beta + gamma"}
 _MARKS = (  # shapes of points, as SVG paths: dot, square, triangle, diamond
     "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0", "M-3-3h6v6h-6z", "M0-4l4 7h-8z",
     "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
 )  # fmt: skip
 
 Point = tuple[float, float, float]  # position on the x axis (such as ranks), measured seconds, fitted seconds
-Across = Callable[[float], float]  # from a position on the x axis to pixels
-Named = Callable[[int], str]  # label of an integer on the x axis
+ToPixels = Callable[[float], float]  # from a position on the x axis to pixels
+LabelOf = Callable[[int], str]  # label of an integer on the x axis
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,13 @@ def genmodel_text(fit: GenmodelFit) -> str:
     scope = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
     summary = f"{plural(len(rows), 'measurement')} ({scope})"
     parameters = [*fit.parameters.values(), fit.w_t]
-    without = "{:.2%} on average, {:.2%} at most".format(*fit.plain_relative_errors)
+    plain_errors = "{:.2%} on average, {:.2%} at most".format(*fit.plain_relative_errors)
     return "\n".join(
         [
             *paragraph(f"GenModel fitted to {summary}", ""),
             *_estimates_table(parameters, fit.combinations),
             *_errors_text(fit.relative_errors),
-            *paragraph(f"the best fit without incast and memory access: {without}"),
+            *paragraph(f"the best fit without incast and memory access: {plain_errors}"),
             *_notes_text(fit.notes),
         ]
     )
@@ -68,8 +71,8 @@ def memory_text(fit: MemoryFit) -> str:
     """Return a fit of the costs of memory access as text."""
     rows = fit.measured
     vectors, sizes = [row.vectors for row in rows], sorted({row.nbytes for row in rows})
-    named = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
-    summary = f"adding {min(vectors)} to {max(vectors)} vectors of {named} at once"
+    size_names = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
+    summary = f"adding {min(vectors)} to {max(vectors)} vectors of {size_names} at once"
     return "\n".join(
         [
             *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
@@ -86,10 +89,10 @@ def loggp_text(fit: LogGPFit) -> str:
     summary = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(fit.regimes), 'regime')})"
     cells = []
     for regime in fit.regimes:
-        where = f"{format_size(regime.low)} to {format_size(regime.high)}"
+        size_range = f"{format_size(regime.low)} to {format_size(regime.high)}"
         for name, figure in regime.figures.items():
-            cells.append([where, name, _number_text(figure, figure.value), _interval_text(figure), figure.state])
-            where = ""
+            cells.append([size_range, name, _number_text(figure, figure.value), _interval_text(figure), figure.state])
+            size_range = ""
             if name in regime.growth:
                 growth = regime.growth[name]
                 cells.append(
@@ -175,7 +178,7 @@ def _simultaneous_text(rows: Sequence[RoundTrip]) -> list[str]:
 def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
     rows = [
         [
-            _FULL_NAMES.get(estimate.name, estimate.name),
+            _DEFINITIONS.get(estimate.name, estimate.name),
             _number_text(estimate, estimate.value),
             _interval_text(estimate),
             estimate.state,
@@ -260,8 +263,8 @@ def loggp_svg(fit: LogGPFit) -> str:
     labels = {"half": "one way: o_s + (s-1) G + L + o_r", "gap": "a message more: g + (s-1) G"}
     series = []
     for n, (name, line) in enumerate(fitted.items()):
-        at = zip(np.log2(sizes).tolist(), fit.medians.signal(name).tolist(), line, strict=True)
-        points = [(x, measured, estimated) for x, measured, estimated in at if measured > 0 and estimated > 0]
+        columns = zip(np.log2(sizes).tolist(), fit.medians.signal(name).tolist(), line, strict=True)
+        points = [(x, measured, estimated) for x, measured, estimated in columns if measured > 0 and estimated > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
     breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
@@ -271,52 +274,54 @@ def loggp_svg(fit: LogGPFit) -> str:
 
 
 def _draw_fit(
-    title: str, across: str, quantity: str, series: Sequence[Series], named: Named = str, max_labels: int = 28
+    title: str, x_title: str, quantity: str, series: Sequence[Series], label_of: LabelOf = str, max_labels: int = 28
 ) -> str:
     """Return a picture: points are measured, lines are fitted. `across`, `named`: title and labels of the x axis."""
     points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
-    spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
+    pixels_per_unit = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
     first_x = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
 
     def x(number: float) -> float:
-        return first_x + (number - low) * spread
+        return first_x + (number - low) * pixels_per_unit
 
     body = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
     body += (
-        _draw_x_axis(x, (low, high), across, named, max_labels)
+        _draw_x_axis(x, (low, high), x_title, label_of, max_labels)
         + _draw_times(x, quantity, series, points)
         + _draw_deviations(x, series, points)
     )
-    bottom = TOP + UPPER + GAP + LOWER + 56
+    bottom = TOP + UPPER + SPACE + LOWER + 56
     for n, entry in enumerate(series):
         at, y = LEFT + 270 * (n % 3), bottom + 20 * (n // 3)
         body.append(f'<path d="M{at} {y} h30" stroke="{entry.colour}" stroke-width="1.8"/>')
         body.append(f'<path d="{entry.mark}" transform="translate({at + 15} {y})" fill="{entry.colour}"/>')
         body.append(f'<text x="{at + 40}" y="{y + 4}">{escape(entry.label[:34])}</text>')
-    tall = bottom + 20 * math.ceil(len(series) / 3) + 4
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}"'
+    height = bottom + 20 * math.ceil(len(series) / 3) + 4
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     label = f'role="img" aria-label="{escape(title)}"'
-    back = f'<rect width="{WIDTH}" height="{tall}" fill="#ffffff"/>'
+    back = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
     return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
 
 
-def _draw_x_axis(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_labels: int) -> list[str]:
+def _draw_x_axis(x: ToPixels, ends: tuple[int, int], quantity: str, label_of: LabelOf, max_labels: int) -> list[str]:
     """Draw the labels of the x axis, and a line up from each."""
     low, high = ends
-    bottom = TOP + UPPER + GAP + LOWER
+    bottom = TOP + UPPER + SPACE + LOWER
     spacing = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= max_labels), 100000)
     out = []
     for number in range(low, high + 1):
         if number % spacing == 0 or high == low:
             at = f"{x(number):.1f}"
             out.append(f'<path d="M{at} {TOP} V{bottom}" stroke="#f3f1ec"/>')
-            out.append(f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{named(number)}</text>')
+            out.append(
+                f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{label_of(number)}</text>'
+            )
     middle = (LEFT + WIDTH - RIGHT) / 2
     return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{quantity}</text>']
 
 
-def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+def _draw_times(x: ToPixels, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Draw the upper plot, of times on a logarithmic axis."""
     values = [value for point in points for value in point[1:] if value > 0]
     low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
@@ -339,17 +344,17 @@ def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequ
     return out
 
 
-def _draw_deviations(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+def _draw_deviations(x: ToPixels, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Draw the lower plot, of the relative residual of each measurement."""
-    top = TOP + UPPER + GAP
+    top = TOP + UPPER + SPACE
     greatest = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
-    reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= greatest), 1.0)
+    y_range = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= greatest), 1.0)
 
     def y(deviation: float) -> float:
-        return top + LOWER * (0.5 - 0.5 * min(max(deviation / reach, -1.0), 1.0))
+        return top + LOWER * (0.5 - 0.5 * min(max(deviation / y_range, -1.0), 1.0))
 
     out = [f'<text x="{LEFT}" y="{top - 6}" fill="#55524b">measured above the fit by</text>']
-    for deviation in (-reach, -reach / 2, 0.0, reach / 2, reach):
+    for deviation in (-y_range, -y_range / 2, 0.0, y_range / 2, y_range):
         out += _draw_level(y(deviation), f"{100 * deviation:+.3g}%" if deviation else "0")
     for entry in series:
         out += [

@@ -1,8 +1,8 @@
-"""Print the latency-bandwidth frontier: its points, the meaning of their labels, and the impossible points.
+"""Print the latency-bandwidth frontier: its points, the meaning of their proofs, and the impossible points.
 
 A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and R rounds; the frontier has those that no
-other beats in both S and R/C. Each point has a certificate, whose label states the proof: that nothing is better,
-that nothing is better among schedules of limited rounds, or nothing.
+other beats in both S and R/C. Each point has a certificate. Its label states what is proved: that no schedule is
+better, that none is better among those with R <= S + k, or nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from antiphon.select import Frontier, FrontierPoint
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text, plural, ratio
 
+# Label of a certificate -> what it means
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
     FOR_K: "no algorithm of S steps with R at most S + {k} has a smaller R/C",
@@ -48,7 +49,7 @@ def frontier_text(frontier: Frontier) -> str:
     for label in dict.fromkeys(point.proof for point in frontier.points):
         ks = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
         lines += paragraph(f"{label}: {_LABELS[label].format(k=ks[0] if ks else 'k')}", rest="    ")
-    if any(_of_halves(point) for point in frontier.points):
+    if any(_is_of_halves(point) for point in frontier.points):
         lines += paragraph(
             "of halves: of reducescatter, then allgather; the proof is that of the allgather. An allreduce that is "
             "made otherwise may be better", rest="    ",
@@ -65,12 +66,12 @@ def point_line(point: FrontierPoint) -> str:
 
 
 def _point_row(point: FrontierPoint) -> list[str]:
-    label = point.proof + (", of halves" if _of_halves(point) else "") + (" *" if point.trusted else "")
+    label = point.proof + (", of halves" if _is_of_halves(point) else "") + (" *" if point.trusted else "")
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
     return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]
 
 
-def _of_halves(point: FrontierPoint) -> bool:
+def _is_of_halves(point: FrontierPoint) -> bool:
     """Return whether the point is an allreduce made of reducescatter and allgather, and the proof is about those."""
     return point.about == COMPOSED and point.least is None
 
@@ -87,9 +88,11 @@ def _bound_lines(frontier: Frontier) -> list[str]:
     if limits.latency_witness is not None and limits.latency_steps > 1:
         why = limits.latency_witness.describe(frontier.topology).partition(": ")[2]
         lines += paragraph(f"no {name} has S below {limits.latency_steps}: {why}", rest="    ")
-    for no in frontier.impossible:
-        if no.collective != name or no.ratio > limits.inverse:
-            lines.append(f"  no {no.collective} with S = {no.steps} has R/C below {no.ratio}")
+    for impossibility in frontier.impossible:
+        if impossibility.collective != name or impossibility.ratio > limits.inverse:
+            lines.append(
+                f"  no {impossibility.collective} with S = {impossibility.steps} has R/C below {impossibility.ratio}"
+            )
     if limits.witness is not None:
         why = limits.witness.describe(frontier.topology, frontier.collective.buffer_weight).partition(": ")[2]
         lines += paragraph(f"no {name} at all has R/C below {limits.inverse}: {why}", rest="    ")
@@ -119,14 +122,15 @@ def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[
     return lines
 
 
-_BREAKS = re.compile(
+# Where the sentence of a refusal is broken into lines: before the words that begin its clauses
+_CLAUSE_BREAKS = re.compile(
     r"(?<!with one of them): (?=as |counting |rank |each |for each |a proof )|; (?=with |in step |as )"
 )
 
 
 def refusal_text(why: str) -> str:
     """Return why a point does not exist, with a line break before each part of the sentence."""
-    first, *rest = _BREAKS.split(why)
+    first, *rest = _CLAUSE_BREAKS.split(why)
     lines = paragraph(first, "", "  ")
     for clause in rest:
         lines += paragraph(clause, "  ", "    ")

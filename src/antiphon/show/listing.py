@@ -1,6 +1,6 @@
 """List the registry: topologies, planners, models, back ends and runtimes, as rows (JSON) and as text.
 
-`antiphon list planners` prints `listed_text`, `antiphon list planners ring` prints `entry_text` of one. Everything
+`antiphon list planners` prints `entries_text`, `antiphon list planners ring` prints `entry_text` of one. Everything
 comes from the registry's entries: their capabilities, declared options and the docstrings of their functions.
 """
 
@@ -17,7 +17,7 @@ from antiphon.registry import Entry, declared_options, find, table
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_size
 
-# Pages that several planners share; each has a section named after it.
+# Pages of the documentation that several planners share. Each planner has a section named after it.
 SHARED_PAGES = {
     "index": (
         "direct", "binomial-tree", "double-binary-tree", "recursive-doubling", "halving-doubling", "bruck", "pairwise",
@@ -44,9 +44,9 @@ def list_entries(kind: str) -> list[dict[str, Any]]:
 
 
 def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
-    can = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
+    capabilities = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
     options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
-    return {"name": name, "about": entry.about, **can, **options}
+    return {"name": name, "about": entry.about, **capabilities, **options}
 
 
 def entry_row(kind: str, name: str) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
         ("page", row.get("page", "")),
     ]
     lines = wrap_table([], [[f"{name}:", text] for name, text in rows if text])
-    explained = [[f"{name}:", _option_text(option)] for name, option in row["about_options"].items()]
-    lines += ["", *wrap_table([], explained)] if explained else []
+    option_rows = [[f"{name}:", _option_text(option)] for name, option in row["about_options"].items()]
+    lines += ["", *wrap_table([], option_rows)] if option_rows else []
     return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
 
 
@@ -117,28 +117,30 @@ def _join_names(names: Any) -> str:
     return names if isinstance(names, str) else ", ".join(names)
 
 
-def listed_text(kind: str) -> str:
+def entries_text(kind: str) -> str:
     """Return all entries of a kind as text, as wide as the terminal."""
     rows = list_entries(kind)
     if kind == "topology":
         lines = wrap_table(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
-        return "\n".join([*lines, "", *paragraph(_SIZES)])
+        return "\n".join([*lines, "", *paragraph(_SIZES_NOTE)])
     if kind == "model":
         head = ["model", "collectives", "topologies", ""]
         return "\n".join(
             wrap_table(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
         )
-    machines = dict.fromkeys(str(row["topologies"]) for row in rows)
+    machine_kinds = dict.fromkeys(str(row["topologies"]) for row in rows)
     lines = []
-    for where in machines:
-        lines += ["", *paragraph(f"machines: {where}", "")]
-        lines += wrap_table([], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == where])
+    for machine_kind in machine_kinds:
+        lines += ["", *paragraph(f"machines: {machine_kind}", "")]
+        lines += wrap_table(
+            [], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
+        )
     return "\n".join(lines[1:])
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the runtimes as text; `missing` is what must be installed first."""
-    lines = []
+    table_rows = []
     for row in rows:
         texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
         if cuts := row.get("cuts"):
@@ -148,11 +150,11 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
             )
         texts += [f"options: {', '.join(row['options'])}"] if row["options"] else []
         texts += [f"missing: {row['missing']}"] if row["missing"] else []
-        lines.append([row["name"], "\n".join(texts)])
-    return "\n".join(wrap_table(["runtime", ""], lines))
+        table_rows.append([row["name"], "\n".join(texts)])
+    return "\n".join(wrap_table(["runtime", ""], table_rows))
 
 
-_SIZES = (
+_SIZES_NOTE = (
     "Sizes follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
     "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show` shows what becomes of it."
 )

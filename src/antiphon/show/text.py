@@ -1,4 +1,4 @@
-"""Describe machines, plans and minima of memory accesses as text for the terminal.
+"""Describe machines, plans and the fewest memory accesses of a collective as text for the terminal.
 
 Large machines are summarized: links and shared limits are counted by name with the numbers left out (all links from a
 host*/gpu* to a host*/switch* in one row), and a matrix of bandwidths is printed only up to WIDEST_MATRIX nodes.
@@ -19,7 +19,7 @@ from antiphon.select import uses_text
 from antiphon.show.columns import fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
 
-WIDEST_MATRIX = 16  # nodes
+WIDEST_MATRIX = 16  # nodes of a matrix of bandwidths
 MAX_LIMITS = 8  # shared limits that are listed one by one
 MAX_ROWS = 40  # of a table of links
 
@@ -85,7 +85,7 @@ def _limits_table(topology: Topology) -> list[str]:
     rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links)), "1"] for x in topology.limits]
     if len(rows) > MAX_LIMITS:
         counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
-        rows = [[*alike, str(count)] for alike, count in counted.items()]
+        rows = [[*columns, str(count)] for columns, count in counted.items()]
         return table(["shared limit", "bandwidth", "links", "count"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
 
@@ -97,12 +97,12 @@ def _ability_lines(topology: Topology) -> list[str]:
         places_of.setdefault(topology.ability(node), []).append(topology.places[node])
     lines: list[str] = []
     for ability, places in places_of.items():
-        named = (
+        names = (
             places if len(places) <= MAX_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", place) for place in places)]
         )
         verbs = [verb for verb, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
         if verbs:
-            lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(named)}{_ability_details(ability)}", rest="    ")
+            lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(names)}{_ability_details(ability)}", rest="    ")
     return lines
 
 
@@ -133,9 +133,11 @@ def _link_matrix(topology: Topology) -> list[str]:
     for link in range(topology.links):
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
         units[pair] = units.get(pair, Fraction(0)) + topology.bandwidth(link) / topology.unit
-    last = [place.rpartition("/")[2] for place in topology.places]
-    unique = len(set(last[topology.ranks :])) == topology.switches
-    names = [str(n) if n < topology.ranks else last[n] if unique else topology.places[n] for n in range(topology.nodes)]
+    last_words = [place.rpartition("/")[2] for place in topology.places]
+    unique = len(set(last_words[topology.ranks :])) == topology.switches
+    names = [
+        str(n) if n < topology.ranks else last_words[n] if unique else topology.places[n] for n in range(topology.nodes)
+    ]
     rows = [
         [
             names[a],
@@ -154,18 +156,18 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
         *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),
-        *_unaided_gap(claims.get("bandwidth_gap_without_switches")),
+        *_gap_without_switches(claims.get("bandwidth_gap_without_switches")),
         *labelled("latency", _gap_text(claims["latency_gap"], "the fewest steps possible")),
     ]
     if claims.get("uses"):
-        alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
-        lines += labelled("uses", f"{uses_text(claims['uses'])}{alone_text}")
+        unicast_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
+        lines += labelled("uses", f"{uses_text(claims['uses'])}{unicast_text}")
     if claims.get("rate") is not None:
         details = claims.get("found") or {}
-        met = ": no schedule is faster" if details.get("optimal") else ""
-        if not met and details.get("optimal_without_switches"):
-            met = ": no schedule is faster without the help of switches"
-        lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{met}")
+        proof_text = ": no schedule is faster" if details.get("optimal") else ""
+        if not proof_text and details.get("optimal_without_switches"):
+            proof_text = ": no schedule is faster without the help of switches"
+        lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{proof_text}")
         if details.get("trees"):
             trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"
             deep = f", {details['deepest']} deep" if details.get("deepest") else ""
@@ -183,7 +185,7 @@ def labelled(label: str, text: str) -> list[str]:
     return paragraph(f"{label + ':':<11}{text}", "  ", rest=" " * 13)
 
 
-def _unaided_gap(gap: float | None) -> list[str]:
+def _gap_without_switches(gap: float | None) -> list[str]:
     """Return the gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
@@ -191,7 +193,7 @@ def _unaided_gap(gap: float | None) -> list[str]:
 
 
 def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
-    """Print GenModel's theorems: the minimum of memory accesses, and the concurrent senders that it needs."""
+    """Return GenModel's theorems as text: the fewest memory accesses, and the concurrent senders that they need."""
     accesses, senders = Fraction(fewest["memory"]["accesses"]), fewest["memory"]["senders"]
     if not accesses:
         return []
@@ -200,7 +202,7 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     return paragraph(f"{text}so few only if {senders} ranks send to it at once", "  ", rest=" " * 13)
 
 
-def _gap_text(gap: float | None, of: str) -> str:
+def _gap_text(gap: float | None, optimum: str) -> str:
     if gap is None:
         return "nothing need be done, but the plan does something"
-    return f"{gap:.4g} times {of}" + (" (proved optimal)" if gap == 1 else "")
+    return f"{gap:.4g} times {optimum}" + (" (proved optimal)" if gap == 1 else "")

@@ -1,7 +1,8 @@
 """Phrases that terminal texts and HTML pages share: speedups, libraries, bounds, options, notes of a tuning.
 
-Each function takes a result of planning (a `Tuning`, one of its ranges or candidates) and returns a phrase or sentence,
-so that the same thing is said in the same words everywhere.
+Each function takes a result of planning and returns a phrase or sentence, so that the same thing is said in the same
+words everywhere. A `Tuning` has candidates (schedules that were compared) and ranges of sizes, each with its best
+candidate. A `Limit` is the lower bound of a collective. A `Loss` compares limits before and after a failure.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from antiphon.select import NONE_CAN_PLAN, Candidate, Limit, Loss, Range, Tuning
 from antiphon.select.verdict import is_even
 from antiphon.units import format_bandwidth, format_ends
 
+# Why a candidate ended early, in words
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
-MAX_NAMES = 5
-LONG_VALUE = 72  # letters of an option's value that are still shown whole
-ASSUMED = "switches of this machine can do that, which what was searched here leaves out"
+MAX_NAMES = 5  # planners that are named; further ones are counted
+MAX_VALUE_LENGTH = 72  # characters of an option's value that are still shown in full
+SWITCHES_NOTE = "switches of this machine can do that, which what was searched here leaves out"
 
 
-WHEN = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
+FIGURES_NOTE = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
 
 
 def library_name(served_by: str) -> str:
@@ -71,21 +73,21 @@ def ends_text(start: int, stop: int) -> tuple[str, str]:
 
 def assumed_text(assumes: Sequence[str]) -> str:
     """Return the note on figures that multicast or reduction in switches might improve."""
-    return f"{', '.join(assumes)}: {ASSUMED}"
+    return f"{', '.join(assumes)}: {SWITCHES_NOTE}"
 
 
 def bound_text(tuning: Tuning) -> str:
     """Return the note on the bound; with its value by collective without the help of switches, if that differs."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
-        if helped_text(limit) and limit.without_switches is not None:
+        if unaided_bound_text(limit) and limit.without_switches is not None:
             kinds_by_rate.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
     texts = [f"{rate} for {', '.join(kinds)}" for rate, kinds in kinds_by_rate.items()]
     unaided = f" (without the help of switches: {'; '.join(texts)})" if texts else ""
     return f"no schedule can beat by this model{unaided}"
 
 
-def helped_text(limit: Limit) -> str:
+def unaided_bound_text(limit: Limit) -> str:
     """Return the bound without the help of switches; "" if they cannot help, or do not change it."""
     unaided = limit.without_switches
     if unaided is None or unaided == limit.bytes_per_second:
@@ -133,7 +135,7 @@ def candidate_text(candidate: Candidate) -> str:
 
 
 def _shorten_value(value: str) -> str:
-    if len(value) <= LONG_VALUE:
+    if len(value) <= MAX_VALUE_LENGTH:
         return value
     begin, end = value[:24], value[-8:]
     return f"{begin[: begin.rfind(',') + 1] or begin}...{end[end.find(',') :] if ',' in end else end}"
@@ -157,11 +159,11 @@ def plural(number: int, noun: str) -> str:
 def all_notes(tuning: Tuning) -> list[str]:
     """Return the notes on the figures of a tuning; if nothing could stand for NCCL, also what it would do itself."""
     texts = list(tuning.notes)
-    without_stand_in = [
+    kinds_without_baseline = [
         kind for kind, why in tuning.no_speedup.items() if why.endswith(NONE_CAN_PLAN) and kind in tuning.plans
     ]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
-    if without_stand_in and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
+    if kinds_without_baseline and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
         texts.append(
             "where NVLinks form no ring NCCL falls back to PCIe (Blink, section 2), of which this machine's "
             "description says nothing"
@@ -170,9 +172,9 @@ def all_notes(tuning: Tuning) -> list[str]:
 
 
 def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the reasons (by planner) that rule out every planner, if there are such: others would mislead."""
-    final = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
-    return final or refused
+    """Return the reasons (by planner) that rule out every planner; all reasons if there are none of these."""
+    decisive = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
+    return decisive or refused
 
 
 def _rate_text(limit: Limit | None) -> str:
@@ -182,13 +184,19 @@ def _rate_text(limit: Limit | None) -> str:
 
 
 def loss_text(loss: Loss) -> str:
-    """Return one line on what an allocation loses: the bandwidth bound of its ranks with and without the others."""
+    """Return one line on what a degraded machine, or an allocation of ranks, loses of the bandwidth bound.
+
+    Compared are `loss.left`, on the machine as it is, and `loss.among`, for the same ranks on the intact machine
+    `loss.whole`, on which other ranks may relay. `loss.all` is for all ranks of the intact machine.
+    """
     change = ""
     if loss.left and loss.among and loss.left.bytes_per_second and loss.among.bytes_per_second:
         remaining = float(loss.left.bytes_per_second / loss.among.bytes_per_second)
         change = f": {1 - remaining:.0%} of it lost" if remaining < 1 else ": nothing lost" if remaining == 1 else ""
-    same = loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
-    baseline = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
-    all_ranks = "" if same else f"; all its ranks {_rate_text(loss.all)}"
+    is_same_with_all_ranks = (
+        loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
+    )
+    baseline = f"the same ranks with all of {loss.whole}" if not is_same_with_all_ranks else f"with all of {loss.whole}"
+    all_ranks = "" if is_same_with_all_ranks else f"; all its ranks {_rate_text(loss.all)}"
     now = f"at most {_rate_text(loss.left)}" if loss.left is not None else "impossible"
     return f"{loss.collective}: {now} here; {baseline} {_rate_text(loss.among)}{change}{all_ranks}"

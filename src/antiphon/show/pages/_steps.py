@@ -22,7 +22,7 @@ from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
 COPY_COLOUR, REDUCE_COLOUR = "#2f6fab", "#c2622d"
-MAX_CELLS = 64  # ranks in the matrix of traffic; larger ones are left out
+MAX_MATRIX_RANKS = 64  # ranks in the matrix of traffic; a larger matrix is left out
 
 
 _PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></div>
@@ -86,7 +86,7 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     total = float(times[-1]) or 1.0
     rows = send_lanes(schedule)
     ranks = sorted({rank for rank, _, _ in rows})
-    place = {rank: i for i, rank in enumerate(ranks)}
+    row_of_rank = {rank: i for i, rank in enumerate(ranks)}
     lane = 16 if len(ranks) <= 24 else 9
     lanes_x, width, top = 34, 480, 4
     height = top + lane * len(ranks) + 22
@@ -95,14 +95,14 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
         return lanes_x + (width - lanes_x - 8) * float(np.interp(step, marks, times)) / total
 
     out = [f'<svg class="lanes" viewBox="0 0 {width} {height}" role="img" aria-label="timeline" font-size="10">']
-    for rank, i in place.items():
+    for rank, i in row_of_rank.items():
         if lane > 9 or i % 4 == 0:
             out.append(f'<text x="{lanes_x - 6}" y="{top + lane * i + lane * 0.7:.1f}" text-anchor="end">{rank}</text>')
     for rank, op, runs in rows:
-        y, tall = top + lane * place[rank] + (1 if op else lane / 2), lane / 2 - 1
+        y, bar = top + lane * row_of_rank[rank] + (1 if op else lane / 2), lane / 2 - 1
         colour = REDUCE_COLOUR if op else COPY_COLOUR
         for begin, end in runs:
-            box = f'x="{x(begin):.1f}" y="{y:.1f}" width="{max(x(end) - x(begin) - 0.4, 0.6):.1f}" height="{tall:.1f}"'
+            box = f'x="{x(begin):.1f}" y="{y:.1f}" width="{max(x(end) - x(begin) - 0.4, 0.6):.1f}" height="{bar:.1f}"'
             action = "reduces" if op else "copies"
             title = f"rank {rank} sends {action}: steps {begin} to {end - 1}"
             out.append(f'<rect {box} fill="{colour}"><title>{title}</title></rect>')
@@ -142,27 +142,27 @@ def _busiest_table(schedule: Schedule, topology: Topology) -> str:
 
 
 def _draw_matrix(schedule: Schedule) -> str:
-    """Draw the matrix of traffic, sender by receiver, in ten shades; empty beyond MAX_CELLS ranks."""
+    """Draw the matrix of traffic, sender by receiver, in ten shades; "" beyond MAX_MATRIX_RANKS ranks."""
     members = schedule.collective.members
-    cells = traffic_matrix(schedule)
-    if len(members) > MAX_CELLS or not cells:
+    traffic = traffic_matrix(schedule)
+    if len(members) > MAX_MATRIX_RANKS or not traffic:
         return ""
-    place = {rank: i for i, rank in enumerate(sorted({*members, *(r for pair in cells for r in pair)}))}
-    if len(place) > MAX_CELLS:
+    row_of_rank = {rank: i for i, rank in enumerate(sorted({*members, *(r for pair in traffic for r in pair)}))}
+    if len(row_of_rank) > MAX_MATRIX_RANKS:
         return ""
-    cell = 22 if len(place) <= 16 else 8
-    cells_x = 30
-    side = cells_x + cell * len(place) + 2
-    top = max(cells.values())
+    cell = 22 if len(row_of_rank) <= 16 else 8
+    matrix_x = 30
+    side = matrix_x + cell * len(row_of_rank) + 2
+    top = max(traffic.values())
     out = [f'<svg class="heat" viewBox="0 0 {side} {side}" width="{side}" height="{side}" font-size="10" role="img">']
-    for rank, i in place.items():
+    for rank, i in row_of_rank.items():
         if cell > 8 or i % 8 == 0:
-            at = cells_x + cell * i + cell / 2
-            out.append(f'<text x="{at:.0f}" y="{cells_x - 8}" text-anchor="middle">{rank}</text>')
-            out.append(f'<text x="{cells_x - 6}" y="{at + 3.5:.1f}" text-anchor="end">{rank}</text>')
+            at = matrix_x + cell * i + cell / 2
+            out.append(f'<text x="{at:.0f}" y="{matrix_x - 8}" text-anchor="middle">{rank}</text>')
+            out.append(f'<text x="{matrix_x - 6}" y="{at + 3.5:.1f}" text-anchor="end">{rank}</text>')
     shapes: dict[int, list[str]] = {}
-    for (src, dst), amount in sorted(cells.items()):
-        x, y = cells_x + cell * place[dst], cells_x + cell * place[src]
+    for (src, dst), amount in sorted(traffic.items()):
+        x, y = matrix_x + cell * row_of_rank[dst], matrix_x + cell * row_of_rank[src]
         # Ten levels of opacity, relative to the largest amount.
         level = math.ceil(amount / top * 10)
         if cell > 8:

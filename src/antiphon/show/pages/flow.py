@@ -101,17 +101,17 @@ def send_lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]
         axis=1,
     ).astype(np.int64)
     rows = np.unique(table, axis=0) if len(table) else table
-    lanes_found: list[tuple[int, int, list[tuple[int, int]]]] = []
-    for rank, op, step, deep in rows.tolist():
-        if not lanes_found or lanes_found[-1][:2] != (rank, op):
-            lanes_found.append((rank, op, []))
-        runs = lanes_found[-1][2]
+    lanes: list[tuple[int, int, list[tuple[int, int]]]] = []
+    for rank, op, step, step_count in rows.tolist():
+        if not lanes or lanes[-1][:2] != (rank, op):
+            lanes.append((rank, op, []))
+        runs = lanes[-1][2]
         # Rows are sorted by step: extend the last run if this step adjoins it.
         if runs and runs[-1][1] >= step:
-            runs[-1] = (runs[-1][0], max(runs[-1][1], step + deep))
+            runs[-1] = (runs[-1][0], max(runs[-1][1], step + step_count))
         elif len(runs) < MAX_RUNS // max(len(members), 1) + 8:
-            runs.append((step, step + deep))
-    return lanes_found
+            runs.append((step, step + step_count))
+    return lanes
 
 
 def traffic_matrix(schedule: Schedule) -> dict[tuple[int, int], float]:

@@ -25,7 +25,6 @@ from antiphon.show.words import (
     all_notes,
     baseline_text,
     ends_text,
-    helped_text,
     library_name,
     loss_text,
     model_text,
@@ -34,6 +33,7 @@ from antiphon.show.words import (
     ratio,
     speedup_text,
     stopped_text,
+    unaided_bound_text,
     use_lines,
     use_text,
 )
@@ -41,8 +41,15 @@ from antiphon.units import format_bandwidth, format_seconds, format_size
 
 __all__ = ["chart_svg", "heatmap_svg", "report_html"]
 
-WIDE, NARROW = (1040, 430), (400, 340)  # pixels of the chart, width and height
-TERMS = ("#b9b2a3", "#2f6fab", "#c2573a", "#7a9a3a", "#8a63a8", "#3aa39a")  # of what a time is made of
+WIDE_CHART, NARROW_CHART = (1040, 430), (400, 340)  # pixels of the chart, width and height
+TERM_COLOURS = (
+    "#b9b2a3",
+    "#2f6fab",
+    "#c2573a",
+    "#7a9a3a",
+    "#8a63a8",
+    "#3aa39a",
+)  # of the terms of a time, such as latency
 BOX = "background:var(--paper);border:1px solid var(--line);border-radius:8px"
 WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summary
 
@@ -50,17 +57,17 @@ WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summar
 Draw = Callable[[Topology], str]
 
 
-def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
+def report_html(tuning: Tuning, draw: Draw, describe: Draw) -> str:
     """Return the whole page. Every name in it is escaped; it loads nothing.
 
-    `picture` draws the machine as SVG, `words` describes one that is too large to draw.
+    `draw` draws the machine as SVG, `describe` describes in text one that is too large to draw.
     """
     kinds = [kind for kind in tuning.collectives if any(c.collective == kind for c in tuning.candidates)]
     name = escape(tuning.topology.name)
     title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
     folder = Path(__file__).parent
     style, script = ((folder / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
-    machine = _machine_picture(tuning, picture, words)
+    machine = _machine_picture(tuning, draw, describe)
     proof = _bound_proof(tuning, kinds[0]) if len(kinds) == 1 else ""
     body = [
         f"<header><h1>{title}</h1><p class='lead'>{_lead_text(tuning)}</p></header>",
@@ -99,11 +106,11 @@ def _lead_text(tuning: Tuning) -> str:
     return " · ".join(facts)
 
 
-def _machine_picture(tuning: Tuning, picture: Draw, words: Draw) -> str:
+def _machine_picture(tuning: Tuning, draw: Draw, describe: Draw) -> str:
     try:
-        return picture(tuning.topology)
+        return draw(tuning.topology)
     except Unsupported:
-        return f"<pre>{escape(words(tuning.topology))}</pre>"
+        return f"<pre>{escape(describe(tuning.topology))}</pre>"
 
 
 def _is_wide(machine: str) -> bool:
@@ -123,9 +130,16 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
         best = [format_bandwidth(r.at / r.seconds) for r in ranges[-1:] if r.seconds] or ["-"]
         if ranges and ranges[-1].served_by:
             best[0] += f"; leave it to {library_name(ranges[-1].served_by)}"
-        ups = [r.speedup for r in ranges if r.speedup is not None]
-        rests = tuning.rests_on(kind) if ranges else "-"
-        cells = [kind, best[0], rate, ratio(ranges[-1].gap if ranges else None), ratio(max(ups, default=None)), rests]
+        speedups = [r.speedup for r in ranges if r.speedup is not None]
+        calibration = tuning.rests_on(kind) if ranges else "-"
+        cells = [
+            kind,
+            best[0],
+            rate,
+            ratio(ranges[-1].gap if ranges else None),
+            ratio(max(speedups, default=None)),
+            calibration,
+        ]
         rows.append(_table_row(cells))
     head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "calibration"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
@@ -135,9 +149,11 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
     return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{losses_list}{notes_list}'
 
 
-def _table_row(cells: list[str], tag: str = "td", words: int = 1) -> str:
-    """Return a row whose first `words` cells hold words, the others figures."""
-    inner = "".join(f"<{tag}{' class=n' if i >= words else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
+def _table_row(cells: list[str], tag: str = "td", text_cells: int = 1) -> str:
+    """Return a row whose first `text_cells` cells hold text, the others figures."""
+    inner = "".join(
+        f"<{tag}{' class=n' if i >= text_cells else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells)
+    )
     return f"<tr>{inner}</tr>"
 
 
@@ -175,8 +191,8 @@ def _bound_proof(tuning: Tuning, kind: str) -> str:
     """Return what proves the bound, as text."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
-    alone = helped_text(limit) if limit is not None else ""
-    lines += f"<li>{escape(alone)}</li>" if alone else ""
+    unaided_text = unaided_bound_text(limit) if limit is not None else ""
+    lines += f"<li>{escape(unaided_text)}</li>" if unaided_text else ""
     head = f"No {escape(kind)} is faster than the bound"
     return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
@@ -185,7 +201,7 @@ def _chart_figures(tuning: Tuning, kind: str) -> str:
     """Return the chart four times, for wide and narrow pages, as time and as multiple of the bound; one is visible."""
     figures, frames = [], {}
     for relative in (False, True):
-        for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
+        for name, (width, height) in (("wide", WIDE_CHART), ("narrow", NARROW_CHART)):
             view = f"{'gap' if relative else 'time'} {name}"
             drawn = chart(tuning, kind, width, height, relative)
             figures.append(f'<div class="chart {view}" data-frame="{view}">{drawn}</div>')
@@ -252,8 +268,8 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
     note = "Figures hold at the size under \u201cat\u201d, the greatest priced in the range."
-    legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
-    note += f" Time is made of {legend}." if shades else ""
+    terms_text = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
+    note += f" Time is made of {terms_text}." if shades else ""
     if tuning.library is not None:
         nccl = baseline_text(tuning, (kind,))
     note += f" Speedups are over {escape(nccl)}." if names else ""
@@ -278,14 +294,14 @@ def _sweep_section(tuning: Tuning, kind: str) -> str:
     rows = [
         _table_row(
             [g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), g.rests_on],
-            words=2,
+            text_cells=2,
         )
         for g in gains
     ]
     options = escape(", ".join(tuning.sweep))
     return (
         f'<h2>Choosing {options}</h2><div class="scroll" style="{BOX}">'
-        f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE[0])}</div>"
+        f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE_CHART[0])}</div>"
         f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
         '<p class="note">Speedup of the best value for each size over the first one of the sweep.</p>'
     )
@@ -299,19 +315,19 @@ def _terms_of(r: Range) -> Mapping[str, float]:
 
 def _term_shades(ranges: Sequence[Range]) -> dict[str, str]:
     names = dict.fromkeys(term for r in ranges for term in _terms_of(r))
-    return dict(zip(names, itertools.cycle(TERMS)))
+    return dict(zip(names, itertools.cycle(TERM_COLOURS)))
 
 
 def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
     """Draw a stacked bar of the terms."""
     terms = _terms_of(r)
     total = sum(terms.values()) or 1.0
-    bits = [
+    segments = [
         f'<i style="flex:{value / total:.4f};background:{shades[t]}" title="{escape(t)} {value / total:.0%}"></i>'
         for t, value in terms.items()
     ]
     label = ", ".join(f"{t} {value / total:.0%}" for t, value in terms.items())
-    return f'<span class="parts" role="img" aria-label="{escape(label)}">{"".join(bits)}</span>'
+    return f'<span class="parts" role="img" aria-label="{escape(label)}">{"".join(segments)}</span>'
 
 
 def _plan_sections(tuning: Tuning, kind: str, number: int) -> str:
@@ -333,7 +349,7 @@ def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...])
     head = _table_row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
     good = [
         _table_row(
-            [c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2
+            [c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], text_cells=2
         )
         for c in sorted((c for c in candidates if c.seconds), key=lambda c: c.seconds[sizes[-1]])
     ]
