@@ -120,8 +120,8 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
         for node in nodes:
             key = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
             if node.type in (SEND, RECEIVE):
-                seen, own_end = (sent, key[0]) if node.type == SEND else (received, key[1])
-                if own_end != rank or None in key or key in seen:
+                earlier_keys, own_end = (sent, key[0]) if node.type == SEND else (received, key[1])
+                if own_end != rank or None in key or key in earlier_keys:
                     raise Invalid(f"rank {rank}, node {node.id}: its ends, tag or size are not there, or given twice")
                 if node.type == SEND:
                     sent[key] = rank, node

@@ -68,9 +68,9 @@ def statements(table: Table, averages: bool = True) -> Rank:
 
     def rows(count: int, width: int) -> list[list[int]]:
         nonlocal at
-        taken = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
+        rows_read = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
         at += width * count
-        return taken
+        return rows_read
 
     cuts, classes, slots = rows(cut_count, 1), rows(class_count, 2), rows(class_count, 1)
     regions, stream_rows, step_rows = rows(region_count, 3 + class_count), rows(stream_count, 2), rows(step_count, 4)

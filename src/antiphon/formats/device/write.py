@@ -307,13 +307,15 @@ def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
     numbered from 0.
     """
     relation = collective.relation
-    held: dict[tuple[int, int], list[int]] = {}  # by rank and block: contributions, by their ids in the collective
+    held_contributions: dict[
+        tuple[int, int], list[int]
+    ] = {}  # by rank and block: contributions, by their ids in the collective
     for block, rank, contribution in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
-        held.setdefault((rank, block), []).append(contribution)
+        held_contributions.setdefault((rank, block), []).append(contribution)
     all_of_block: dict[int, set[int]] = {}
-    for (_, block), contributions in held.items():
+    for (_, block), contributions in held_contributions.items():
         all_of_block.setdefault(block, set()).update(contributions)
-    wanted = {
+    wanted_contributions = {
         (rank, block): sorted(all_of_block[block]) if want < 0 else list(relation.wants[want])
         for block, rank, want in _zip_columns(relation.post_block, relation.post_rank, relation.post_want)
     }
@@ -321,18 +323,21 @@ def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
         block: {contribution: number for number, contribution in enumerate(sorted(contributions))}
         for block, contributions in all_of_block.items()
     }
-    stored: list[int] = []  # the array CONTRIBUTIONS: all distinct lists of numbers, one after another
+    array: list[int] = []  # the array CONTRIBUTIONS: all distinct lists of numbers, one after another
     first_of: dict[tuple[int, ...], int] = {}  # where each list begins
     text = ""
-    for title, side, contributions_of in (("HELD", inputs, held), ("WANTED", outputs, wanted)):
+    for title, side, contributions_of in (
+        ("HELD", inputs, held_contributions),
+        ("WANTED", outputs, wanted_contributions),
+    ):
         rows = []
         for rank, block, start in _zip_columns(side.rank, side.block, side.start):
             numbers = tuple(number_of[block][contribution] for contribution in contributions_of.get((rank, block), ()))
             if not numbers:
                 continue
             if numbers not in first_of:
-                first_of[numbers] = len(stored)
-                stored += numbers
+                first_of[numbers] = len(array)
+                array += numbers
             rows.append([rank, block, start, int(collective.weights[block]), first_of[numbers], len(numbers)])
         if len(rows) > MOST_ROWS:
             raise Unsupported(f"generated code: {len(rows)} blocks of data, more than {MOST_ROWS}, for its check")
@@ -343,7 +348,7 @@ struct DataRow {
     i64 rank, block, begin, length, first, contributions;
 };
 """
-    return f"{struct}{_table_text('i64', 'CONTRIBUTIONS', stored or [0])}{text}"
+    return f"{struct}{_table_text('i64', 'CONTRIBUTIONS', array or [0])}{text}"
 
 
 def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:

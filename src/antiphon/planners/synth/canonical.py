@@ -63,7 +63,8 @@ class CanonicalProblem:
     def translate_point(self, point: Point) -> Point:
         """Return a point of the frontier in the original numbers."""
         refuted = tuple(
-            Refuted(lesser.parts, lesser.rounds, self.translate_impossible(lesser.why)) for lesser in point.refuted
+            Refuted(candidate.parts, candidate.rounds, self.translate_impossible(candidate.why))
+            for candidate in point.refuted
         )
         return replace(
             point,
@@ -84,8 +85,8 @@ def naming_of(instance: Instance) -> Naming:
     """Return the renaming. Isomorphic problems become equal except for names of machine, blocks and roots."""
     graph = _ColoredGraph(instance)
     # Canonical labels of a colored graph are equal for isomorphic problems.
-    names, _ = canonical(graph.to_topology(), graph.vertex_colors())
-    ranks, label = instance.ranks, names.astype(np.int64)
+    labels, _ = canonical(graph.to_topology(), graph.vertex_colors())
+    ranks, label = instance.ranks, labels.astype(np.int64)
     # ranks and switches keep to their ranges of numbers; within a range by canonical label
     nodes = np.concatenate([label[:ranks], ranks + _positions_of(label[ranks : instance.nodes])])
     limits = _positions_of(label[list(graph.limits)])

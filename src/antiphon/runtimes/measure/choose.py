@@ -273,8 +273,8 @@ class Races:
         programs, cases, owners = self.cases()
         if not cases:
             return
-        ends = self.began + self.limit * (1 - self.confirmations * CONFIRM_SHARE)
-        done = self._launch(programs, cases, owners, rows, ends)
+        deadline = self.began + self.limit * (1 - self.confirmations * CONFIRM_SHARE)
+        done = self._launch(programs, cases, owners, rows, deadline)
         self.complete = self.complete and done == len(cases)
         self.unmeasured += len(cases) - done
 
@@ -299,11 +299,11 @@ class Races:
                         seconds=share / len(winners), inner=max(case.inner, CONSECUTIVE))
                 for race, (kind, size, _) in enumerate(winners)
             ]  # fmt: skip
-            again: dict[str, Measured] = {kind: {size: {} for size in self.ladder} for kind in rows}
-            ends = self.began + self.limit * (1 - (self.confirmations - 1 - number) * CONFIRM_SHARE)
-            self._launch(programs, cases, winners, again, ends)
+            confirmation_rows: dict[str, Measured] = {kind: {size: {} for size in self.ladder} for kind in rows}
+            deadline = self.began + self.limit * (1 - (self.confirmations - 1 - number) * CONFIRM_SHARE)
+            self._launch(programs, cases, winners, confirmation_rows, deadline)
             for kind, size, n in winners:
-                row = again[kind][size].get(n)
+                row = confirmation_rows[kind][size].get(n)
                 if row is not None and row["over_library"] > rows[kind][size][n]["over_library"]:
                     standing = ("over_best", "over_best_interval", "tied")  # in the race against the others
                     rows[kind][size][n] = {**row, **{key: rows[kind][size][n][key] for key in standing}}
@@ -314,14 +314,14 @@ class Races:
         if not size_rows:
             return None
         best = min(size_rows, key=lambda n: (relative_time(size_rows[n]), n))
-        ratio, ends = size_rows[best]["over_library"], size_rows[best]["over_library_interval"]
-        return best if ratio is not None and beats_library(ratio, ends[1]) else None
+        ratio, interval = size_rows[best]["over_library"], size_rows[best]["over_library_interval"]
+        return best if ratio is not None and beats_library(ratio, interval[1]) else None
 
     def _launch(
         self, programs: Sequence[Runnable], cases: Sequence[Case], owners: Sequence[Owner],
-        rows: Mapping[str, Measured], ends: float,
+        rows: Mapping[str, Measured], deadline: float,
     ) -> int:  # fmt: skip
-        """Measure cases in one launch until `ends` at most, and add their rows. Return their number."""
+        """Measure cases in one launch until `deadline` at most, and add their rows. Return their number."""
         done = 0
 
         def on_row(number: int, row: Row) -> None:
@@ -330,9 +330,9 @@ class Races:
             self.add_row(owners[number], cases[number], row, rows, (done, len(cases)))
 
         try:
-            if time.monotonic() < ends:
-                how = replace(self.how, timeout=ends - time.monotonic() + GRACE)
-                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= ends)
+            if time.monotonic() < deadline:
+                how = replace(self.how, timeout=deadline - time.monotonic() + GRACE)
+                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= deadline)
         except KeyboardInterrupt:
             self.interrupted = True
         # the rows received so far count
@@ -342,8 +342,8 @@ class Races:
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
         """Add a measurement; `at`: its number, and the total."""
-        kind, size, listed = owner
-        candidate = self.tuning.shortlist[kind][listed].candidate
+        kind, size, number = owner
+        candidate = self.tuning.shortlist[kind][number].candidate
         if self.progress is not None:
             self.progress(*at, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
         facts = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
@@ -354,7 +354,7 @@ class Races:
                 f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
                 "please report it"
             )
-        rows[kind][size][listed] = row
+        rows[kind][size][number] = row
 
 
 # ---- ranges by measurements ----
@@ -394,9 +394,9 @@ def best_at(
         return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), None)
     best = min(measured, key=lambda number: (relative_time(measured[number]), number))
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
-    ratio, ends = measured[best]["over_library"], measured[best]["over_library_interval"]
+    ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
     # in doubt the library serves: a plan must be faster beyond the measurement's spread
-    library = free and ratio is not None and not beats_library(ratio, ends[1])
+    library = free and ratio is not None and not beats_library(ratio, interval[1])
     return Choice(nbytes, shortlist[best], measured[best], library, moved, ties)
 
 
@@ -407,12 +407,12 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRo
     measured = [size_rows for size_rows in rows.values() if size_rows]
     costs: dict[str | None, float] = {}
     for order in dict.fromkeys(listed.claims.get("order") for listed in shortlist):
-        scores = [
+        times_by_size = [
             [relative_time(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
             for size_rows in measured
         ]
         # product of the best relative times, as a sum of logarithms; infinite if it was not measured somewhere
-        costs[order] = math.fsum(math.log(max(min(listed), 1e-30)) if listed else math.inf for listed in scores)
+        costs[order] = math.fsum(math.log(max(min(times), 1e-30)) if times else math.inf for times in times_by_size)
     return min(costs, key=lambda order: costs[order])
 
 

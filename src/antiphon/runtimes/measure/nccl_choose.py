@@ -48,11 +48,16 @@ def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
     """Yield what race 1 tries, without the default."""
     version, nvidia = library.always["version"], library.name == "NCCL"
     for algorithm, kinds in SUPPORTED.items():
-        able = nvidia or algorithm not in NVIDIA_ONLY
-        if kind in kinds and able and version >= FIRST_VERSIONS.get(algorithm, 0) and algorithm != "collnet-direct":
+        has_algorithm = nvidia or algorithm not in NVIDIA_ONLY
+        if (
+            kind in kinds
+            and has_algorithm
+            and version >= FIRST_VERSIONS.get(algorithm, 0)
+            and algorithm != "collnet-direct"
+        ):
             for protocol in PROTOCOLS_OF.get(algorithm, ("simple",)):
-                words = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
-                yield Candidate(f"{algorithm} {protocol}", {}, words)
+                settings = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
+                yield Candidate(f"{algorithm} {protocol}", {}, settings)
     if nvidia and version >= WINDOWS:
         yield Candidate("efficiency", {}, {"policy": EFFICIENT})
         yield Candidate("symmetric", {}, {"registered": 1, "symmetric": 1})
@@ -109,9 +114,9 @@ class NcclRaces(LibraryRaces):
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
         if case.library is None and ("refused" in row or row["wrong"]):
-            kind, size, listed = owner
+            kind, size, number = owner
             if "refused" not in row:
-                planner = self.tuning.shortlist[kind][listed].candidate.planner
+                planner = self.tuning.shortlist[kind][number].candidate.planner
                 self.wrong[kind] = f"{planner} at {format_size(size)}"
             return
         super().add_row(owner, case, row, rows, at)
