@@ -65,14 +65,14 @@ def test_figure_4() -> None:
 def test_a_curve_of_another_shape_is_seen() -> None:
     sizes = len(piccl.FIGURE4_SIZES)
     grows = [1.15 + 0.05 * at for at in range(sizes)]
-    assert not piccl.with_contention("so", grows)["ok"]
-    assert piccl.with_contention("so", [*grows[:-1], 1.049])["ok"]
-    assert not piccl.with_contention("so", [*grows[:-1], 0.94])["ok"]
-    assert piccl.without_contention(grows)["ok"]
-    assert not piccl.without_contention([*grows[:-1], grows[-2]])["ok"]
-    assert not piccl.without_contention([0.9 + 0.01 * at for at in range(sizes)])["ok"]
-    assert piccl.small_sizes("so", [1.1] * sizes, [1.1] * 4 + [2.0] * (sizes - 4))["ok"]
-    assert not piccl.small_sizes("so", [1.1] * sizes, [1.1] * 3 + [1.2] * (sizes - 3))["ok"]
+    assert not piccl.check_convergence("so", grows)["ok"]
+    assert piccl.check_convergence("so", [*grows[:-1], 1.049])["ok"]
+    assert not piccl.check_convergence("so", [*grows[:-1], 0.94])["ok"]
+    assert piccl.check_growth(grows)["ok"]
+    assert not piccl.check_growth([*grows[:-1], grows[-2]])["ok"]
+    assert not piccl.check_growth([0.9 + 0.01 * at for at in range(sizes)])["ok"]
+    assert piccl.check_agreement("so", [1.1] * sizes, [1.1] * 4 + [2.0] * (sizes - 4))["ok"]
+    assert not piccl.check_agreement("so", [1.1] * sizes, [1.1] * 3 + [1.2] * (sizes - 3))["ok"]
 
 
 # ---- Figure 8 ----
@@ -116,20 +116,20 @@ def by_best(best: Sequence[int]) -> Times:
     ],
 )  # fmt: skip
 def test_the_best_k_of_another_kind_is_seen(family: making.Family, best: Sequence[int], ok: bool) -> None:
-    assert piccl.best_k(family, by_best(best), SIZES)["ok"] is ok
+    assert piccl.check_best_k(family, by_best(best), SIZES)["ok"] is ok
 
 
 def test_what_is_near_and_what_falls_off() -> None:
     flat: dict[int, list[float]] = {k: [1.0] * 5 for k in (1, 2, 4, 8, 16, 32, 64)}
-    assert piccl.near_each_other(flat, SIZES)["ok"]
-    assert piccl.near_each_other({**flat, 8: [1.0, 1.09, 0.92, 1.0, 5.0]}, SIZES)["ok"]
-    assert not piccl.near_each_other({**flat, 8: [1.0, 1.2, 1.0, 1.0, 1.0]}, SIZES)["ok"]
-    assert not piccl.near_each_other({**flat, 8: [1.0, 0.8, 1.0, 1.0, 1.0]}, SIZES)["ok"]
+    assert piccl.compare_4_and_8(flat, SIZES)["ok"]
+    assert piccl.compare_4_and_8({**flat, 8: [1.0, 1.09, 0.92, 1.0, 5.0]}, SIZES)["ok"]
+    assert not piccl.compare_4_and_8({**flat, 8: [1.0, 1.2, 1.0, 1.0, 1.0]}, SIZES)["ok"]
+    assert not piccl.compare_4_and_8({**flat, 8: [1.0, 0.8, 1.0, 1.0, 1.0]}, SIZES)["ok"]
     for family in FAMILIES:
-        assert not piccl.falls_off(family, flat, SIZES)["ok"]
-    assert piccl.falls_off(PERMUTED, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
-    assert not piccl.falls_off(KRING, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
-    assert piccl.falls_off(KRING, {**flat, 8: [1.0, 1.0, 1.0, 1.0, 1.1]}, SIZES)["ok"] is None  # one of three does
+        assert not piccl.check_decline(family, flat, SIZES)["ok"]
+    assert piccl.check_decline(PERMUTED, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
+    assert not piccl.check_decline(KRING, {**flat, 64: [0.5, 1.0, 1.0, 1.0, 2.0]}, SIZES)["ok"]
+    assert piccl.check_decline(KRING, {**flat, 8: [1.0, 1.0, 1.0, 1.0, 1.1]}, SIZES)["ok"] is None  # one of three does
 
 
 # ---- V.E ----

@@ -46,31 +46,34 @@ MIN_DROP = 0.05  # "falls off"
 FIGURE4_NODES = 2
 FIGURE4_SIZES = tuple(2**e for e in range(10, 27, 2))
 FIGURE4_SHOWN = (64 * KIB, 4 * MIB, 64 * MIB)
-CURVES_PART_FROM = 64 * KIB  # from where on the curves part
+CURVES_PART_FROM = 64 * KIB  # the size from which the curves with and without contention differ
 
 FIGURE8_NODES = 16
 FIGURE8_SIZES = tuple(2**e for e in range(4, 25))
 FIGURE8_SHOWN = (16, 32 * KIB, 256 * KIB, MIB, 16 * MIB)
-SMALL, MEDIUM = 32 * KIB, MIB  # V.C: up to the first, up to the second
-MULTIPLYING_KS = (2, 4, 8)  # what the paper compares of recursive multiplying (V.C)
+SMALL, MEDIUM = 32 * KIB, MIB  # V.C: the largest small and the largest medium size
+MULTIPLYING_KS = (2, 4, 8)  # the k of recursive multiplying that the paper compares (V.C)
 
 
 # ---- Figure 4 ----
 
 
 def figure4() -> Iterator[Row]:
-    """The speedup of k-ring with k = 2 over ring, on two nodes of four GPUs, with and without contention."""
+    """Yield rows on the speedup of k-ring with k = 2 over the ring, with and without contention.
+
+    The machine has two nodes of four GPUs.
+    """
     plans = plan_family(KRING, "allgather", delta_machine(FIGURE4_NODES), (1, 2))
     curves: dict[str, list[float]] = {}
     uncontended: list[float] = []
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
         curves[fidelity] = _speedup_curve(plans, model)
-        yield with_contention(fidelity, curves[fidelity])
+        yield check_convergence(fidelity, curves[fidelity])
     uncontended = _speedup_curve(plans, f"{PACKETS},contention=off")
-    yield without_contention(uncontended)
+    yield check_growth(uncontended)
     for fidelity, curve in curves.items():
-        yield small_sizes(fidelity, curve, uncontended)
-    yield _other_orders(plans)
+        yield check_agreement(fidelity, curve, uncontended)
+    yield _show_other_orders(plans)
 
 
 def _speedup_curve(plans: Plans, model: str) -> list[float]:
@@ -96,7 +99,7 @@ def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
     return lines
 
 
-def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
+def check_convergence(fidelity: str, curve: Sequence[float]) -> Row:
     """Check the claim that k-ring comes within 5 % of the ring for 64 MB."""
     ok = abs(curve[-1] - 1) <= MAX_CONVERGED_GAP
     return row(
@@ -106,7 +109,7 @@ def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
     )  # fmt: skip
 
 
-def without_contention(curve: Sequence[float]) -> Row:
+def check_growth(curve: Sequence[float]) -> Row:
     """Check the claim that without contention the speedup grows with every size from 64 KB on."""
     large = [speedup for size, speedup in zip(FIGURE4_SIZES, curve, strict=True) if size >= CURVES_PART_FROM]
     ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + MAX_CONVERGED_GAP
@@ -116,7 +119,7 @@ def without_contention(curve: Sequence[float]) -> Row:
     )  # fmt: skip
 
 
-def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[float]) -> Row:
+def check_agreement(fidelity: str, curve: Sequence[float], uncontended: Sequence[float]) -> Row:
     """Check the claim that contention hardly matters up to 64 KB."""
     differences = [
         abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, uncontended, strict=True) if size <= CURVES_PART_FROM
@@ -129,8 +132,8 @@ def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[flo
     )  # fmt: skip
 
 
-def _other_orders(plans: Plans) -> Row:
-    """Show the curves if a rank may begin a round before the previous one ends; nothing published to compare."""
+def _show_other_orders(plans: Plans) -> Row:
+    """Return a row with the curves if a rank may begin a round before the previous one ends; the paper has none."""
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):
@@ -148,20 +151,23 @@ def _other_orders(plans: Plans) -> Row:
 
 
 def figure8() -> Iterator[Row]:
-    """Speedups by k over the algorithm without a parameter: allgather on 16 nodes, by packets; every claim of V.E."""
+    """Yield rows on the speedup by k over the algorithm without a parameter, for each claim of V.E.
+
+    The collective is an allgather on 16 nodes, simulated by packets.
+    """
     machine, sizes = delta_machine(FIGURE8_NODES), FIGURE8_SIZES
     times: dict[str, Times] = {}
     for family in FAMILIES:
         plans = plan_family(family, "allgather", machine)
         times[family.name] = plans.times(sizes, PACKETS)
-        yield best_k(family, times[family.name], sizes)
-    yield near_each_other(times[RECMULT.name], sizes)
+        yield check_best_k(family, times[family.name], sizes)
+    yield compare_4_and_8(times[RECMULT.name], sizes)
     for family in FAMILIES:
-        yield falls_off(family, times[family.name], sizes)
-    yield from _family_rows(times, sizes)
+        yield check_decline(family, times[family.name], sizes)
+    yield from _check_families(times, sizes)
 
 
-def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
+def check_best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claims about the best k: of k-ring 4 for small and medium sizes; of permuted recursive multiplying 8
     for small and 4 for medium ones; not permuted, 4 or 8."""
     best = fastest_k(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
@@ -173,7 +179,7 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
         PERMUTED.name: ("8 for smaller sizes, 4 for medium ones", set(small) == {8} and _turns_once(medium)),
     }
     claim, ok = claims[family.name]
-    of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
+    compared = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
     gain = {
         f"k {k}": _by_size(curve, sizes, FIGURE8_SHOWN)
         for k, curve in speedups_by_k(times).items()
@@ -183,7 +189,8 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     return row(
         f"{family.name}, the best k", {"best": claim},
         {"best": merge_equal(sizes, best), **gain}, ok,
-        note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMPTIONS}",
+        note=f"speedup over k = {family.plain}{compared}; small: up to 32 KiB, medium: up to 1 MiB (V.C); "
+        f"{ASSUMPTIONS}",
         deviation=None if all_factors == merge_equal(sizes, best) else
         f"of all factors: {', '.join(f'{span}: {k}' for span, k in all_factors.items())}",
         engine="loggp by packets", proof=_all_speedups(times, sizes),
@@ -192,11 +199,11 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
 def _turns_once(medium: Sequence[int]) -> bool:
     """Return whether the best k changes from 8 to 4 once before medium sizes end."""
-    at = medium.index(4) if 4 in medium else len(medium)
-    return at < len(medium) and set(medium[:at]) <= {8} and set(medium[at:]) == {4}
+    turn = medium.index(4) if 4 in medium else len(medium)
+    return turn < len(medium) and set(medium[:turn]) <= {8} and set(medium[turn:]) == {4}
 
 
-def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
+def compare_4_and_8(times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that recursive multiplying by 4 and by 8 take nearly the same time."""
     ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
     small_ratios = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
@@ -212,7 +219,7 @@ def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
     )  # fmt: skip
 
 
-def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
+def check_decline(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that for large k the speedup at the largest size is well below its maximum over sizes.
 
     k-ring with k = 64 is the ring itself.
@@ -239,7 +246,7 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     )  # fmt: skip
 
 
-def _family_rows(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
+def _check_families(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     """Check Figure 5 (a): the speedup of the fastest of all families over the fastest algorithm without a parameter,
     and which family that is."""
     best = {name: [min(column) for column in zip(*by_k.values(), strict=True)] for name, by_k in times.items()}
@@ -256,8 +263,8 @@ def _family_rows(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[R
         "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip
     fastest = [
-        " or ".join(name for name, seconds in best.items() if seconds[at] <= limit * (1 + MAX_CONVERGED_GAP))
-        for at, limit in enumerate(fastest_seconds)
+        " or ".join(name for name, seconds in best.items() if seconds[i] <= limit * (1 + MAX_CONVERGED_GAP))
+        for i, limit in enumerate(fastest_seconds)
     ]
     named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
     as_published = {

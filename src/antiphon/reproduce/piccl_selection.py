@@ -145,7 +145,7 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
     where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
     published = {"speedup": PAPER_SPEEDUP, "captured": PAPER_CAPTURED} if method in COMPARED_WITH_PAPER else None
     captures = chosen / best >= PAPER_CAPTURED
-    # judge_row: reproduced if the speedup is near the paper's; only the shape, if it is greater
+    # reproduced if the speedup is near the paper's; only the shape, if it is greater
     return row(
         f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},

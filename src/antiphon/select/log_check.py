@@ -64,25 +64,31 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     if run.ranks not in (0, topology.ranks):
         result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
         return result
-    own, why_not = _find_library(run, topology, request)
-    result["notes"] = _notes(run, own)
+    library_model, why_not = _find_library(run, topology, request)
+    result["notes"] = _notes(run, library_model)
     points = run.points(topology.ranks, steady=True)
     choices: dict[int, Priced] = {}
     try:
-        choices = {} if own is None else {nbytes: own.at(run.kind, nbytes)[0] for nbytes, _ in points}
+        choices = (
+            {} if library_model is None else {nbytes: library_model.at(run.kind, nbytes)[0] for nbytes, _ in points}
+        )
     except Unsupported as error:  # the model does not describe this machine
-        own, why_not = None, str(error)
+        library_model, why_not = None, str(error)
     proofs = bound_evaluator(topology, run.kind, 0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
-    max_normal_ratio = {nbytes: most_normal(own, run.kind, nbytes) for nbytes in choices} if own is not None else {}
+    max_normal_ratio: dict[int, float] = {}
+    if library_model is not None:
+        max_normal_ratio = {nbytes: most_normal(library_model, run.kind, nbytes) for nbytes in choices}
     result["rows"] = [
         _size_row(run, topology, n, seconds, choices.get(n), max_normal_ratio.get(n, 1.0), rate)
         for n, seconds in points
     ]
     diagnosis = None
-    if own is not None:
+    if library_model is not None:
         signs = [*run.signs, *(f"{name}={value}" for name, value in run.environment.items())]
-        diagnosis = diagnose(own, run.kind, points, signs, count_cards(topology) if own.place.nodes > 1 else 0)
+        diagnosis = diagnose(
+            library_model, run.kind, points, signs, count_cards(topology) if library_model.place.nodes > 1 else 0
+        )
         result["causes"] = [
             {"cause": cause.fault.name, "text": cause.fault.text, "check": cause.fault.check, "misfit": cause.misfit,
              "evidence": list(cause.evidence), "seconds": {str(n): seconds for n, seconds in cause.seconds.items()}}
@@ -110,16 +116,18 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryMo
         return None, str(error)
 
 
-def _notes(run: Run, own: LibraryModel | None) -> list[str]:
+def _notes(run: Run, library_model: LibraryModel | None) -> list[str]:
     """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
     notes = []
     if run.garbled:
         notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
-    if run.program == OSU and own is not None and not run.library:
+    if run.program == OSU and library_model is not None and not run.library:
         notes.append("OSU measures your MPI; its times are compared with what NCCL would take")
     named = generation_named(run.gpu, shipped_calls()) if run.gpu else None
-    if own is not None and named and named != own.costs.gpu.name:
-        notes.append(f"the log's GPUs are {run.gpu}, the figures are of {own.costs.gpu.name}: is it this machine?")
+    if library_model is not None and named and named != library_model.costs.gpu.name:
+        notes.append(
+            f"the log's GPUs are {run.gpu}, the figures are of {library_model.costs.gpu.name}: is it this machine?"
+        )
     return notes
 
 
@@ -187,13 +195,13 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
         why = "too few sizes" if len(rows) < LIMITS.min_points else "no single fault explains the log"
         return SLOW, f"{where}; {reached}{'' if result['causes'] else f'; cannot tell why: {why}'}"
     largest = rows[-1]["nbytes"]
-    until = (
+    too_small = (
         ""
         if largest >= MIN_BANDWIDTH_BYTES
         else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
     )
     as_what = "as this machine should give" if diagnosis.verdict == NORMAL else "faster than predicted"
-    return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{until}"
+    return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{too_small}"
 
 
 # ---- logs before and after an upgrade ----
@@ -201,7 +209,7 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
 
 def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
     """Return which sizes changed by more than the noise. Invalid if the logs have no size in common."""
-    comparisons, notes = [], _left_out(before, "before") + _left_out(after, "after")
+    comparisons, notes = [], _garbled_notes(before, "before") + _garbled_notes(after, "after")
     for kind in dict.fromkeys(run.kind for run in (*before, *after)):
         old, new = ([run for run in runs if run.kind == kind] for runs in (before, after))
         if len({run.ranks for run in (*old, *new) if run.ranks}) > 1:
@@ -220,7 +228,7 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
     return {"verdict": verdict, "collectives": comparisons, "notes": notes}
 
 
-def _left_out(runs: Sequence[Run], which: str) -> list[str]:
+def _garbled_notes(runs: Sequence[Run], which: str) -> list[str]:
     """Return a note if rows of a log are not compared. `which`: "before" or "after"."""
     garbled = sum(run.garbled for run in runs)
     if not garbled:
@@ -254,7 +262,7 @@ def _compare_kind(
     for word in ("slower", "faster"):
         changed = [row for row in rows if row["verdict"] == word]
         if changed:
-            ends = [format_size(changed[at]["nbytes"]) for at in (0, -1)]
+            ends = [format_size(changed[i]["nbytes"]) for i in (0, -1)]
             changes = sorted(abs(row["change"]) for row in changed)
             spans = f"{ends[0]} to {ends[1]}" if len(changed) > 1 else ends[0]
             by = f"{changes[0]:.0%} to {changes[-1]:.0%}" if len(changed) > 1 else f"{changes[0]:.0%}"

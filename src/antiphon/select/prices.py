@@ -73,7 +73,7 @@ class ByPlans:
     profile: ProfileLike = None
     by_claims: bool = True  # use the measured times that a table claims
     sizes: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)  # (kind, group) -> sizes to plan for
-    # those made, by kind and ranks
+    # plans that `make_plan` made, by kind and ranks
     _plans: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)  # kind, ranks, size
 
@@ -161,14 +161,14 @@ def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> flo
     """Return the seconds at a size by linear interpolation; below the smallest size its seconds, above the largest its
     bandwidth.
     """
-    at = bisect_left(points, (nbytes, 0.0))
-    if at == len(points):
+    next_point = bisect_left(points, (nbytes, 0.0))
+    if next_point == len(points):
         largest, seconds = points[-1]
         return seconds * nbytes / largest
-    size_above, seconds_above = points[at]
-    if at == 0 or size_above == nbytes:
+    size_above, seconds_above = points[next_point]
+    if next_point == 0 or size_above == nbytes:
         return seconds_above
-    size_below, seconds_below = points[at - 1]
+    size_below, seconds_below = points[next_point - 1]
     return seconds_below + (seconds_above - seconds_below) * (nbytes - size_below) / (size_above - size_below)
 
 

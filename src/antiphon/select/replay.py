@@ -4,11 +4,11 @@ A trace of a training job gives, per rank, a list of computations and collective
 simulates it with any time (price) for each collective. Communication is exposed while ranks wait for it, hidden while
 they compute. Four kinds of simulations give the result:
 
-    as recorded               the step time of the job, and how much of each collective is exposed with our prices
-    the step time with our plans, hence the speedup without communication     every collective takes 0 s: what remains
-    is computation, a lower bound of the step time one class changed         a class is all collectives of one kind,
-    size and group; all other classes as recorded. With
-                              our price for the class: its gain. With 0 s for the class: the most that any plan can gain
+    as recorded              the step time of the job, and how much of each collective is exposed
+    with our prices          the step time with our plans, hence the speedup
+    without communication    every collective takes 0 s: what remains is computation, a lower bound of the step time
+    one class changed        a class is all collectives of one kind, size and group; the others keep their recorded
+                             times. With our price for the class: its gain. With 0 s: the most that any plan can gain
 
 Gains of classes do not add up: a collective that is hidden behind computation gains nothing, and two on the critical
 path may gain less together. Hence the simulations with one class changed, which show what to tune first.

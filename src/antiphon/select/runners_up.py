@@ -4,11 +4,10 @@ A tuning picks the fastest schedule, but not every format can express it (reduct
 permutations). Each range of a tuned plan therefore lists the next best candidates (runners-up). For each entry of a
 plan that the back end of a format (the code that writes it) refuses:
 
-    1. plan the runners-up anew, the fastest first, until one can be written and is as fast as it was priced
-    2. if that one is not clearly faster than the GPU library, leave these sizes to the library
-    3. a plan that was not tuned lists no runners-up: raise Unsupported, and report what the option `unjoined_seconds`
-    of the format
-       would cost (every transfer is sent by itself: switches neither multicast nor reduce)
+    1. Plan the runners-up anew, the fastest first, until one can be written and is as fast as it was priced.
+    2. If that one is not clearly faster than the GPU library, leave these sizes to the library.
+    3. A plan that was not tuned lists no runners-up: raise Unsupported, and report what the format's option `alone`
+       would cost. With it every transfer is sent by itself: switches neither multicast nor reduce.
 
 Example: nvls wins at 1 MB with 20 us, trees is next with 24 us, NCCL takes 30 us by its model. The format cannot
 multicast, so trees is written, with a note that it takes 1.2 times as long, and is still 1.25 times as fast as NCCL.
@@ -36,7 +35,7 @@ from antiphon.select.plans import plan as make_plan
 from antiphon.units import format_size
 
 SAME_PRICE = 1e-6  # greatest relative difference of two predictions for one schedule
-PRICED_AT = 2**26  # bytes at which the option `unjoined_seconds` is priced, or the nearest size of the range
+PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest size of the range
 
 
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
@@ -130,7 +129,7 @@ def _name_of(row: Mapping[str, Any]) -> str:
 
 
 def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
-    """Return in words what the option `unjoined_seconds` would cost, by the default model; "" if the format has no such
+    """Return in words what the format's option `alone` would cost, by the default model; "" if the format has no such
     option, or the model does not support the schedule.
     """
     if entry.schedule.joint is None or "alone" not in find("backend", name).options:
@@ -145,7 +144,7 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
         )
     except AntiphonError:
         return ""
-    with suppress(AntiphonError):  # no figures of a GPU library here
+    with suppress(AntiphonError):  # raised if nothing is known of the GPUs of this machine
         library = find_library_model(plan.topology, [plan.collective])
         library_seconds = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
         if library is not None and not is_clearly_faster(

@@ -268,10 +268,10 @@ def settings(
                 by_setting = times_of.setdefault(c.planner, {})
                 times = tuple(c.seconds[size] for size in sizes)
                 by_setting[setting] = tuple(map(min, by_setting[setting], times)) if setting in by_setting else times
-    place = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
+    position = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
 
     def swept_order(item: tuple[Setting, tuple[float, ...]]) -> list[int]:
-        return [place.get((key, type(v), v), 0) for key, v in item[0]]
+        return [position.get((key, type(v), v), 0) for key, v in item[0]]
 
     return {planner: dict(sorted(by_setting.items(), key=swept_order)) for planner, by_setting in times_of.items()}
 

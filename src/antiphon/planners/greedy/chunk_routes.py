@@ -35,16 +35,16 @@ def chunk_routes(hops: Hops, parent: Longs, source: Longs, want: Longs) -> Chunk
     >>> routes.ptr.tolist(), routes.hop.tolist()
     ([0, 2, 3], [0, 1, 0])
     """
-    at = want.copy()
+    reached_rank = want.copy()
     chunks: list[Longs] = []
     used: list[Longs] = []
-    moving = np.flatnonzero(at != source)
+    moving = np.flatnonzero(reached_rank != source)
     while len(moving):
-        hop = parent[source[moving], at[moving]]
+        hop = parent[source[moving], reached_rank[moving]]
         chunks.append(moving)
         used.append(hop)
-        at[moving] = hops.src[hop]
-        moving = moving[at[moving] != source[moving]]
+        reached_rank[moving] = hops.src[hop]
+        moving = moving[reached_rank[moving] != source[moving]]
     chunk = np.concatenate([np.zeros(0, np.int64), *chunks[::-1]])
     order = np.argsort(chunk, kind="stable")
     hop = np.concatenate([np.zeros(0, np.int64), *used[::-1]])[order]

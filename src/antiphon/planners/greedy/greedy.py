@@ -43,7 +43,7 @@ from antiphon.planners.greedy.search import GREEDY, PACES, PricedRun, Search
 from antiphon.planners.greedy.spread import Run, Task
 from antiphon.planners.shared.reach import suggest_planners
 
-MOST_BOUND = 256  # ranks up to which the lower bound is computed and stated in the plan
+MAX_RANKS_WITH_BOUND = 256  # on more ranks no lower bound is computed and stated in the plan
 
 
 Parts = Annotated[int | None, Option("chunks of every (heaviest) block (default: by size)", minimum=1)]
@@ -58,15 +58,18 @@ Pace = Annotated[
 
 
 def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Iterator[Schedule]:
-    """Yield the fastest of several runs for `nbytes`; without a size a run for every pace."""
+    """Yield the fastest of several runs for `nbytes`; without a size, yield a run for every pace."""
     topology, collective = request.topology, request.collective
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
         first, second = (list(_plan_collective(replace(request, collective=half), parts, pace)) for half in halves)
-        planned = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=False)]
+        planned = [
+            (compose(reducescatter, allgather), [*first_runs, *second_runs])
+            for (reducescatter, first_runs), (allgather, second_runs) in zip(first, second, strict=False)
+        ]
     else:
         planned = list(_plan_collective(request, parts, pace))
-    limits = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
+    lower_bound = bound(topology, collective).without_help if topology.ranks <= MAX_RANKS_WITH_BOUND else None
     for schedule, runs in planned:
         rate = throughput(schedule, topology)
         findings: dict[str, Any] = {
@@ -75,7 +78,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
             "paces": [run.pace for run in runs],
         }
         options = {"parts": runs[0].part_count, "pace": runs[0].pace}
-        stated_bound = {} if limits is None else {"bound": limits.plan_json()}
+        stated_bound = {} if lower_bound is None else {"bound": lower_bound.plan_json()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated_bound}
         yield replace(schedule, provenance=made_by)
 
@@ -151,13 +154,13 @@ def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
     columns = np.arange(task.chunks)
     needed[:] = (lacking[:, columns >> 6] >> (columns & 63).astype(np.uint64)) & np.uint64(1) != 0
-    used = np.zeros(len(run.step), np.bool_)
+    is_used = np.zeros(len(run.step), np.bool_)
     order = np.argsort(run.step, kind="stable")
     ends = np.flatnonzero(np.diff(run.step[order])) + 1
     # backwards in time: a row is needed if its destination needs the chunk, and then so does its source
     for rows in np.split(order, ends)[::-1]:
-        good = rows[needed[hops.dst[run.hop[rows]], run.chunk[rows]]]
-        used[good] = True
-        needed[hops.src[run.hop[good]], run.chunk[good]] = True
-    at: Longs = np.flatnonzero(used)
-    return Run(run.step[at], run.hop[at], run.chunk[at], run.stuck)
+        needed_rows = rows[needed[hops.dst[run.hop[rows]], run.chunk[rows]]]
+        is_used[needed_rows] = True
+        needed[hops.src[run.hop[needed_rows]], run.chunk[needed_rows]] = True
+    used_rows: Longs = np.flatnonzero(is_used)
+    return Run(run.step[used_rows], run.hop[used_rows], run.chunk[used_rows], run.stuck)

@@ -53,23 +53,24 @@ class Level:
 
     def least_time(self, count: Longs, rate: Floats) -> float:
         """Return the least time to bring the islands this many chunks."""
-        open_ = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
-        needy = (count > 0) & (open_ > 0)
-        return float((count[needy] / open_[needy]).max(initial=0.0))
+        entry_rate = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
+        needy = (count > 0) & (entry_rate > 0)
+        return float((count[needy] / entry_rate[needy]).max(initial=0.0))
 
 
 def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
     """Return a level for every kind of hops. O(hops)."""
     levels: list[Level] = []
-    inside = 0.0  # most time needed to spread data within an island
+    time_inside = 0.0  # the most time that spreading data within an island takes
     for kind in range(len(hops.width)):
         islands, label = _join_ranks(hops, kind, ranks)
         ptr, gate = _find_gates(hops, label, islands)
-        outside = ranks - np.bincount(label, minlength=islands)
-        opened = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
-        across = float((outside[opened > 0] / opened[opened > 0]).max(initial=0.0))
-        levels.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
-        inside = max(inside, _spread_time(hops, kind, ranks))
+        foreign_ranks = ranks - np.bincount(label, minlength=islands)
+        entry_capacity = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
+        has_entry = entry_capacity > 0
+        entry_time = float((foreign_ranks[has_entry] / entry_capacity[has_entry]).max(initial=0.0))
+        levels.append(Level(label, islands, islands < ranks and entry_time >= time_inside, ptr, gate))
+        time_inside = max(time_inside, _spread_time(hops, kind, ranks))
     return tuple(levels)
 
 
@@ -88,9 +89,10 @@ def _join_ranks(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
 
 def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
     """Return for every island the links over which hops from outside enter."""
-    cross = np.flatnonzero(label[hops.src] != label[hops.dst])
-    last = hops.routes.links[hops.routes.ptr[cross + 1] - 1].astype(np.int64)
-    pair = np.unique(label[hops.dst[cross]] * (len(hops.capacity) + 1) + last)
+    entering = np.flatnonzero(label[hops.src] != label[hops.dst])
+    last_link = hops.routes.links[hops.routes.ptr[entering + 1] - 1].astype(np.int64)
+    # island and link in one number
+    pair = np.unique(label[hops.dst[entering]] * (len(hops.capacity) + 1) + last_link)
     owner = pair // (len(hops.capacity) + 1)
     ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=islands))]).astype(np.int64)
     return ptr, pair % (len(hops.capacity) + 1)
@@ -99,7 +101,10 @@ def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
 def _spread_time(hops: Hops, kind: int, ranks: int) -> float:
     """Return the time to bring every rank everything over hops of this kind and wider ones."""
     used = np.flatnonzero(hops.kind <= kind)
-    last = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)
-    pair = np.unique(hops.dst[used] * (len(hops.capacity) + 1) + last)
-    into = np.bincount(pair // (len(hops.capacity) + 1), hops.capacity[pair % (len(hops.capacity) + 1)], ranks)
-    return float((ranks / into[into > 0]).max(initial=0.0))
+    last_link = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)
+    # rank and link in one number
+    pair = np.unique(hops.dst[used] * (len(hops.capacity) + 1) + last_link)
+    entry_capacity = np.bincount(
+        pair // (len(hops.capacity) + 1), hops.capacity[pair % (len(hops.capacity) + 1)], ranks
+    )
+    return float((ranks / entry_capacity[entry_capacity > 0]).max(initial=0.0))

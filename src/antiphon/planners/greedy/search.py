@@ -150,8 +150,8 @@ class Search:
         # what each hop carries in each step, then what that puts on links and limits
         pair, load = add_equal_keys(run.step * hops + run.hop, weights[run.chunk], steps * hops)
         step, hop = np.divmod(pair, max(hops, 1))
-        late = np.zeros(steps)
-        np.maximum.at(late, step, self.latency[hop])
+        step_latency = np.zeros(steps)
+        np.maximum.at(step_latency, step, self.latency[hop])
         ptr, loaded = self.loaded
         load_counts = ptr[hop + 1] - ptr[hop]
         step, load, link = (
@@ -161,10 +161,11 @@ class Search:
         )
         resources = len(self.hops.capacity)
         total = np.bincount(step * resources + link, load.astype(np.float64), minlength=steps * resources)
-        full = (total.reshape(steps, resources) / (self.hops.capacity * float(self.topology.resources.scale))).max(
+        # by step the load of the fullest link
+        step_load = (total.reshape(steps, resources) / (self.hops.capacity * float(self.topology.resources.scale))).max(
             axis=1, initial=0.0
         )
-        return float(late.sum()), float(full.sum()) / scale
+        return float(step_latency.sum()), float(step_load.sum()) / scale
 
     def _least_load(self, chunks: Chunks, task: Task) -> float:
         """Return a lower bound on the load: all chunks that an island needs and lacks must enter it."""
@@ -189,11 +190,11 @@ class Search:
         fastest = self.run_once(part_count or self.first_part_count(nbytes), first)
         # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
         # seeds
-        more_parts_list = [fastest.part_count * 2**at for at in range(1, 20)] if part_count is None else []
-        fastest = self._climb(nbytes, fastest, ((more_parts, first) for more_parts in more_parts_list), 0.0)
+        part_counts = [fastest.part_count * 2**doublings for doublings in range(1, 20)] if part_count is None else []
+        fastest = self._climb(nbytes, fastest, ((count, first) for count in part_counts), 0.0)
         if pace is None:
-            at = PACES.index(first)
-            for other_paces in (PACES[:at][::-1], PACES[at + 1 :]):
+            first_index = PACES.index(first)
+            for other_paces in (PACES[:first_index][::-1], PACES[first_index + 1 :]):
                 fastest = self._climb(
                     nbytes, fastest, ((fastest.part_count, other) for other in other_paces), GREEDY.pace_saving
                 )
@@ -249,8 +250,8 @@ class Search:
         return part_count
 
     def _parts_large_enough(self, part_count: int, nbytes: int) -> bool:
-        top = int(self.collective.weights.max(initial=1))
-        return nbytes * top >= GREEDY.min_bytes * part_count * self.collective.buffer_weight
+        max_weight = int(self.collective.weights.max(initial=1))
+        return nbytes * max_weight >= GREEDY.min_bytes * part_count * self.collective.buffer_weight
 
 
 def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
@@ -272,15 +273,17 @@ def _slot_capacity(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> 
     longest = max(need, default=0.0)
     if not longest:
         return 1.0
-    at = max(number for number, time in enumerate(need) if time == longest)
+    bottleneck = max(number for number, time in enumerate(need) if time == longest)
     wide_kinds = [
-        number for number in range(at, len(levels)) if _entry_fraction(hops, levels[at], number) >= GREEDY.min_share
+        kind
+        for kind in range(bottleneck, len(levels))
+        if _entry_fraction(hops, levels[bottleneck], kind) >= GREEDY.min_share
     ]
-    return float(min(hops.width[number] for number in [at, *wide_kinds]))
+    return float(min(hops.width[kind] for kind in [bottleneck, *wide_kinds]))
 
 
 def _entry_fraction(hops: Hops, level: Level, kind: int) -> float:
-    """Return the fraction of the capacity into islands that is by hops of this kind."""
+    """Return which fraction of the capacity into islands belongs to hops of this kind."""
     cross = level.label[hops.src] != level.label[hops.dst]
     last = hops.routes.links[hops.routes.ptr[1:] - 1].astype(np.int64)
     of_kind = hops.capacity[np.unique(last[cross & (hops.kind == kind)])].sum()

@@ -187,37 +187,40 @@ class Spreading:
             one_at_a_time = is_uniform and max_room < 2 * ROOM_DIVISOR
             if one_at_a_time and room[batches[0].loaded[0]] < 1:
                 continue
-            open_ = [batch.every for batch in batches]  # hops that may bring more in this step
+            open_hops = [batch.every for batch in batches]  # by batch: indices of hops that may bring more in this step
             open_batches = np.arange(len(batches))
             for _ in range(max_room if one_at_a_time else max_room * max(1, -(-PASSES // len(batches)))):
                 before = len(self.rows)
-                for at in self.rng.permutation(open_batches)[:PASSES].tolist():
+                for i in self.rng.permutation(open_batches)[:PASSES].tolist():
                     if one_at_a_time:
-                        open_[at] = self._send_single(kind, batches[at], open_[at])
+                        open_hops[i] = self._send_single(kind, batches[i], open_hops[i])
                     else:
-                        open_[at] = self._send_batch(kind, batches[at], open_[at], room, strict)
-                open_batches = np.array([at for at in open_batches.tolist() if len(open_[at])], np.int64)
+                        open_hops[i] = self._send_batch(kind, batches[i], open_hops[i], room, strict)
+                open_batches = np.array([i for i in open_batches.tolist() if len(open_hops[i])], np.int64)
                 if len(self.rows) == before or not len(open_batches):
                     break
 
-    def _send_single(self, kind: int, batch: Batch, at: Longs) -> Longs:
-        """Let these hops of a batch, with room and links of their own, bring a chunk each; return those that did."""
+    def _send_single(self, kind: int, batch: Batch, index: Longs) -> Longs:
+        """Let these hops of a batch, which have room and links of their own, bring a chunk each; return those that did.
+
+        `index`, here and in the other methods: the positions of these hops in the columns of the batch.
+        """
         # identity, not equality: the first visit of a step serves all hops of the batch, and then no column need be
         # gathered
-        every_hop = at is batch.every
-        dst = batch.dst if every_hop else batch.dst[at]
-        offered = self._offered_chunks(batch.src if every_hop else batch.src[at], dst)[0]
-        self.work += work_of(len(at), offered.shape[1])
+        every_hop = index is batch.every
+        dst = batch.dst if every_hop else batch.dst[index]
+        offered = self._offered_chunks(batch.src if every_hop else batch.src[index], dst)[0]
+        self.work += work_of(len(index), offered.shape[1])
         chunk = self._pick_chunks(kind, offered, offered, 1)[0]
         if int(chunk.min()) < 0:
             successful = chunk >= 0
-            at, dst, chunk, every_hop = at[successful], dst[successful], chunk[successful], False
-            if not len(at):
-                return at
+            index, dst, chunk, every_hop = index[successful], dst[successful], chunk[successful], False
+            if not len(index):
+                return index
         word_index, mask = locate_bits(self.lack, dst, chunk)
         self.lack.reshape(-1)[word_index] ^= mask
-        self._note_arrivals(batch.hop if every_hop else batch.hop[at], dst, chunk)
-        return at
+        self._note_arrivals(batch.hop if every_hop else batch.hop[index], dst, chunk)
+        return index
 
     def _offered_chunks(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
         """Return, per hop, what src[i] had that dst[i] lacks, and a second buffer of this shape."""
@@ -226,19 +229,21 @@ class Spreading:
         offered &= self.lack.take(dst, axis=0, out=other, mode="clip")
         return offered, other
 
-    def _send_batch(self, kind: int, batch: Batch, at: Longs, room: Floats, strict: bool) -> Longs:
+    def _send_batch(self, kind: int, batch: Batch, index: Longs, room: Floats, strict: bool) -> Longs:
         """Let these hops of a batch bring chunks; return those that may bring more in this step."""
         # room of a hop: that of its only resource, or the least of all its resources
         space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
-        at = at[space[at] >= 1]
-        if not len(at):
+        index = index[space[index] >= 1]
+        if not len(index):
             self.work += BATCH_EFFORT // 10
-            return at
-        src, dst, space = batch.src[at], batch.dst[at], space[at]
+            return index
+        src, dst, space = batch.src[index], batch.dst[index], space[index]
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing
-        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // ROOM_DIVISOR, MAX_CHUNKS_AT_ONCE // len(at)))
+        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // ROOM_DIVISOR, MAX_CHUNKS_AT_ONCE // len(index)))
         offered, other = self._offered_chunks(src, dst)
-        self.work += BATCH_EFFORT // 2 + work_of(len(at), offered.shape[1], per_hop)  # shared resources need more tests
+        self.work += BATCH_EFFORT // 2 + work_of(
+            len(index), offered.shape[1], per_hop
+        )  # shared resources need more tests
         level = self.levels[kind]
         if level.trivial:
             fresh = offered
@@ -251,11 +256,11 @@ class Spreading:
         chunk = self._pick_chunks(kind, offered, fresh, per_hop)
         if int(chunk[0].min()) < 0:
             successful = chunk[0] >= 0
-            at, space, chunk = at[successful], space[successful], chunk[:, successful]
-            if not len(at):
-                return at
-        self._bring_chunks(kind, batch, at, chunk, space, room)
-        return at
+            index, space, chunk = index[successful], space[successful], chunk[:, successful]
+            if not len(index):
+                return index
+        self._bring_chunks(kind, batch, index, chunk, space, room)
+        return index
 
     def _pick_chunks(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
         """Pick chunks of each set (possibly repeated).
@@ -286,18 +291,18 @@ class Spreading:
         spread = self.spread[kind]
         return np.where(spread[second] < spread[first], second, first)
 
-    def _bring_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
+    def _bring_chunks(self, kind: int, batch: Batch, index: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
         """Let each hop bring those of its picked chunks that it has room for, no chunk twice to a rank."""
-        brought = self._accept_chunks(kind, batch, at, chunk, space, room)
+        brought = self._accept_chunks(kind, batch, index, chunk, space, room)
         row, column = np.nonzero(brought)
         used = brought.sum(axis=0)
         if batch.plain:
-            room[batch.loaded[at]] -= used
+            room[batch.loaded[index]] -= used
         else:
             used_by_hop = np.zeros(len(batch.hop))
-            used_by_hop[at] = used
+            used_by_hop[index] = used
             np.subtract.at(room, batch.loaded, np.repeat(used_by_hop, np.diff(batch.ptr)))
-        hop = at[column]
+        hop = index[column]
         self._note_arrivals(batch.hop[hop], batch.dst[hop], chunk[row, column])
 
     def _note_arrivals(self, hop: Longs, to: Longs, chunk: Longs) -> None:
@@ -315,12 +320,12 @@ class Spreading:
                 remove_chunks(self.unique[number], np.zeros_like(new), new)
                 self.has_unique[number] = bool(self.unique[number].any())
 
-    def _accept_chunks(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
+    def _accept_chunks(self, kind: int, batch: Batch, index: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
         """Return which of these chunks (a row per draw, a column per hop) are brought."""
         brought = np.arange(len(chunk))[:, None] < space
         if batch.shared:
-            brought[0] = _hops_with_room(batch, at, room)
-        level, dst = self.levels[kind], batch.dst[at]
+            brought[0] = _hops_with_room(batch, index, room)
+        level, dst = self.levels[kind], batch.dst[index]
         if not level.trivial:  # each chunk enters an island once
             row, column = np.nonzero(brought)
             # one number for each pair (island, chunk)
@@ -359,10 +364,10 @@ def _held_once(rows: Words) -> Words:
     return in_any & ~twice
 
 
-def _hops_with_room(batch: Batch, at: Longs, room: Floats) -> Bools:
+def _hops_with_room(batch: Batch, index: Longs, room: Floats) -> Bools:
     """Return which of these hops have room if they are served in order and several may load the same resource."""
     picked = np.zeros(len(batch.hop), np.int64)
-    picked[at] = 1
+    picked[index] = 1
     entry = np.repeat(picked, np.diff(batch.ptr))[batch.order]
     loaded = batch.loaded[batch.order]
     so_far = np.cumsum(entry)
@@ -370,4 +375,4 @@ def _hops_with_room(batch: Batch, at: Longs, room: Floats) -> Bools:
     base = (so_far - entry)[first][np.cumsum(first) - 1]
     good = np.ones(len(loaded), np.bool_)
     good[batch.order] = so_far - base <= room[loaded]
-    return np.logical_and.reduceat(good, batch.ptr[:-1])[at]
+    return np.logical_and.reduceat(good, batch.ptr[:-1])[index]

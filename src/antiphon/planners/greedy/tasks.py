@@ -50,9 +50,9 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     ([0, 0, 1, 2], [0, 1, 0, 0], [1, 1, 2, 2], 2)
     """
     weight = collective.weights.astype(np.float64)
-    top = float(weight.max(initial=0)) or 1.0
+    heaviest = float(weight.max(initial=0)) or 1.0
     # how often the heaviest weight must be halved to come down to this block's weight
-    halved = np.floor(np.log2(np.maximum(top / np.maximum(weight, top / 2**30), 1)))
+    halved = np.floor(np.log2(np.maximum(heaviest / np.maximum(weight, heaviest / 2**30), 1)))
     count = np.maximum(part_count // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
@@ -77,13 +77,13 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     have[relation.pre_rank, relation.pre_block] = True
     want[relation.post_rank, relation.post_block] = True
     # refuse impossible requests before any tree is grown; the message names another planner if one could do it
-    out = _out_of_reach(topology, hops, have, want)
-    if out is not None:
-        raise out
+    error = _find_unreachable(topology, hops, have, want)
+    if error is not None:
+        raise error
     source = relation_sources(collective)
     allowed, parent = (None, None) if (have | want).all() else _choose_relays(hops, have, want, source)
     block = chunks.block
-    may = None if allowed is None else packed_bits(allowed[:, block])
+    allowed_chunks = None if allowed is None else packed_bits(allowed[:, block])
     lacking = want & ~have
     routes = None
     if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
@@ -91,7 +91,7 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
         # its source as its goal
         goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
         routes = chunk_routes(hops, parent, source[block], goal[block])
-    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), may, routes)
+    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), allowed_chunks, routes)
 
 
 def relation_sources(collective: Collective) -> Longs:
@@ -187,7 +187,7 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
         near[level] = True
 
 
-def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
+def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
     """Return the exception to raise where some rank cannot be brought what it needs."""
     if all(_reaches_all(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
