@@ -163,13 +163,13 @@ def test_table_6_on_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_differing_choices_are_priced() -> None:
     """The published one is refuted only where it is slower."""
     cps, levels = ({"1e7": kind} for kind in ("CPS", "8x4"))
-    refuted, said = gentree.slower("SYM512", "Middle SW", "1e7", cps, levels)
+    refuted, said = gentree.compare_plan_types("SYM512", "Middle SW", "1e7", cps, levels)
     assert refuted
     assert said == (
         "1e7: 8x4 takes 0.2112 s on 32 servers, CPS 0.2232 s; Table 6 itself has 8x4 for SS32, the same switch"
     )
-    assert not gentree.slower("SYM512", "Middle SW", "1e7", levels, cps)[0]
-    assert not gentree.slower("ASY384", "Root SW", "1e7", {"1e7": "ACPS"}, cps)[0]
+    assert not gentree.compare_plan_types("SYM512", "Middle SW", "1e7", levels, cps)[0]
+    assert not gentree.compare_plan_types("ASY384", "Root SW", "1e7", {"1e7": "ACPS"}, cps)[0]
 
 
 @pytest.mark.slow
@@ -200,24 +200,24 @@ def test_table_7_on_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_cell_may_be_off_by_more_than_three_percent() -> None:
-    assert seven.cells([0.01] * 20 + [0.035])["ok"]
-    assert not seven.cells([0.01] * 19 + [0.035] * 2)["ok"]
-    assert not seven.cells([0.01] * 20 + [-0.05])["ok"]
+    assert seven.compare_cells([0.01] * 20 + [0.035])["ok"]
+    assert not seven.compare_cells([0.01] * 19 + [0.035] * 2)["ok"]
+    assert not seven.compare_cells([0.01] * 20 + [-0.05])["ok"]
 
 
 def test_who_is_fastest_and_what_rearrangement_saves() -> None:
-    slow = {name: dict.fromkeys(tables.SIZES, 2.0) for name in (*seven.BESIDE, "GenTree*")}
-    row = seven.fastest("CDC384", {**slow, "GenTree": dict.fromkeys(tables.SIZES, 1.0)})
+    slow = {name: dict.fromkeys(tables.SIZES, 2.0) for name in (*seven.RIVALS, "GenTree*")}
+    row = seven.compare_fastest("CDC384", {**slow, "GenTree": dict.fromkeys(tables.SIZES, 1.0)})
     assert row["ok"] is None  # the fastest, but by other figures
     as_published = {size: 1 / times for size, times in row["published"]["speedup"].items()}
-    assert seven.fastest("CDC384", {**{n: dict.fromkeys(tables.SIZES, 1.0) for n in slow}, "GenTree": as_published})[
-        "ok"
-    ]
+    assert seven.compare_fastest(
+        "CDC384", {**{n: dict.fromkeys(tables.SIZES, 1.0) for n in slow}, "GenTree": as_published}
+    )["ok"]
     assert row["ours"] == {"speedup": dict.fromkeys(tables.SIZES, 2.0)}
     assert row["published"]["speedup"]["1e7"] == round(8.513 / 2.427, 3)
     one = {**slow, "CPS": {**slow["CPS"], "1e8": 0.9}, "GenTree": dict.fromkeys(tables.SIZES, 1.0)}
-    assert seven.fastest("CDC384", one)["ok"] is False
-    saved = seven.rearranged("CDC384", {**slow, "GenTree": {"1e7": 1.0, "3.2e7": 1.0, "1e8": 2.0}})
+    assert seven.compare_fastest("CDC384", one)["ok"] is False
+    saved = seven.compare_rearranged("CDC384", {**slow, "GenTree": {"1e7": 1.0, "3.2e7": 1.0, "1e8": 2.0}})
     assert saved["ok"] is False
     assert saved["published"]["saves"] == {"1e7": 0.4587, "3.2e7": 0.4041, "1e8": 0.4112}
 
@@ -247,7 +247,7 @@ def test_table_7() -> None:
     rows = by_name(seven.table7())
     for network in set(tables.TABLE7) - set(seven.ON_ONE_SWITCH):
         assert rows[f"{network}, GenTree against the fastest other"]["ok"] is None, network
-        assert all(rows[f"{network}, {name}"]["ours"] for name in seven.BESIDE)
+        assert all(rows[f"{network}, {name}"]["ours"] for name in seven.RIVALS)
     assert rows["CDC384, data rearrangement saves time"]["ok"] is None
     assert rows["networks of one switch, all cells"]["ok"]
     failed = {name for name, row in rows.items() if row["ok"] is False}

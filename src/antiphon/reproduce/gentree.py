@@ -24,10 +24,10 @@ from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
 from antiphon.reproduce.gentree_plans import (
     BETA,
     TABLE5,
-    chosen,
     gentree_plan,
     one_switch,
     plan,
+    plan_types,
     predict_times,
     testbed,
     verified_plan,
@@ -88,11 +88,11 @@ SERVERS_BELOW = {  # servers at a middle switch
 
 
 def table3() -> Iterator[Row]:
-    """The testbed of servers with one card of 10 Gbit/s: the plans chosen, then all times by GenModel."""
+    """Yield rows on the testbed of servers with one card of 10 Gbit/s: the plans chosen, then all times by GenModel."""
     profile = testbed()
     for servers in SERVERS:
         machine = one_switch(servers)
-        kind = chosen(gentree_plan(machine, TABLE3_SIZE, profile))
+        kind = plan_types(gentree_plan(machine, TABLE3_SIZE, profile))
         (ours,) = kind.values()
         yield row(
             f"{servers} servers, plan", {"plan": TABLE3_PLANS[servers]}, {"plan": ours}, ours == TABLE3_PLANS[servers],
@@ -135,17 +135,17 @@ def _any_parameters() -> Row:
 
 
 def table4() -> Iterator[Row]:
-    """Servers of 8 A100 GPUs on a fabric that limits nothing: what GenTree chooses, and 8 x n against rings as NCCL's.
+    """Yield rows on servers of 8 A100 GPUs on a fabric that limits nothing: GenTree's choice, and 8 x n against rings.
 
     Assumed, as the paper states no parameters: cards and NVLinks at nominal speed, latencies of the catalogue, no
-    incast (fan-ins are below w_t), reducing for nothing; 8 x n in the best of DEPTHS pieces, so that what happens
-    inside a server overlaps with the network.
+    incast (fan-ins are below w_t), and reducing takes no time. 8 x n is in the best of PIECE_COUNTS pieces, so that the
+    transfers inside a server overlap with those in the network. The rings are like NCCL's.
     """
     gains: dict[int, Times] = {}
     for gpus, published in TABLE4.items():
         boxes = gpus // BOX
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
-        yield _chosen_row(gpus, machine)
+        yield _plan_row(gpus, machine)
         plans = [
             verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in PIECE_COUNTS
         ]
@@ -173,10 +173,10 @@ def table4() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _chosen_row(gpus: int, machine: Topology) -> Row:
+def _plan_row(gpus: int, machine: Topology) -> Row:
     """Compare GenTree's own choice: a plan type within every server, and one among the servers."""
     boxes = gpus // BOX
-    kinds = {size: chosen(gentree_plan(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
+    kinds = {size: plan_types(gentree_plan(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
     as_published = all(len(plan) == boxes + 1 and set(plan.values()) == {"CPS"} for plan in kinds.values())
     ours = f"{BOX} x {boxes}" if as_published else "; ".join(f"{size}: {plan}" for size, plan in kinds.items())
     return row(
@@ -186,7 +186,7 @@ def _chosen_row(gpus: int, machine: Topology) -> Row:
 
 
 def falls(gains: Mapping[int, Times]) -> bool:
-    """Whether the speedup, by number of GPUs, is less with more of them at every size where latency does not count."""
+    """Return whether the speedup falls with the number of GPUs, at every size at which latency hardly counts."""
     rows = list(gains.values())
     return all(a[size] > b[size] for a, b in pairwise(rows) for size in LARGE_SIZES)
 
@@ -199,12 +199,12 @@ def _round_times(values: Times) -> Times:
 
 
 def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
-    """The plan type of every switch; where ours differs, the published one is priced beside it."""
+    """Yield a row on the plan types of every switch; where ours differ, both are priced."""
     equal_cells = {"one switch": 0, "hierarchical": 0}
     compared_cells = dict(equal_cells)
     for network in networks:
         machine = topology(network.lower())
-        chosen_kinds = {size: chosen(gentree_plan(machine, floats)) for size, floats in SIZES.items()}
+        chosen_kinds = {size: plan_types(gentree_plan(machine, floats)) for size, floats in SIZES.items()}
         for switch, printed in TABLE6[network].items():
             published = dict(zip(SIZES, printed, strict=True))
             ours = {
@@ -216,10 +216,10 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
                 where = "one switch" if network.startswith("SS") else "hierarchical"
                 compared_cells[where] += len(SIZES)
                 equal_cells[where] += len(SIZES) - len(differing)
-            comparisons = [slower(network, switch, size, published, ours) for size in differing]
+            comparisons = [compare_plan_types(network, switch, size, published, ours) for size in differing]
             yield row(
                 f"{network} {switch}", published, ours,
-                all(refuted for refuted, _ in comparisons),
+                all(is_slower for is_slower, _ in comparisons),
                 deviation="; ".join(comparison for _, comparison in comparisons) or None,
                 engine="gentree",
             )  # fmt: skip
@@ -234,13 +234,13 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def slower(
+def compare_plan_types(
     network: str, switch: str, size: str, published: Mapping[str, str], ours: Mapping[str, str]
 ) -> tuple[bool, str]:
-    """Return whether the published plan type is slower there by GenModel than ours, both as verified schedules."""
+    """Return whether the published plan type of a switch is slower than ours by GenModel, and both times in words."""
     kinds = published[size], ours[size]
     servers = SERVERS_BELOW.get((network, switch))
-    if servers is not None:  # such a switch alone: all below it happens at once, on all data
+    if servers is not None:  # the switch by itself: all switches of its level work at once, on all data
         machine, fan_ins = one_switch(servers, BETA), [_fan_ins(kind, servers) for kind in kinds]
         where = f"on {servers} servers"
     else:
@@ -248,9 +248,9 @@ def slower(
         if inner is None:
             return False, f"{size}: {kinds[1]}"
         machine = topology(network.lower())
-        below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
-        fan_ins = [f"{below}x{_fan_ins(kind, children)}" for kind in kinds]
-        where = f"in all, with {below} below"
+        fan_ins_below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
+        fan_ins = [f"{fan_ins_below}x{_fan_ins(kind, children)}" for kind in kinds]
+        where = f"in all, with {fan_ins_below} below"
     seconds: list[float] = []
     for fan in fan_ins:
         schedule = verified_plan(hierarchical_ps, machine, fanins=fan)

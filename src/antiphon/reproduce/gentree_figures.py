@@ -56,7 +56,7 @@ def _best_plan(terms_by_plan: Mapping[str, Terms]) -> str:
 
 
 def figure8() -> Iterator[Row]:
-    """Which plan each model considers best, and how closely it can fit the measurements.
+    """Yield rows on which plan each model considers best, and on how closely it can fit the measurements.
 
     Measured times are those of Table 3 on the same testbed (ring, CPS, and the plan that GenTree chose); those of the
     other plans are only drawn, and the parameters fitted there are not printed.
@@ -114,7 +114,7 @@ def _greatest_error(model: str) -> float:
 
 
 def figure10() -> Iterator[Row]:
-    """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then the text's claims about them."""
+    """Yield rows on the terms on 12 servers at 10 Gbit/s, with Table 5's parameters, and on the claims about them."""
     terms_by_plan = price_plans(12, "genmodel")
     for name, terms in terms_by_plan.items():
         ours = {"seconds": round(_total_seconds(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
@@ -141,11 +141,11 @@ def _is_falling(all_terms: list[Terms], term: str) -> bool:
 
 LINKS = {"10 Gbit/s": BETA_10G, "100 Gbit/s": BETA_100G}
 CALCULATION, COMMUNICATION = ("gamma", "delta"), ("alpha", "beta", "epsilon")
-REDUCED = 0.61  # 5.1: by so much co-located PS computes less than ring
+REDUCED = 0.61  # 5.1: the share of the ring's calculation that co-located PS saves
 
 
 def figure9() -> Iterator[Row]:
-    """Measurements on 12 servers, split into calculation and communication, and the text's claims about them."""
+    """Yield rows on the text's claims about times on 12 servers, split into calculation and communication."""
     for speed, beta in LINKS.items():
         terms_by_plan = price_plans(12, "genmodel", beta)
         seconds_by_plan = {

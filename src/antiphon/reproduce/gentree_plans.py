@@ -23,7 +23,8 @@ from antiphon.reproduce.rows import Times
 
 Planner = Callable[..., Iterator[Schedule]]
 TABLE5 = "genmodel-table5"
-ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, and at 10 Gbit/s; per step, per float
+# Of a server in Table 5: seconds per step, and seconds per float; then seconds per float at 10 Gbit/s.
+ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"
 
 
 def verified_plan(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
@@ -46,11 +47,11 @@ def plan(name: str, machine: Topology) -> Schedule:
 
 
 def gentree_plan(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
-    """GenTree's plan for `floats` floats."""
+    """Return GenTree's verified plan for `floats` floats."""
     return verified_plan(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
 
 
-def chosen(schedule: Schedule) -> dict[str, str]:
+def plan_types(schedule: Schedule) -> dict[str, str]:
     """Return GenTree's plan type at each switch, without explanations."""
     return {switch: kind.split()[0].rstrip(",") for switch, kind in schedule.provenance["found"]["plan"].items()}
 
@@ -72,7 +73,7 @@ def predict_times(
 
 
 def one_switch(servers: int, beta: str = BETA_10G) -> Topology:
-    """Servers on one switch; `beta`: seconds per float as printed; a step takes 1 alpha, unless a profile says more."""
+    """Return servers on one switch. `beta`: seconds per float. A step takes 1 alpha, unless a profile differs."""
     link = LinkType("ethernet", FLOAT / Fraction(beta), ALPHA / 2)
     ends = both_ways([(server, servers) for server in range(servers)], link)
     return build(f"{servers} servers on a switch", servers, ends, switches=1)

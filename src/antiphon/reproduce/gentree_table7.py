@@ -31,13 +31,13 @@ from antiphon.topologies import topology
 
 CLOSE, MIN_CLOSE = 0.03, 20  # relative deviation that at least 20 of the 21 cells of one switch keep
 INTEGER_TOLERANCE = 0.05  # times are printed with three decimals, so steps this near an integer are one
-BESIDE = ("Ring", "hierarchical ring", "RHD", "RHD, large parts near", "CPS")  # in every network, as rivals
+RIVALS = ("Ring", "hierarchical ring", "RHD", "RHD, large parts near", "CPS")  # compared with GenTree on every network
 ON_ONE_SWITCH = ("SS24", "SS32")
 Plans = Mapping[str, Schedule]
 
 
 def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
-    """Seconds by network and algorithm."""
+    """Yield rows on the seconds of every algorithm on every network, and on the claims about them."""
     all_deviations: list[float] = []
     for network in networks:
         if network in ON_ONE_SWITCH:
@@ -45,7 +45,7 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
                 all_deviations += deviations
                 yield table_row
     if all_deviations:
-        yield cells(all_deviations)
+        yield compare_cells(all_deviations)
     for network in networks:
         if network not in ON_ONE_SWITCH:
             yield from _hierarchical_rows(network)
@@ -66,8 +66,8 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
         ), deviations  # fmt: skip
 
 
-def cells(deviations: Sequence[float]) -> Row:
-    """How near the cells of one switch are; `deviations`: relative to the published times."""
+def compare_cells(deviations: Sequence[float]) -> Row:
+    """Return the row on how near all cells of one switch are. `deviations`: relative to the published times."""
     close = sum(all_near([deviation], CLOSE) for deviation in deviations)
     ours = {
         "cells": len(deviations),
@@ -101,10 +101,10 @@ def _by_size(published: Sequence[float]) -> Times:
 
 
 def _hierarchical_rows(network: str) -> Iterator[Row]:
-    """Every algorithm; then how much faster GenTree is than all others, and what data rearrangement saves."""
+    """Yield a row on every algorithm, on GenTree's speedup over all others, and on what data rearrangement saves."""
     machine = topology(network.lower())
     simulated: dict[str, Times] = {}
-    for name in dict.fromkeys(("GenTree", *TABLE7[network], *BESIDE)):
+    for name in dict.fromkeys(("GenTree", *TABLE7[network], *RIVALS)):
         schedules = _plan_sizes(name, machine)
         simulated[name] = predict_times(schedules, machine, SIZES, "flows")
         modelled = predict_times(schedules, machine, SIZES, "genmodel")
@@ -118,20 +118,20 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
             engine="flows, genmodel",
         )  # fmt: skip
         del schedules
-    yield fastest(network, simulated)
+    yield compare_fastest(network, simulated)
     if "GenTree*" in TABLE7[network]:
-        yield rearranged(network, simulated)
+        yield compare_rearranged(network, simulated)
 
 
-def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
-    """How much faster GenTree is than the next, by times of all; `simulated`: by algorithm."""
+def compare_fastest(network: str, simulated: Mapping[str, Times]) -> Row:
+    """Return the row on GenTree's speedup over the next best. `simulated`: times by algorithm."""
     theirs = {
         size: min(t[i] for name, t in TABLE7[network].items() if "GenTree" not in name) / TABLE7[network]["GenTree"][i]
         for i, size in enumerate(SIZES)
     }
     ours, second = {}, {}
     for size in SIZES:
-        second[size] = min(BESIDE, key=lambda name: simulated[name][size])
+        second[size] = min(RIVALS, key=lambda name: simulated[name][size])
         ours[size] = simulated[second[size]][size] / simulated["GenTree"][size]
     deviations = relative_deviations(list(ours.values()), list(theirs.values()))
     return row(
@@ -142,8 +142,8 @@ def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
     )  # fmt: skip
 
 
-def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
-    """What part of the time data rearrangement saves: GenTree against GenTree*."""
+def compare_rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
+    """Return the row on the share of the time that data rearrangement saves: GenTree against GenTree*."""
     with_it, without = TABLE7[network]["GenTree"], TABLE7[network]["GenTree*"]
     theirs = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without, strict=True)}
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
@@ -181,7 +181,7 @@ def _explain_deviation(
 
 
 def growth(ranks: int, seconds: Sequence[float]) -> float:
-    """Seconds per float, over those in which a server's link carries 2 (N-1)/N floats."""
+    """Return the seconds per float, divided by those in which a server's link carries 2 (N-1)/N floats."""
     first, *_, last = SIZES.values()
     return (seconds[-1] - seconds[0]) / (last - first) / (2 * (ranks - 1) / ranks * float(BETA))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-FLOAT = 4
+FLOAT = 4  # bytes
 SIZES: Mapping[str, int] = {"1e7": 10**7, "3.2e7": 32 * 10**6, "1e8": 10**8}  # of Tables 6 and 7
 Three = tuple[float, float, float]
 
@@ -66,8 +66,8 @@ TABLE7: Mapping[str, Mapping[str, Three]] = {
     },
 }  # fmt: skip
 
-# ---- in words ----
+# ---- figures that the text states ----
 
-W_T = 9  # of the testbed of Table 3 (5.2)
-FIGURE8_ERROR = {"genmodel": 0.026, "alpha-beta-gamma": 0.198}  # the greatest
+W_T = 9  # senders from which incast counts, on the testbed of Table 3 (5.2)
+FIGURE8_ERROR = {"genmodel": 0.026, "alpha-beta-gamma": 0.198}  # the greatest relative error of each model
 FIGURE10_OPTIMUM = "6x2"

@@ -4,8 +4,8 @@ A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S st
 on the links. A planner searches, in this process or a child process; its schedules become points, and those that no
 other point beats form the frontier.
 
-    frontier           run the planner; a point per schedule (`make_point`), until it ends or is stopped
-    make_point        verify the schedule; recheck its certificate; find the strongest label that holds
+    frontier           run the planner; make a point of each schedule, until the planner ends or is stopped
+    make_point         verify the schedule; recheck its certificate; find the strongest label that holds
     _unbeaten_points   drop points that another equals or beats in both S and R / C
 
 The label of a point states what is proved:
@@ -65,8 +65,8 @@ class FrontierPoint:
     about: str  # what the certificate is about (core/ksync/certificate.py)
     engine: str | None  # the solver that found it
     k: int | None  # of the label proved-optimal-for-k
-    least: Fraction | None  # no algorithm of S steps has a smaller R / C; None: not proved
-    half: Fraction | None = None  # no allgather of S / 2 steps has a smaller R / C; only for points made of halves
+    least: Fraction | None  # lower bound on R / C of all algorithms of S steps; None: nothing is proved
+    half: Fraction | None = None  # the same of all allgathers of S / 2 steps; only for points made of two halves
     proved: tuple[str, ...] = ()  # statements rechecked from the certificate
     trusted: tuple[str, ...] = ()  # statements that the solver reported and nothing proves
 
@@ -126,7 +126,7 @@ class Impossible:
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The result of `frontier`: points by steps. `stopped`: why the search ended early; None if it did not."""
+    """The result of `frontier`: points in order of steps. `stopped`: why the search ended early; None if it did not."""
 
     topology: Topology
     collective: Collective

@@ -43,7 +43,7 @@ from antiphon.select.proofs import Judged
 from antiphon.select.provenance import certificate_of, is_same
 
 FORMAT, VERSION = "antiphon-frontier", 1
-STATED = ("planner", "stopped", "notes")  # what only the search knows
+STATED = ("planner", "stopped", "notes")  # fields that only the search knows, so that nothing can check them
 
 _TransferRow = tuple[int, int, int, int, int, int, int, list[int]]
 

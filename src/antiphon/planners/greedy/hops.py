@@ -170,12 +170,12 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
     receives: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
     for run in runs:
         busy = sends[: len(sets), src[run]].any(axis=1) | receives[: len(sets), dst[run]].any(axis=1)
-        free = np.flatnonzero(~busy)
-        at = int(free[0]) if len(free) else len(sets)
-        if at == len(sets):
+        free_sets = np.flatnonzero(~busy)
+        chosen_set = int(free_sets[0]) if len(free_sets) else len(sets)
+        if chosen_set == len(sets):
             sets.append([])
-        sets[at].append(run)
-        sends[at, src[run]] = receives[at, dst[run]] = True
+        sets[chosen_set].append(run)
+        sends[chosen_set, src[run]] = receives[chosen_set, dst[run]] = True
     return [np.concatenate(rows_of_set) for rows_of_set in sets]
 
 

@@ -126,38 +126,38 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     # use
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
     used = np.zeros(len(hops.capacity))
-    slow = 1 / np.maximum(hops.capacity, 1e-300)
-    slow = np.maximum(slow / slow[np.unique(hops.loaded)].max(initial=1e-300), MIN_PRICE)
+    unit_time = 1 / np.maximum(hops.capacity, 1e-300)
+    unit_time = np.maximum(unit_time / unit_time[np.unique(hops.loaded)].max(initial=1e-300), MIN_PRICE)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
-    own: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
+    own_load: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
     rng = np.random.default_rng(0)
     for _ in range(SWEEPS):
         for root, own_blocks in roots:
             # take this root's tree out and grow it again at the prices that the other roots' trees cause
-            used -= loads.T @ own[root]
-            full = used * slow
+            used -= loads.T @ own_load[root]
+            busy_time = used * unit_time
             # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
             # costs its time
-            price = slow * exp(STEEPNESS * full / max(float(full.max(initial=0.0)), 1e-300))
+            price = unit_time * exp(STEEPNESS * busy_time / max(float(busy_time.max(initial=0.0)), 1e-300))
             # up to 1/8 of noise breaks ties differently for every root; otherwise all trees would choose the same of
             # equal paths
-            paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
+            hop_price = (loads @ price) * (1 + rng.random(len(hops)) / 8)
             count = (want[:, own_blocks] & ~have[:, own_blocks]).sum(axis=1)
-            own[root] = np.zeros(len(hops))
+            own_load[root] = np.zeros(len(hops))
             # from the leaves to the root: a hop carries what its end needs and what passes on from there
-            for hop in _cheapest_tree(hops, root, paid, ranks)[::-1]:
-                own[root][hop] = count[hops.dst[hop]]
+            for hop in _cheapest_tree(hops, root, hop_price, ranks)[::-1]:
+                own_load[root][hop] = count[hops.dst[hop]]
                 np.add.at(count, hops.src[hop], count[hops.dst[hop]])
                 parent[root, hops.dst[hop]] = hop
-            used += loads.T @ own[root]
+            used += loads.T @ own_load[root]
     allowed = want.copy()
     for root, own_blocks in roots:
         # from every receiver up the tree to the root: all ranks on the way may be given the block
-        at, column = np.nonzero(want[:, own_blocks] & ~have[:, own_blocks])
-        while len(at):
-            allowed[at, own_blocks[column]] = True
-            on = at != root
-            at, column = hops.src[parent[root, at[on]]], column[on]
+        rank, column = np.nonzero(want[:, own_blocks] & ~have[:, own_blocks])
+        while len(rank):
+            allowed[rank, own_blocks[column]] = True
+            below_root = rank != root
+            rank, column = hops.src[parent[root, rank[below_root]]], column[below_root]
     return allowed, parent
 
 
@@ -168,27 +168,27 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
 
     pair = hops.src * ranks + hops.dst
     order = np.lexsort((price, pair))
-    # sorted by pair, then price: the first of each pair is the cheapest
-    order = order[np.append(True, pair[order][1:] != pair[order][:-1])]  # parallel hops: the cheapest
+    # of parallel hops keep the cheapest: sorted by pair, then price, it is the first of its pair
+    order = order[np.append(True, pair[order][1:] != pair[order][:-1])]
     graph = csr_array((price[order], (hops.src[order], hops.dst[order])), shape=(ranks, ranks))
-    before = dijkstra(graph, indices=root, return_predecessors=True)[1]
-    reached = np.flatnonzero(before >= 0)
+    predecessor = dijkstra(graph, indices=root, return_predecessors=True)[1]
+    reached = np.flatnonzero(predecessor >= 0)
     hop = np.full(ranks, -1)
-    hop[reached] = order[np.searchsorted(pair[order], before[reached].astype(np.int64) * ranks + reached)]
+    hop[reached] = order[np.searchsorted(pair[order], predecessor[reached].astype(np.int64) * ranks + reached)]
     levels: list[Longs] = []
-    near = np.zeros(ranks, np.bool_)
-    near[root] = True
+    in_last_level = np.zeros(ranks, np.bool_)
+    in_last_level[root] = True
     while True:
-        level = reached[near[before[reached]]]
+        level = reached[in_last_level[predecessor[reached]]]
         if not len(level):
             return levels
         levels.append(hop[level])
-        near = np.zeros(ranks, np.bool_)
-        near[level] = True
+        in_last_level = np.zeros(ranks, np.bool_)
+        in_last_level[level] = True
 
 
 def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
-    """Return the exception to raise where some rank cannot be brought what it needs."""
+    """Return the error to raise if some rank cannot be sent what it needs; None if all can."""
     if all(_reaches_all(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
     reached = have.copy()
