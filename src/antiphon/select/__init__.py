@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from antiphon.select._frontier import Frontier, FrontierPoint, frontier, make_point
-    from antiphon.select.candidate import Candidate, Range, Without
+    from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
     from antiphon.select.frontier_file import bounds_only, check_frontier, is_frontier_file, save_frontier
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:  # a file is imported when a name of it is first used: most programs need few of them
     _FILES = {
         "_frontier": ("Frontier", "FrontierPoint", "frontier", "make_point"),
-        "candidate": ("Candidate", "Range", "Without"),
+        "candidate": ("Candidate", "ForwardingAlternatives", "Range"),
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
         "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "save_frontier"),
@@ -48,10 +48,10 @@ else:  # a file is imported when a name of it is first used: most programs need 
 
 
 __all__ = [
-    "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "Frontier", "FrontierPoint", "Gain", "Judged",
-    "Limit", "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting", "SeveralOrders", "Tuning", "Tunings",
-    "Without", "bounds_only", "check", "check_frontier", "collective", "dump_tables", "every_plan", "figures_of",
-    "frontier", "gaps", "is_file", "is_frontier_file", "judged", "least_times", "load_plans", "machine_of",
-    "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans",
-    "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
+    "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "ForwardingAlternatives", "Frontier",
+    "FrontierPoint", "Gain", "Judged", "Limit", "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting",
+    "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_frontier", "collective", "dump_tables",
+    "every_plan", "figures_of", "frontier", "gaps", "is_file", "is_frontier_file", "judged", "least_times",
+    "load_plans", "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep",
+    "save_frontier", "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
 ]  # fmt: skip

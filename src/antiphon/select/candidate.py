@@ -1,8 +1,8 @@
 """Results of a tuning: candidates with their times, and the ranges of sizes for which one of them is best.
 
 A `Candidate` is a planner with its options and the times of its schedule. A `Range` is a range of sizes with its best
-candidate. `Without` has the alternatives to a best candidate that lets switches multicast or reduce, for runtimes that
-cannot do that. These classes hold results and print them as JSON; ledger.py computes them.
+candidate. `ForwardingAlternatives` has the alternatives to a best candidate that lets switches multicast or reduce,
+for runtimes that cannot do that. These classes hold results and print them as JSON; ledger.py computes them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Without:
+class ForwardingAlternatives:
     """The alternatives at one size for a runtime whose switches only forward."""
 
     alone: float | None  # seconds of the same schedule if switches only forward; None: the model does not price that
@@ -95,7 +95,9 @@ class Range:
     seconds: float
     gap: float | None  # None: no lower bound is known
     speedup: float | None  # over the library, or over the planners that stand for it
-    without: Without | None = None  # the alternatives, if the candidate lets switches multicast or reduce
+    without: ForwardingAlternatives | None = (
+        None  # the alternatives, if the candidate lets switches multicast or reduce
+    )
     over: str = ""  # the algorithm that the library would choose
     rests_on: str = NOT_CALIBRATED  # what the figures are calibrated by, if at all
     sms: int | None = None  # multiprocessors of each GPU that the candidate takes at most, if known

@@ -39,7 +39,7 @@ from antiphon.cost.nccl.accuracy import is_clearly_faster
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Unsupported
-from antiphon.select.candidate import Candidate, Range, Without
+from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, find_baseline, list_stand_ins
 from antiphon.select.limits import Damage, Limit, Loss
@@ -49,7 +49,7 @@ from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
 from antiphon.select.task import OK, REFUSED, SKIPPED, AtWork, Context, Done, LowerBounds, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
-from antiphon.select.uses import CANNOT, needs_switches
+from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, needs_switches
 from antiphon.units import format_seconds, format_size
 
 AT_WORK = "still at work"  # begins the progress lines about candidates that are not done
@@ -100,7 +100,7 @@ class Ledger:
                 plans = ", ".join(task.entry.can.collectives)
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
             elif task.entry is not None and needs_switches(task.entry) and not context.in_switches:
-                self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {CANNOT}")
+                self.ended[task.index] = Done(task.index, REFUSED, f"planner {task.planner}: {SWITCH_USE_UNSUPPORTED}")
         self.pending = [task for task in tasks if task.index not in self.ended]
         self.sufficiency = Sufficiency(self.pending, context.sizes, self._always_needed(required))
         self.total = len(self.pending)
@@ -484,7 +484,7 @@ class Ledger:
         return figures
 
 
-def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> Without | None:
+def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> ForwardingAlternatives | None:
     """Return the alternatives at a size for a runtime whose switches only forward; None if those of the best candidate
     only forward.
 
@@ -493,8 +493,8 @@ def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) ->
     if not best.uses:
         return None
     if not unaided:
-        return Without(best.alone.get(at))
-    return Without(best.alone.get(at), unaided[0].planner, unaided[0].options, unaided[0].seconds[at])
+        return ForwardingAlternatives(best.alone.get(at))
+    return ForwardingAlternatives(best.alone.get(at), unaided[0].planner, unaided[0].options, unaided[0].seconds[at])
 
 
 def name_of(profile: Profile | None) -> str | None:

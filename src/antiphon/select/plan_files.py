@@ -25,8 +25,9 @@ from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
 
 TABLE, VERSION = "antiphon-table", 1  # format and version in files of tables
-OWN = "plan"  # stands for the planner of candidates that are the user's own plans; its one option is the file
-ENTRY = Entry(
+# named as the planner of candidates that are the user's own plans; its one option is the file
+OWN_PLANS = "plan"
+OWN_PLANS_ENTRY = Entry(
     "antiphon.select.plan_files:own_plan",
     "a plan from a file",
     PlannerCapabilities((*KINDS, "custom"), "its own", effort=0.01),

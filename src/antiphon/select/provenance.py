@@ -268,16 +268,16 @@ def check_origin(entry: Entry) -> None:
     """Raise Invalid if the entry claims another planner than its schedule's provenance names, or one not installed.
 
     A planner of another package may wrap one of ours, so that claim and provenance name different planners: only if
-    both are ours must they be the same. OWN stands for a schedule that a user made. The claim `use` is "library" if a
-    library's own algorithm serves these sizes (`served_by`), else "ours".
+    both are ours must they be the same. OWN_PLANS stands for a schedule that a user made. The claim `use` is "library"
+    if a library's own algorithm serves these sizes (`served_by`), else "ours".
     """
     from antiphon.planners.table import TABLE
-    from antiphon.select.plan_files import OWN
+    from antiphon.select.plan_files import OWN_PLANS
 
     claimed, stated = entry.claims.get("planner"), entry.schedule.provenance.get("planner")
     if claimed != stated and claimed in TABLE and stated in TABLE:
         raise Invalid(f"planner: the plan claims {quote(claimed)}, but its schedule is by {quote(stated)}; plan anew")
-    if claimed not in (None, stated, OWN):
+    if claimed not in (None, stated, OWN_PLANS):
         if not isinstance(claimed, str):
             raise Invalid(f"planner: expected a name, got {quote(claimed)}; plan anew")
         find("planner", claimed)

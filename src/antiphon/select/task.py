@@ -46,7 +46,7 @@ from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
 from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints, verify_schedule
-from antiphon.select.uses import CANNOT, uses_claim
+from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
 BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # causes that end a candidate early
@@ -276,7 +276,7 @@ def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: S
     """Predict the seconds of a verified schedule at every size, and compute its figures."""
     uses = uses_claim(schedule)
     if uses and not context.in_switches:
-        raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
+        raise _UnpricedError(f"planner {task.planner}: {SWITCH_USE_UNSUPPORTED}")
     predict = _make_predictor(context, schedule)
     predictions = [predict(nbytes) for nbytes in context.sizes]
     seconds = tuple(float(p.seconds) for p in predictions)

@@ -29,7 +29,7 @@ from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, find_nccl_model, list_stand_ins, model_for
 from antiphon.select.limits import compare_bounds, compare_links
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
-from antiphon.select.plan_files import ENTRY, OWN, files_by_kind
+from antiphon.select.plan_files import OWN_PLANS, OWN_PLANS_ENTRY, files_by_kind
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, list_combinations, resolve_sweep
 from antiphon.select.task import Context, Task
@@ -137,13 +137,15 @@ def tune(  # noqa: PLR0913
     tasks = _list_tasks(targets, names, values, compared, bool(named))
     library = find_nccl_model(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
-        tasks += [Task(len(tasks) + i, kind, OWN, ENTRY, {"file": file}) for i, file in enumerate(files)]
+        tasks += [
+            Task(len(tasks) + i, kind, OWN_PLANS, OWN_PLANS_ENTRY, {"file": file}) for i, file in enumerate(files)
+        ]
     stand_ins = (
         () if library is not None else (name for groups in compared.values() for group in groups for name in group)
     )
     ledger = Ledger(
-        context, tasks, {*names, OWN}, progress, nccl, shortlist, library,
-        may_skip=not (named or shortlist or values or deterministic), required={OWN, *stand_ins},
+        context, tasks, {*names, OWN_PLANS}, progress, nccl, shortlist, library,
+        may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
     )  # fmt: skip
     complete = True
     try:

@@ -17,7 +17,7 @@ from antiphon.core.topology import FORWARD_ONLY, Topology
 from antiphon.registry import Entry, PlannerCapabilities
 
 IN_SWITCHES = " in switches"
-CANNOT = (
+SWITCH_USE_UNSUPPORTED = (
     "its schedules let switches multicast or combine, which the runtime that this is for cannot; "
     "transform.unjoined makes every row go alone"
 )

@@ -69,11 +69,16 @@ def error_at(collective: str, nbytes: int, nodes: int) -> float | None:
 
 
 def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
-    known = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
-    own = next((row for row in known if row.collective == collective), None)
+    """Return the relative error in a range of sizes: of this collective, if enough machines were held out of the fit.
+
+    Otherwise it is the greatest error of any collective, except those in TO_EACH. Of these, only their own errors
+    count; None if there are none.
+    """
+    errors = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
+    own = next((row for row in errors if row.collective == collective), None)
     if collective in TO_EACH or (own is not None and own.machines >= MIN_MACHINES):
         return max(own.error, MIN_ERROR) if own is not None else None
-    return max((row.error for row in known if row.collective not in TO_EACH), default=MIN_ERROR)
+    return max((row.error for row in errors if row.collective not in TO_EACH), default=MIN_ERROR)
 
 
 def missed_aim(error: float | None, nodes: int) -> str | None:
