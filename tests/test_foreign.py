@@ -183,7 +183,7 @@ def test_hostile_files_are_refused(tmp_path: Path, capsys: Capture) -> None:
 # ---- whether it will run ----
 
 HEAD = Head(
-    "msccl-xml", "a.xml", "allreduce", 8, in_place=True, out_of_place=False, least=1024, most=2**20, chunks=8,
+    "msccl-xml", "a.xml", "allreduce", 8, in_place=True, out_of_place=False, min_bytes=1024, max_bytes=2**20, chunks=8,
     channels=2, protocol="LL", verbs=frozenset({"s", "r", "re"}),
 )  # fmt: skip
 CALL = Call(65536, 4, "float32", "sum", 8, in_place=True)
@@ -276,6 +276,6 @@ def test_an_encoding_that_is_not_read_is_named(tmp_path: Path, capsys: Capture) 
 
 
 def test_gather_counts_what_one_rank_gives() -> None:
-    head = replace(HEAD, kind="gather", ranks=4, least=0, most=1024, chunks=1)
+    head = replace(HEAD, kind="gather", ranks=4, min_bytes=0, max_bytes=1024, chunks=1)
     assert "ignored" not in outcomes(head, replace(CALL, nbytes=4096, ranks=4, root=0))
     assert "ignored" in outcomes(head, replace(CALL, nbytes=4100, ranks=4, root=0))

@@ -17,7 +17,7 @@ VAGUE = frozenset(WORDS.split())
 LEFT = {
     ".": 1,  # `most`, a key of `antiphon list planners --json`
     "api": 18,  # names of public parameters
-    "cli": 4,
+    "cli": 1,  # the argument of `build`
     "core": 2,
     "core/bounds": 6,
     "core/ksync": 3,
@@ -31,7 +31,6 @@ LEFT = {
     "cost/loggp": 1,
     "cost/nccl": 5,
     "cost/replay": 2,
-    "formats/lint": 2,
     "formats/piccl": 2,
     "lower/machine": 1,
     "planners/greedy": 1,

@@ -220,6 +220,7 @@ def checked(options: Mapping[str, Any], **own_checks: Check) -> dict[str, Any]:
 
 
 def _unknown_option(function: str, name: str, options: Iterable[str]) -> Invalid:
+    """Return the error for an option that a function does not have, with advice for a frequent mistake."""
     error = unknown(f"option of {function}", name, options)
     if name == "only":
         return Invalid(f"{error}; to keep just some ranks of a machine, pass antiphon.topology(NAME, only=[...])")

@@ -82,6 +82,7 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
 
 
 def _read(file: Any) -> list[Run]:
+    """Return the runs in a log."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.formats.benchmark_log import read_runs
 

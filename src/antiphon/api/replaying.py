@@ -116,6 +116,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
     from antiphon.select import tune as search
 
     def plan_collective(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
+        """Return the plan of one collective among these ranks, or None if no planner supports it."""
         target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
         distinct = sorted({max(size, 1) for size in sizes}) or [2**20]
         if len(distinct) > MAX_SIZES:

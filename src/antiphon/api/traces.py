@@ -89,6 +89,7 @@ def read(files: Path | Sequence[Path]) -> Recording:
 
 
 def _check_files(files: Any) -> list[str]:
+    """Return the names of several files."""
     if not isinstance(files, Sequence) or isinstance(files, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
     return [path_of(file, "files") for file in files]

@@ -101,6 +101,7 @@ class _Reporter:
         JsonOutput.has_result = False
 
     def fail(self, kind: str, message: str, exit_code: int) -> int:
+        """Report an error and return its exit code. `kind`: its public class."""
         self._emit(kind, message, exit_code)
         self.signals.tell(message)
         return exit_code
@@ -124,6 +125,7 @@ class _Reporter:
         return self.fail("Usage", f"{message} (see {command_path} --help)", 2)
 
     def _emit(self, kind: str, message: str, exit_code: int) -> None:
+        """Print the error as JSON, if the command has --json."""
         if self.as_json:
             with contextlib.suppress(OSError):  # stdout is full or closed: the line on stderr remains
                 emit_error(kind, " ".join(message.split()), exit_code)

@@ -396,6 +396,7 @@ def _time_cells(row: Row) -> list[str]:
 
 
 def _plan_cell(row: Row) -> str:
+    """Return the last cell of a row: the planner, its pieces, and whether the table leaves the size to a library."""
     left_to = f" (the table leaves this to {library_name(row['served_by'])})" if row.get("served_by") else ""
     pieces = f" pieces={row['pieces']}" if "pieces" in row else ""
     return f"{row['planner'] or 'plan'}{pieces}{left_to}"

@@ -84,6 +84,7 @@ def _title(run: Mapping[str, Any]) -> str:
 
 
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the sizes of one run; a narrow terminal lacks the lower bound."""
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
     negligible = max(row["seconds"] for row in rows) / 1e4

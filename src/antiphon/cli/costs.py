@@ -239,6 +239,7 @@ def _simulate(
     file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
     json: bool,
 ) -> None:  # fmt: skip
+    """Simulate every message of a plan, or of a schedule of PICCL, and print the row and the critical path."""
     check_outputs({"--trace": trace})
     if topo and _is_message_schedule(file):
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)

@@ -165,6 +165,7 @@ def loggp_command(
 
 
 def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:
+    """Return the texts of --known by parameter; only these parameters are accepted."""
     known_texts = parse_options(texts or (), "--known", f"{names[0]}=4.7e-11")
     for key in known_texts:
         if key not in names:
@@ -188,6 +189,7 @@ def _known_parameters(known_texts: Mapping[str, str], memory: Path | None = None
 
 
 def _seconds_per_byte(text: str, option: str) -> float:
+    """Parse a cost in seconds per byte; beta may also be a bandwidth."""
     if option == "--known beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
         return float(1 / parse_bandwidth(text, option))
     seconds = exact(text, option)

@@ -38,6 +38,7 @@ def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
 
 
 def _formats_text(rows: list[dict[str, Any]]) -> str:
+    """Return the formats as text; `missing` is what must be installed first."""
     lines = []
     for row in rows:
         options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])

@@ -48,6 +48,7 @@ def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
 
 
 def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[str]:
+    """Return the verdict of each collective; those with the same verdict share a line."""
     subject = f" on {result.tuning.topology.name}, measured on {result.on}"
     subject += "" if result.complete else f" (ended early: {result.unmeasured} measurements are missing)"
     if len(verdicts) == 1:
@@ -76,6 +77,7 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _ranges_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    """Return the table of ranges: what to use, and our time beside the library's."""
     rows = [row for kind_rows in rows_of_kind.values() for row in kind_rows]
     measured = [row for row in rows if row["measured"]]
     unit, time_text = time_column(row.get(key) for row in measured for key in ("seconds", "reference_seconds"))
@@ -98,6 +100,7 @@ def _speedup_text(ratio: float | None) -> str:
 
 
 def _tuning_notes(result: MeasuredTuning, explain: bool) -> list[str]:
+    """Return how candidates ended, and how many measurements there are."""
     tuning = result.tuning
     notes = [stopped_text([tuning])] if explain or tuning.ended_early or tuning.untried else []
     hint = "" if explain else "; --explain: sizes measured, plans that may be as fast"
@@ -142,6 +145,7 @@ def _library_verdict(rows: Sequence[Row]) -> str:
 
 
 def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> list[str]:
+    """Return the table of ranges: the library's best algorithm beside its own choice and our best plan."""
     rows = [row for kind_rows in rows_of_kind.values() for row in kind_rows]
     keys = ("library_seconds", "reference_seconds", "seconds")
     unit, time_text = time_column(row[key] for row in rows if row["measured"] for key in keys)

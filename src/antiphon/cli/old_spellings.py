@@ -145,6 +145,7 @@ def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
 
 
 def _rename_options(name: str, words: list[str], warnings: list[str]) -> list[str]:
+    """Rewrite options that were renamed, or that have become keys of another option."""
     renamed = []
     pending = iter(enumerate(words))
     for i, word in pending:

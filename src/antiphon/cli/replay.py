@@ -71,6 +71,7 @@ def replay_text(result: Mapping[str, Any]) -> str:
 
 
 def _step_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the time of a step as recorded and with ours, and what communication takes of it."""
     step, times = result["step"], result["communication"]
     ranks = len(result["ranks"])
     lines = paragraph(
@@ -90,6 +91,7 @@ def _step_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _collective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the collectives, the longest in total first."""
     head = ["collective", "nbytes", "ranks", "a step", "takes", "exposed", "ours", "library", "gain", "ours is"]
     cells = [
         [
@@ -114,6 +116,7 @@ def _signed_seconds(seconds: float) -> str:
 
 
 def _worth_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return which collective is worth tuning first."""
     collective = result["worth_tuning"]
     if collective is None:
         return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
@@ -124,6 +127,7 @@ def _worth_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _bucket_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return a table of step times by the size of DDP's buckets (gradients that are reduced together)."""
     buckets = result["buckets"]
     if buckets is None:
         return []

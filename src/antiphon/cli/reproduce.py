@@ -81,6 +81,7 @@ def summary_text(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _point_cells(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a row that is a point."""
     ours = row["ours"] and {**row["ours"], "seconds": row["seconds"]}
     sides = [_point_cell(row["name"], value) for value in (row["published"], ours)]
     return [row["name"], *sides, row["engine"] or "", row["note"]]
@@ -97,6 +98,7 @@ def _point_cell(name: str, value: dict[str, Any] | None) -> str:
 
 
 def _frontier_lines(row: dict[str, Any]) -> Iterator[str]:
+    """Yield a paragraph for a row with several points: published, then ours."""
     yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
     for side in ("published", "ours"):
         point_texts = [_point_text(point) + _proof_mark(point) for point in row[side]]
@@ -108,6 +110,7 @@ def _is_point(row: dict[str, Any]) -> bool:
 
 
 def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
+    """Yield a paragraph for a row with other figures: published, ours, note."""
     by = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
     yield from paragraph(f"{row['name']}: {by}", "  ", "      ")
     for side in ("published", "ours"):
@@ -118,6 +121,7 @@ def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _figure_text(key: str, value: Any) -> str:
+    """Return a figure with its name as text."""
     name = key.replace("_", " ")
     if key.endswith("bytes_per_second"):
         return f"{name.removesuffix('bytes per second')}{format_bandwidth(value)}"

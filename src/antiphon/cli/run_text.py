@@ -69,6 +69,7 @@ def trace_text(trace: Path | None) -> str:
 
 
 def _correctness_text(row: Row) -> str:
+    """Return whether the result is correct, and whether all ranks have the same bits."""
     if not row["correct"]:
         return "NO"
     return "yes" if row.get("agree", True) else "yes, but ranks differ in bits"

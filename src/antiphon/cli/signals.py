@@ -61,6 +61,7 @@ class Signals:
         self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
 
     def restore(self) -> None:
+        """Install the handlers again that were there before."""
         for number, before in self._previous.items():
             signal.signal(number, before)
         if self._previous:
@@ -80,6 +81,7 @@ class Signals:
         self._is_printing = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: raise KeyboardInterrupt, or end the process with one line."""
         if os.getpid() != self._process:  # a fork that has not set its own handler: its parent prints the line
             os._exit(128 + number)
         if not self._is_resent:

@@ -55,6 +55,7 @@ def flush() -> OSError | None:
 
 
 def drop(stream: object) -> None:
+    """Redirect a stream to /dev/null, so that later writes to it do not fail."""
     with contextlib.suppress(OSError, ValueError):
         null_file = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null_file, stream.fileno())  # type: ignore[attr-defined]

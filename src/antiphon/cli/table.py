@@ -162,6 +162,7 @@ class Commands(Mapping[str, Any]):
 
 
 def _register(app: typer.Typer, row: Command | CommandGroup) -> None:
+    """Add a command, or a group with its commands, to a typer application."""
     epilog = row.example and f"Example: antiphon {row.example}"
     if isinstance(row, Command):
         file, _, function = row.call.partition(":")

@@ -65,6 +65,7 @@ def read_command(
 
 
 def _plan_text(plan: Plan) -> str:
+    """Return one line about the plan that traces hold."""
     schedule = plan.entries[0].schedule
     return (
         f"right: {plan.collective.kind} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
@@ -73,6 +74,7 @@ def _plan_text(plan: Plan) -> str:
 
 
 def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table of the collectives that each rank calls."""
     if not rows:
         return ["no collectives"]
     head = ["rank", "node", "collective", "nbytes", "group", "members"]

@@ -75,6 +75,7 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
 
 
 def _verdict_lines(tuning: Tuning) -> list[str]:
+    """Return the verdict with machine and sizes; of several collectives a line for each verdict."""
     low, high = (format_size(size) for size in tuning.span)
     stopped = "" if tuning.complete else " (interrupted: not all candidates were tried)"
     subject = f" on {tuning.topology.name}, {low} to {high}{stopped}"

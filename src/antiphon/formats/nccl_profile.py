@@ -127,6 +127,8 @@ def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Seq
 
 
 class _Header(msgspec.Struct):
+    """The process that recorded the call."""
+
     rank: int
     n_ranks: int
     id: str = ""
@@ -142,6 +144,8 @@ class _Stamps(msgspec.Struct):
 
 
 class _Performance(msgspec.Struct):
+    """The call: collective, bytes as NCCL counts them, time, and its number."""
+
     coll: str
     coll_msg_size_bytes: int
     coll_exec_time_us: float
@@ -150,6 +154,8 @@ class _Performance(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
+    """One line of the log."""
+
     header: _Header
     coll_perf: _Performance
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)

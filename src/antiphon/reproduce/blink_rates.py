@@ -93,6 +93,7 @@ def summarize(values: Sequence[Fraction]) -> dict[str, float]:
 
 
 def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
+    """Return the value at this share of sorted values, interpolated linearly."""
     # linear interpolation between order statistics
     place = share * (len(ordered) - 1)
     below = int(place)

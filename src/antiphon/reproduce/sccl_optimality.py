@@ -40,6 +40,7 @@ class Standing:
 
     @property
     def text(self) -> str:
+        """The answer to whether the algorithm is Pareto-optimal, in words."""
         if self.pareto:
             return "Pareto-optimal"
         return f"dominated by {self.better}" if self.better is not None else "undecided"

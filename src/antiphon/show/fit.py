@@ -176,6 +176,7 @@ def _simultaneous_text(rows: Sequence[RoundTrip]) -> list[str]:
 
 
 def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
+    """Return a table of parameters with their intervals and states."""
     rows = [
         [
             _DEFINITIONS.get(estimate.name, estimate.name),
@@ -192,6 +193,7 @@ def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Esti
 
 
 def _errors_text(relative_errors: tuple[float, float]) -> list[str]:
+    """Return the mean and the greatest relative error of the fit."""
     return paragraph(
         f"the fit misses the measurements by {relative_errors[0]:.2%} on average (rms), "
         f"{relative_errors[1]:.2%} at most"
@@ -203,12 +205,14 @@ def _notes_text(notes: Sequence[str]) -> list[str]:
 
 
 def _number_text(estimate: Estimate, value: float | None) -> str:
+    """Return a value of an estimate as text; w_t is a whole number."""
     if value is None:
         return "-"
     return str(int(value)) if estimate.name == "w_t" else f"{value:.4g}"
 
 
 def _interval_text(estimate: Estimate) -> str:
+    """Return the confidence interval of an estimate as text."""
     if estimate.low is None or estimate.high is None or estimate.state == "given":
         return "-"
     return f"{_number_text(estimate, estimate.low)} .. {_number_text(estimate, estimate.high)}"
@@ -365,12 +369,14 @@ def _draw_deviations(x: ToPixels, series: Sequence[Series], points: Sequence[Poi
 
 
 def _draw_mark(series: Series, x: float, y: float) -> str:
+    """Draw the mark of a measurement."""
     return (
         f'<path d="{series.mark}" transform="translate({x:.1f} {y:.1f})" fill="{series.colour}" fill-opacity="0.75"/>'
     )
 
 
 def _draw_level(y: float, text: str) -> list[str]:
+    """Draw a horizontal line across a plot, with its label."""
     return [
         f'<path d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}" stroke="#ebe8e1"/>',
         f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{escape(text)}</text>',

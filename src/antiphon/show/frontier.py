@@ -66,6 +66,7 @@ def point_line(point: FrontierPoint) -> str:
 
 
 def _point_row(point: FrontierPoint) -> list[str]:
+    """Return the cells of a point; * stands for claims that were not rechecked."""
     label = point.proof + (", of halves" if _is_of_halves(point) else "") + (" *" if point.trusted else "")
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
     return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]

@@ -44,6 +44,7 @@ def list_entries(kind: str) -> list[dict[str, Any]]:
 
 
 def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
+    """Return the name, the summary, the capabilities and the options of an entry."""
     capabilities = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
     options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
     return {"name": name, "about": entry.about, **capabilities, **options}
@@ -161,6 +162,7 @@ _SIZES_NOTE = (
 
 
 def _planner_text(row: dict[str, Any]) -> str:
+    """Return the summary of a planner, its collectives and its options."""
     supported = row["collectives"]
     missing = [kind for kind in KINDS if kind not in supported]
     collectives = ", ".join(supported)

@@ -203,6 +203,7 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
 
 
 def _gap_text(gap: float | None, optimum: str) -> str:
+    """Return a gap to the bound in words."""
     if gap is None:
         return "nothing need be done, but the plan does something"
     return f"{gap:.4g} times {optimum}" + (" (proved optimal)" if gap == 1 else "")

@@ -135,6 +135,7 @@ def candidate_text(candidate: Candidate) -> str:
 
 
 def _shorten_value(value: str) -> str:
+    """Return a value with its middle left out if it is long; a list is cut at its commas."""
     if len(value) <= MAX_VALUE_LENGTH:
         return value
     begin, end = value[:24], value[-8:]
@@ -178,6 +179,7 @@ def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _rate_text(limit: Limit | None) -> str:
+    """Return the greatest rate that a bound allows, as text."""
     if limit is None:
         return "impossible"
     return format_bandwidth(limit.bytes_per_second) if limit.bytes_per_second else "unlimited"

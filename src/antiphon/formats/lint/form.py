@@ -26,8 +26,8 @@ class Head:
     ranks: int
     in_place: bool  # whether the file serves calls in place
     out_of_place: bool  # whether the file serves calls out of place
-    least: int  # fewest bytes of a call that the file serves
-    most: int | None  # most bytes; None: unlimited
+    min_bytes: int  # fewest bytes of a call that the file serves
+    max_bytes: int | None  # most bytes; None: unlimited
     chunks: int  # number of equal chunks of a call's buffer
     channels: int  # number of NCCL's channels (sets of connections) that the file uses
     protocol: str
@@ -98,11 +98,11 @@ class Runtime:
 
 def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
     """Report a size outside of the file's range. `antiphon export` writes one file for every range of a plan."""
-    if call.nbytes < head.least or (head.most is not None and call.nbytes > head.most):
-        end = "without end" if head.most is None else f"to {format_size(head.most)}"
+    if call.nbytes < head.min_bytes or (head.max_bytes is not None and call.nbytes > head.max_bytes):
+        end = "without end" if head.max_bytes is None else f"to {format_size(head.max_bytes)}"
         yield Finding(
             "ignored",
-            f"{format_size(call.nbytes)} is outside of its range, from {format_size(head.least)} {end}",
+            f"{format_size(call.nbytes)} is outside of its range, from {format_size(head.min_bytes)} {end}",
             "tune over the sizes that the program uses: every range becomes a file of its own",
         )
 

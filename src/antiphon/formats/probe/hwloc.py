@@ -94,6 +94,7 @@ class _Reader:
         self.matrices: dict[str, tuple[list[str], array[float]]] = {}
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
+        """Read the begin of an element."""
         if not self.open_elements and name != "topology":
             raise Invalid(f"line {line}: begins with <{name[:40]}>; what lstopo writes begins with <topology>")
         element = _Element(name, self.open_elements[-1].memories if self.open_elements else "")
@@ -116,6 +117,7 @@ class _Reader:
         self.open_elements.append(element)
 
     def end(self, name: str) -> None:
+        """Read the end of an element."""
         self.open_elements.pop()
         if name in ("indexes", "u64values") and self.collecting:
             self._add_words(self.partial_word + " ")
@@ -124,6 +126,7 @@ class _Reader:
             self.matrices[self.matrix] = (self.keys, self.values)
 
     def text(self, piece: str) -> None:
+        """Read a piece of the text of an element."""
         if self.collecting:
             # Text arrives in pieces that may end within a word: hold back the last one.
             *complete, self.partial_word = (self.partial_word + piece).split(" ")
@@ -132,6 +135,7 @@ class _Reader:
                 raise Invalid(f"matrix {self.matrix}: has a word of more than 100 characters")
 
     def _add_words(self, words: str) -> None:
+        """Add complete words of the text to the keys or the values of the matrix."""
         for word in words.split():
             if self.collecting == "indexes":
                 self.keys.append(word if ":" in word else f"{self.object_type}:{word}")
@@ -143,11 +147,13 @@ class _Reader:
                 raise Invalid(f"matrix {self.matrix}: has more than {MAX_GPUS} objects or {_MAX_VALUES} values")
 
     def _innermost_pci_device(self) -> _PciDevice | None:
+        """Return the innermost PCI device whose element is open."""
         return next(
             (element.pci_device for element in reversed(self.open_elements) if element.pci_device is not None), None
         )
 
     def _begin_object(self, element: _Element, attributes: Attributes, line: int) -> None:
+        """Read the begin of an object: a memory, cache, core, PCI device or device of the operating system."""
         kind = element.kind = attributes.get("type", "")[:20]
         if kind == "Cache" and attributes.get("depth", "1") not in ("0", "1"):  # as version 1 calls them
             element.kind = "L2Cache"
@@ -171,6 +177,7 @@ class _Reader:
             raise Invalid(f"line {line}: has more than {2**14} devices")
 
     def _add_core(self, kind: str, memory: str, line: int) -> None:
+        """Add a core, or a hardware thread if there are no cores, with its package, memory and cache."""
         cores = self.cores if kind == "Core" else self.threads
         if kind == "PU" and self.cores:
             return
@@ -185,6 +192,7 @@ class _Reader:
         cores.append((package, memory, cache))
 
     def _add_pci_device(self, element: _Element, kind: str, attributes: Attributes) -> None:
+        """Add a PCI bridge or device to the box, below the device whose element encloses it."""
         # The innermost enclosing device is the parent on PCIe.
         parent = next((outer.device for outer in reversed(self.open_elements) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
@@ -230,6 +238,7 @@ def _find_gpus(reader: _Reader) -> list[_PciDevice]:
 
 
 def _library_number(pci_device: _PciDevice, library: str) -> int | None:
+    """Return the number that a library gives to a GPU, or None."""
     for name in pci_device.names:
         if (match := _COMPUTE_NAME.fullmatch(name)) and match[1] == library:
             return int(match[2])
@@ -246,6 +255,7 @@ def _is_gpu(pci_device: _PciDevice) -> bool:
 
 
 def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
+    """Return the box with its GPUs, network cards and the bandwidths between GPUs."""
     box = reader.box
     box.gpus = [pci_device.device for pci_device in gpus]
     for pci_device in gpus:

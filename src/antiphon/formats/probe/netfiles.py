@@ -62,6 +62,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
 
 
 def _first_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the first 200 lines with their numbers, without comments and blank lines."""
     for count, (number, line) in enumerate(read_lines(path)):
         if count > 200:
             return
@@ -234,6 +235,7 @@ class _Links:
         return len(self.places) - 1
 
     def add(self, a: int, b: int, kind: LinkType) -> None:
+        """Add a link from a to b."""
         number = self.kinds.setdefault(kind, len(self.kinds))
         if len(self.kinds) > MAX_TYPES:
             raise Invalid(f"has more than {MAX_TYPES} kinds of links")
@@ -241,6 +243,7 @@ class _Links:
         self.kind_of_link.append(number)
 
     def build_machine(self, name: str) -> Topology:
+        """Return the network as a topology."""
         src, dst = (
             as_int32(np.frombuffer(self.ends, np.int64).reshape(-1, 2)).T
             if self.kind_of_link

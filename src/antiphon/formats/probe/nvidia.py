@@ -116,6 +116,7 @@ class _Reader:
         self.query_titles: list[str] = []
 
     def lines(self, path: str) -> None:
+        """Read the lines of a file."""
         for number, raw in read_lines(path):
             line = _ANSI.sub("", raw).rstrip() if "\x1b" in raw else raw.rstrip()
             if not line.strip():
@@ -150,6 +151,7 @@ class _Reader:
         return True
 
     def _read_row(self, words: list[str], line: str, number: int) -> bool:
+        """Read a row of the matrix; return whether the line is one, or a line of the legend."""
         if words[0] not in self.columns or len(words) < 2:
             return self._read_alias(words)
         row_name, cells = words[0], words[1 : 1 + len(self.columns)]
@@ -182,6 +184,7 @@ class _Reader:
         return False
 
     def _read_nvlink(self, line: str) -> bool:
+        """Read a line of `nvlink` or `-L` about a GPU; return whether it is one."""
         if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
             self.gpu = f"GPU{match[1]}"
             self.output.models[self.gpu] = match[2].strip()
@@ -305,6 +308,7 @@ def _guess_make(output: _SmiOutput, gpus: list[str]) -> Make | None:
 def _add_nvlinks(
     box: Box, output: _SmiOutput, gpus: list[str], make: Make | None, requested_speed: Fraction | None
 ) -> None:
+    """Add the NVLinks of the matrix to the box: between GPUs, or from GPUs to NVSwitches."""
     reported_speeds = [speed for links in output.links.values() for speed in links.values() if speed]
     link_bandwidth = requested_speed or (
         nominal_speed(max(reported_speeds)) if reported_speeds else (make.link if make else NVLINK)

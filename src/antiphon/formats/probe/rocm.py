@@ -51,6 +51,7 @@ class _SmiOutput:
         self.models: Counter[str] = Counter()  # product name -> number of times that it is printed
 
     def add_gpu(self, name: str) -> None:
+        """Number a GPU when it is first named."""
         if name not in self.gpus:
             self.gpus[name] = len(self.gpus)
             if len(self.gpus) > _MAX_GPUS:
@@ -112,6 +113,7 @@ def _add_entry(output: _SmiOutput, title: str, a: str, b: str, value: str) -> No
 
 
 def _read_text(output: _SmiOutput, path: str) -> None:
+    """Read the tables of rocm-smi or amd-smi in a file."""
     table, columns = "", list[str]()
     for _, raw in read_lines(path):
         line = raw.strip()
@@ -145,6 +147,7 @@ def _is_gpu(word: str) -> bool:
 
 
 def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
+    """Return the box with its NUMA nodes, GPUs and xGMI links."""
     gpus = [*output.gpus]
     if all(gpu.startswith("GPU") for gpu in gpus):
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
@@ -216,6 +219,7 @@ def _catalogue_pairs(gcds: int) -> set[tuple[int, int]]:
 
 
 def _add_bonds(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+    """Add the bandwidth of each directly joined pair: as printed, as in the catalogue, or of one link."""
     if not direct:
         return
     speeds = output.tables["speed"]

@@ -60,6 +60,7 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
 
 
 def _facts_list(entry: Entry, chosen: Range) -> str:
+    """Return the planner and the figures of a plan as a list of definitions."""
     claims = entry.claims
     facts = [
         ("planner", f"{chosen.candidate.planner} {options_text(chosen.candidate.options)}".strip()),
@@ -128,6 +129,7 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
 
 
 def _busiest_table(schedule: Schedule, topology: Topology) -> str:
+    """Return a table of the busiest links, with bars."""
     usage = busiest_links(schedule, topology)
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class='bar'><i style='width:{100 * busy:.1f}%'></i></td>"

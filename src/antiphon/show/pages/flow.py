@@ -81,6 +81,7 @@ def busiest_links(schedule: Schedule, topology: Topology) -> dict[str, Any]:
 
 
 def _resource_name(topology: Topology, i: int) -> str:
+    """Return the name of link or shared limit `i`."""
     if i >= topology.links:
         return topology.limits[i - topology.links].name
     src, dst = int(topology.link_src[i]), int(topology.link_dst[i])

@@ -91,6 +91,7 @@ def report_html(tuning: Tuning, draw: Draw, describe: Draw) -> str:
 
 
 def _lead_text(tuning: Tuning) -> str:
+    """Return the line below the title: sizes, numbers of schedules and planners, model, and early ends."""
     ok = [c for c in tuning.candidates if c.status == "ok"]
     planners = len({c.planner for c in ok})
     low, high = (format_size(size) for size in tuning.span)
@@ -107,6 +108,7 @@ def _lead_text(tuning: Tuning) -> str:
 
 
 def _machine_picture(tuning: Tuning, draw: Draw, describe: Draw) -> str:
+    """Return the machine drawn, or described if it is too large."""
     try:
         return draw(tuning.topology)
     except Unsupported:
@@ -158,6 +160,7 @@ def _table_row(cells: list[str], tag: str = "td", text_cells: int = 1) -> str:
 
 
 def _tab_buttons(kinds: list[str]) -> str:
+    """Return the tabs that choose a collective, if there are several."""
     if len(kinds) == 1:
         return ""
     tabs = "".join(
@@ -169,6 +172,7 @@ def _tab_buttons(kinds: list[str]) -> str:
 
 
 def _collective_section(tuning: Tuning, kind: str, number: int) -> str:
+    """Return the section of a collective: chart, ranges, sweep, plans and candidates."""
     candidates = tuning.of(kind)
     hidden = " hidden" if number else ""
     elements = [f'<section class="collective" id="c{number}"{hidden}>']
@@ -243,6 +247,7 @@ def _hover_data(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, An
 
 
 def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
+    """Return the table of ranges with the best plan of each; a click on a row shows that plan."""
     ranges = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: line_styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
@@ -331,6 +336,7 @@ def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
 
 
 def _plan_sections(tuning: Tuning, kind: str, number: int) -> str:
+    """Return the plans of all ranges, of which a menu shows one."""
     ranges = [r for r in tuning.ranges if r.collective == kind]
     options = "".join(
         f'<option value="p{number}-{i}">{_span_text(r)}: {escape(r.candidate.planner)} '
@@ -345,6 +351,7 @@ def _plan_sections(tuning: Tuning, kind: str, number: int) -> str:
 
 
 def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
+    """Return a table of all candidates with their times at three sizes, and of those that failed."""
     at = list(dict.fromkeys([sizes[0], sizes[len(sizes) // 2], sizes[-1]]))
     head = _table_row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
     good = [
