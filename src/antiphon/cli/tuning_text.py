@@ -142,8 +142,9 @@ def _basis_text(tuning: Tuning) -> str:
 
 
 def _loss_texts(tuning: Tuning) -> list[str]:
-    losses = tuning.damage.describe() if tuning.damage is not None else ""
-    return [*([losses] if losses else []), *map(words.loss_text, tuning.losses)]
+    """Return which links a degraded machine has lost, and what each collective loses by that."""
+    damage_text = tuning.damage.describe() if tuning.damage is not None else ""
+    return [*([damage_text] if damage_text else []), *map(words.loss_text, tuning.losses)]
 
 
 # ---- tables ----
