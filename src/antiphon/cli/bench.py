@@ -325,6 +325,7 @@ def micro_command(
 CALL_COLUMNS = ("size", "count", "type", "redop", "root")
 TIME_COLUMNS = ("time", "algbw", "busbw", "#wrong")
 COMPARED_COLUMNS = ("quartiles", "model", "library", "over it")
+# Units of these columns, the second line of the head
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
 
 
@@ -392,6 +393,7 @@ def _row_cells(row: Row, in_place: Row | None) -> list[str]:
 
 
 def _time_cells(row: Row) -> list[str]:
+    """Return the four cells of a row that are printed out of place and in place."""
     return [_us(row["seconds"]), _speed(row["algbw"]), _speed(row["busbw"]), str(row["wrong"])]
 
 
@@ -409,6 +411,7 @@ def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
     for number, row in enumerate(table):  # the last column holds names
         lines[number] = lines[number][: len(lines[number]) - widths[-1]] + row[-1]
+    # Titles are centred above five columns of the call, then twice four columns; two blanks separate columns.
     call_width = sum(widths[:5]) + 2 * 5
     out_of_place_width, in_place_width = (sum(widths[k : k + 4]) + 6 for k in (5, 9))
     titles = " " * call_width + "out-of-place".center(out_of_place_width) + "  " + "in-place".center(in_place_width)

@@ -44,6 +44,7 @@ def reproduce_command(
 
 
 def names_text(rows: Sequence[dict[str, str]]) -> str:
+    """Return the names of all reproductions with what they show and where it was published."""
     return "\n".join(wrap_table([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
 
 
@@ -70,13 +71,13 @@ def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
 
 def summary_text(rows: Sequence[dict[str, Any]]) -> str:
     """Count the rows with a published figure that are reproduced, and those in shape only; name the rest."""
-    counted = [row for row in rows if row["published"] is not None]
-    shape = [row["name"] for row in rows if row["ok"] is None]
+    published_rows = [row for row in rows if row["published"] is not None]
+    shape_only = [row["name"] for row in rows if row["ok"] is None]
     failed = [row["name"] for row in rows if row["ok"] is False]
-    text = f"{sum(row['ok'] is True for row in counted)} of {len(counted)} rows are reproduced"
-    text += f", {len(shape)} in shape only ({'; '.join(shape)})" if shape else ""
+    text = f"{sum(row['ok'] is True for row in published_rows)} of {len(published_rows)} rows are reproduced"
+    text += f", {len(shape_only)} in shape only ({'; '.join(shape_only)})" if shape_only else ""
     text += f"; not {'; '.join(failed)}" if failed else ""
-    unpublished = len(rows) - len(counted)
+    unpublished = len(rows) - len(published_rows)
     return text + (f" (beside {unpublished} for which nothing was published)" if unpublished else "")
 
 
