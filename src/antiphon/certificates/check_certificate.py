@@ -183,7 +183,7 @@ def check_impossible(machine, blocks, entry):
 
 
 def check_point(machine, blocks, point, steps_needed, inverse, excluded):
-    """Check a point: its schedule, its figures, and its label by what is excluded of as many steps."""
+    """Check a point: its schedule, its figures, and its label against the excluded points of as many steps."""
     chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
     ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
     per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
@@ -208,7 +208,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
 
 
 def check(file):
-    """Check all that a file states; return the number of impossibilities that nothing in it proves."""
+    """Check every statement of a file; return the number of impossibilities that nothing in it proves."""
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     twice = any(len(dict(side)) < len(side) for _, *sides in file["blocks"] for side in sides)

@@ -24,7 +24,7 @@ from check_certificate import FAR, needs_of, require
 
 
 class Refutation:
-    """A resolution proof that no algorithm takes these steps and rounds with so many parts of every block.
+    """A resolution proof that no algorithm takes these steps and rounds with this number of parts of every block.
 
     In the methods, `false` and `true` are the meanings of a clause's negative and positive literals.
     """

@@ -100,7 +100,7 @@ def _speedup_text(ratio: float | None) -> str:
 
 
 def _tuning_notes(result: MeasuredTuning, explain: bool) -> list[str]:
-    """Return how candidates ended, and how many measurements there are."""
+    """Return how candidates ended, and the number of measurements."""
     tuning = result.tuning
     notes = [stopped_text([tuning])] if explain or tuning.ended_early or tuning.untried else []
     hint = "" if explain else "; --explain: sizes measured, plans that may be as fast"

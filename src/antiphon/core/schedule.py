@@ -48,7 +48,7 @@ MAX_PIECES = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
-    """Which part of which block every chunk is: the fractions [offset, offset + share) / denominator of the block."""
+    """The part of a block that every chunk is: the fractions [offset, offset + share) / denominator of the block."""
 
     block: Ints
     offset: Longs

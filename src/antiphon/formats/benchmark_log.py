@@ -343,7 +343,7 @@ class _Tail:
 def _parse_tail(text: str, width: int) -> _Tail | None:
     """Parse what stands behind size, count and type; None unless the numbers out of place are complete.
 
-    `width`: how many numbers there are out of place, and again in place. Each group begins with time, algbw, busbw and
+    `width`: the numbers out of place, and again in place. Each group begins with time, algbw, busbw and
     the number of wrong elements (old versions: the largest error).
     """
     words = text.split()

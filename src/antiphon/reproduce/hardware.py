@@ -152,7 +152,7 @@ def _nvlink_costs() -> tuple[float, float]:
 
 
 def _allreduce_loss_row(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
-    """Compare by how many GB/s an allreduce is slower than a broadcast on 3 and 4 GPUs, on average.
+    """Compare the GB/s by which an allreduce is slower than a broadcast on 3 and 4 GPUs, on average.
 
     `link`: bytes per second of an NVLink, as calibrated.
     """

@@ -228,7 +228,7 @@ def frontier(  # noqa: PLR0913
     tell
         Receives lines of progress.
     heard
-        Receives each point as soon as it is found and verified.
+        Receives each point once it is found and verified.
     effort
         Limit on the work of the search, in units of about a second; the search ends alike on every computer.
     budget
@@ -340,7 +340,7 @@ def _find_points(task: _Task) -> Iterator[_Progress]:
 
 def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: list[str]) -> FrontierPoint:
     """Return the point of a schedule: verify it (`measure`) and recheck its certificate. If the certificate does not
-    hold, the point counts as best found, and a note says so."""
+    hold, the point counts as best found, with a note."""
     claims = measure(schedule, topology, bounds)
     provenance = schedule.provenance
     certificate = provenance.get("certificate")

@@ -173,7 +173,7 @@ def all_notes(tuning: Tuning) -> list[str]:
 
 
 def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the reasons (by planner) that rule out every planner; all reasons if there are none of these."""
+    """Return the reasons (by planner) that rule out every planner; all reasons if there are no such ones."""
     decisive = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
     return decisive or refused
 

@@ -1,6 +1,6 @@
 """Collectives of sums: every rank has an input, and wants the sum of certain ranks' inputs (allreduce, scan, exscan).
 
-Whatever its form, a schedule of such a collective brings each input to the ranks whose sums include it, as a broadcast
+Every schedule of such a collective brings each input to the ranks whose sums include it, as a broadcast
 does, and to each rank the inputs of its sum, as a reduce does. Each of these is posed here as a collective that only
 copies; a reduce as its inverse, a broadcast on the machine with all links reversed.
 

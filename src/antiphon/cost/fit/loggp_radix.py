@@ -191,7 +191,7 @@ def _count_extra_turns(n: Floats, count: int, form: str) -> Floats:
 
 @dataclass(frozen=True)
 class Radix:
-    """The number of messages that proceed at the same time at a rank or between hosts, as far as it is known."""
+    """The number of messages that proceed at the same time at a rank or between hosts, if known."""
 
     state: str  # determined, weak, unseen or undetermined, as of SimultaneousFit
     count: int | None = None  # None if no limit was seen, or if the data do not determine it

@@ -165,7 +165,7 @@ def source(
 
 
 def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
-    """Return the code in `how.streams` streams; where it is long, in as many or fewer streams, whatever is shortest."""
+    """Return the code in `how.streams` streams; where it is long, in as many or fewer streams; the shortest."""
     shortest, short_enough = _stream_code(schedule, how), MAX_PACKET_STATEMENTS if how.packets else SHORT_CODE
     while shortest.statement_count > short_enough and how.streams > 1:
         how = how._replace(streams=how.streams // 2)

@@ -316,7 +316,7 @@ def _add_matrix(
 def _count_factor(
     pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], make: Make | None
 ) -> int:
-    """Return by what to divide the values: 2 if a GPU has more bandwidth than its make can have, else 1.
+    """Return the divisor of the values: 2 if a GPU has more bandwidth than its make can have, else 1.
 
     hwloc before 2.10 counted both directions of NVLink 3 and 4.
     """

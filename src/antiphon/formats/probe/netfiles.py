@@ -259,7 +259,7 @@ class _Links:
 
 
 def _read_ns3(path: str, name: str) -> Probed:
-    """Read a head (how many), the numbers of switches, then a line per cable: source, destination, rate, delay."""
+    """Read a head (the counts), the numbers of switches, then a line per cable: source, destination, rate, delay."""
     lines = ((number, line.split()) for number, line in read_lines(path) if line.strip() and not line.startswith("#"))
     number, head = next(lines)
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
@@ -294,7 +294,7 @@ def _read_cables(
 ) -> Probed:
     """Read the cables and return the machine. Nodes that are no switches are ranks.
 
-    `switch_numbers`: the nodes that are switches, of which the first `nvswitches` are NVSwitches.
+    `switch_numbers`: the nodes that are switches; the first `nvswitches` of them are NVSwitches.
     """
     switches = set(switch_numbers)
     ranks = [node for node in range(nodes) if node not in switches]

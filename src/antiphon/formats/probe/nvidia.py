@@ -369,7 +369,7 @@ def _is_switched(
 def _add_nvlinks_by_count(
     box: Box, output: _SmiOutput, gpus: list[str], link_bandwidth: Fraction, make: Make | None
 ) -> None:
-    """Add NVLinks if there is no matrix: `nvlink -s` shows how many a GPU has, and `-R` where they lead."""
+    """Add NVLinks if there is no matrix: `nvlink -s` shows their number per GPU, and `-R` where they lead."""
     active = {
         gpu: len([s for s in output.links.get(gpu, {}).values() if s] or output.links.get(gpu, {})) for gpu in gpus
     }

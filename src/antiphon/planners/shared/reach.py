@@ -133,7 +133,7 @@ class Reach:
 
 
 def drop_slow_hops(reach: Reach, block_bytes: float) -> bool:
-    """Leave out of `reach` every hop that is slower, for a block of so many bytes, than a chain of hops; return whether
+    """Leave out of `reach` every hop that is slower, for a block of that size, than a chain of hops; return whether
     there was one.
 
     A hop takes the latencies of its links and the bytes over its narrowest link; each rank of a chain has received the

@@ -209,7 +209,7 @@ def _as_everywhere(forms: AllForms, requested: PointFigures) -> Schedule:
 
 
 def _as_sums(forms: AllForms, requested: PointFigures) -> Schedule | str:
-    """Return the allreduce in whatever form, or why this is not tried."""
+    """Return the allreduce in any form, or why this is not tried."""
     chunks, steps, rounds = requested
     if not is_searched_in_all_forms(forms.search):
         return "it is tried on smaller machines"

@@ -193,7 +193,7 @@ def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None
 
 
 def with_form(forms: AllForms, schedule: Schedule, figures: tuple[int, int, int], engine: str) -> Schedule:
-    """Attach engine, proof and certificate to an allreduce of whatever form with this (C, S, R)."""
+    """Attach engine, proof and certificate to an allreduce of any form with this (C, S, R)."""
     certificate = None
     if is_searched_in_all_forms(forms.search):
         with contextlib.suppress(EffortSpent):

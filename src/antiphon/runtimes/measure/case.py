@@ -2,7 +2,7 @@
 
 To measure two plans for allreduce at 1 KiB and 1 MiB, `bench` passes a runtime two runnables and four cases, those of
 one size in the same race. The runtime (MPI, threads, PyTorch, GPUs, the lab) runs the cases in this order, checks every
-element of the results, and reports a row per case as soon as it is measured.
+element of the results, and reports a row per case once it is measured.
 """
 
 from __future__ import annotations

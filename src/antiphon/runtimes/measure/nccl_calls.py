@@ -92,7 +92,7 @@ def make_config(kind: type[Any], version: int, settings: Settings) -> Any:
 
 
 def selection_text(algorithm: str, protocol: str) -> str:
-    """Return how a call asks for an algorithm: names select all that begin so, ^ takes away."""
+    """Return how a call asks for an algorithm: names select those that begin so, ^ takes away."""
     name = "NVLSTREE" if algorithm == "nvls-tree" else algorithm.replace("-", "_").upper()
     return f"{name}_{protocol.upper()}" + (f"+^{name}_LL128" if protocol == "ll" else "")
 

@@ -5,7 +5,7 @@ Three races for each collective and size, each with NCCL's own choice among the 
     1  every algorithm with each of its protocols; beside them the CTA policy that saves multiprocessors, registered
        buffers (symmetric kernels, copy engines), MSCCL++, and in a race of their own our best plans by MSCCL++
     2  the fastest algorithm and protocol of 1 with several numbers of channels, unless it is far behind the own choice
-    3  the fastest of 2 with several chunk sizes, where NCCL can be told (from 2.30, unless another tuner is in use)
+    3  the fastest of 2 with several chunk sizes, where NCCL takes them (from 2.30, unless another tuner is in use)
 
 Each race confirms the winner of the one before, and the last counts: there a setting has to be faster than NCCL's own
 choice by more than 2 %. What no rule for NCCL can say (policy, registered buffers, MSCCL++) is measured but not chosen;
@@ -130,7 +130,7 @@ class NcclRaces(LibraryRaces):
         super().add_library_row(key, number, row)
 
     def _notes(self) -> Iterator[str]:
-        """Yield what gains beyond the choice but needs changes of the program, and what was not tried."""
+        """Yield what gains beyond the choice but needs changes of the program, and untried settings."""
         for kind in self.tuning.plans:
             gains: dict[str, dict[int, float]] = {}
             for size in self.ladder:

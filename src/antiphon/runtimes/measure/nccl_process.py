@@ -87,7 +87,7 @@ class GpuCall(TimedCall):
 
 
 class NcclProcess(Process):
-    """One of the processes of a job: its GPU, the libraries, and communicators by what is set of them."""
+    """One of the processes of a job: its GPU, the libraries, and communicators by their settings."""
 
     def __init__(self, job: NcclJob, world: Any) -> None:
         self.job: NcclJob = job

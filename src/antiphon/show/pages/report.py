@@ -336,7 +336,7 @@ def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
 
 
 def _plan_sections(tuning: Tuning, kind: str, number: int) -> str:
-    """Return the plans of all ranges, of which a menu shows one."""
+    """Return the plans of all ranges; a menu shows one of them."""
     ranges = [r for r in tuning.ranges if r.collective == kind]
     options = "".join(
         f'<option value="p{number}-{i}">{_span_text(r)}: {escape(r.candidate.planner)} '
