@@ -388,7 +388,7 @@ def peak_kb() -> int:
 
 def one(seed: int, counts: Counter[str]) -> None:
     admission.REPORTED.append(0)  # strangers are expected here
-    admission.PATIENCE, rendezvous.PATIENCE = 0.5, 0.3
+    admission.HANDSHAKE_TIMEOUT, rendezvous.ANSWER_TIMEOUT = 0.5, 0.3
     before = memory_at_first()
     draw = random.Random(f"{NAME} {seed}")
     draw.choice(WAYS)(draw, counts)

@@ -160,8 +160,8 @@ def test_counts() -> None:
 
 @pytest.mark.slow
 def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blink, "UNIQUE", {"dgx1v": 45, "dgx1p": 14})
-    monkeypatch.setattr(blink, "RINGS", (("dgx1p", "013457", 2, 2, "Figure 4"), ("dgx1p", "014", 2, None, "2")))
+    monkeypatch.setattr(blink, "UNIQUE_ALLOCATIONS", {"dgx1v": 45, "dgx1p": 14})
+    monkeypatch.setattr(blink, "RING_CASES", (("dgx1p", "013457", 2, 2, "Figure 4"), ("dgx1p", "014", 2, None, "2")))
     failed = [row["name"] for row in blink.counts() if row["ok"] is False]
     assert failed == ["dgx1v, unique allocations", "dgx1p 0,1,3,4,5,7, rings", "dgx1p 0,1,4, rings"]
 

@@ -34,7 +34,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_pipe_without_a_writer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(files, "PATIENCE", 0.1)
+    monkeypatch.setattr(files, "PIPE_TIMEOUT", 0.1)
     os.mkfifo("pipe")
     for command in ("verify pipe", "topology show ./pipe", "simulate pipe --nbytes 1KB", "fit genmodel pipe"):
         assert run(command.split()) == 2, command
