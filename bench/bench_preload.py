@@ -3,7 +3,8 @@
 Run: python bench/bench_preload.py [RANKS] (default 8). Ratios are medians of 21 pairs that take turns. "by default":
 small calls are left to the library; "forced": every call goes by the plan (ANTIPHON_LEAST=0).
 
-With --lookup: nanoseconds that the preload library adds to a call that it leaves to MPI, without MPI's part.
+With --lookup: nanoseconds that the preload library adds to a call that it leaves to MPI, without MPI's part; with what the
+call needs in the caches of the processor, and without (`cold`); beside the least that any library in LD_PRELOAD adds.
 With --table FILE, for each table: calls as the OSU benchmarks time them (a barrier before each, the mean of
 what the processes spend within it) by these tables, from `antiphon tune ... --on mpi`.
 """
@@ -50,18 +51,24 @@ def write_table(ranks: int, path: Path) -> None:
 
 def lookup(ranks: int, folder: Path) -> None:
     """Print what a call that is left to MPI costs."""
-    program, table = folder / "lookup", folder / "left.json"
-    source = Path(__file__).with_name("preload_lookup.c")
-    subprocess.run([str(BIN / "mpicc"), "-O2", "-rdynamic", str(source), "-o", str(program), "-ldl"], check=True)
+    program, least, table = folder / "lookup", folder / "least.so", folder / "left.json"
+    compile_c = [str(BIN / "mpicc"), "-O2", str(Path(__file__).with_name("preload_lookup.c")), "-o"]
+    subprocess.run([*compile_c, str(program), "-rdynamic", "-ldl"], check=True)
+    subprocess.run([*compile_c, str(least), "-DPASS_ON", "-shared", "-fPIC"], check=True)
     machine, plans = antiphon.topology(f"full:ranks={ranks}"), {}
     for kind in ("broadcast", "allreduce", "alltoall"):
         entry = antiphon.plan(kind, machine, planner="direct").at(0)
         claims = {**entry.claims, "measured": True, "served_by": "library"}
         plans[kind] = Plan(machine, entry.schedule.collective, (Entry(0, None, entry.schedule, claims),))
     save_plans(table, plans, table=True)
-    rows = run(program, ranks, [], {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": str(table)})
+    ours = run(program, ranks, [], {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": str(table)})
+    emptiest = run(program, ranks, [], {"LD_PRELOAD": str(least)})
     _common.print_table(
-        ["collective", "elements", "added ns"], [[kind, int(count), float(s) * 1e9] for kind, count, s in rows]
+        ["collective", "elements", "added ns", "cold", "least added ns", "cold"],
+        [
+            [kind, int(count), *(float(seconds) * 1e9 for seconds in (*added, *least_added))]
+            for (kind, count, *added), (_, _, *least_added) in zip(ours, emptiest, strict=True)
+        ],
     )
 
 

@@ -83,6 +83,7 @@ typedef struct {
 
 typedef struct {
     int on, finalized, size, rank; /* of the world */
+    int settled;                   /* MPI_Init has decided whether it is on */
     int packs;                     /* MPI_Pack gives the bytes of the elements and nothing else */
     int keyval;
     ap_settings set;
@@ -277,9 +278,16 @@ static inline int ap_has_counts(const ap_counts *c) { return c->count || c->larg
 static inline MPI_Count ap_count_at(const ap_counts *c, int i) { return c->count ? c->count[i] : c->large_count[i]; }
 static inline MPI_Aint ap_displacement_at(const ap_counts *c, int i) { return c->at ? c->at[i] : c->large_at[i]; }
 
+/* Functions of MPI: one for each kind, two more whose counts are listed, and then all of them with large counts. */
+enum {
+    AP_REDUCESCATTER_LISTED = AP_KINDS, AP_ALLGATHER_LISTED, AP_INT_FUNCTIONS, AP_FUNCTIONS = 2 * AP_INT_FUNCTIONS
+};
+typedef void (*ap_function)(void);
+
 typedef struct {
-    int kind, root;
+    int kind, root, function;
     MPI_Comm comm;
+    ap_function library; /* the function itself */
     const void *send;
     void *recv;
     MPI_Count send_count, recv_count; /* of a block */
@@ -304,33 +312,34 @@ int ap_gpus_possible(void);
 /* Collective: whether a buffer of this call is there, at any process. An error of MPI is returned. */
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere);
 
-/* A call whose arguments were found to be the library's because of its size. Cached for a few calls, each in a cache line of
- * its own, as a call may take no longer than it takes to fetch some. Read without a lock: `version` is odd while an entry
+/* A call whose arguments were found to be the library's because of its size, or any call of a function whose calls all are.
+ * All that such a call reads lies in one cache line, as it may take no longer than it takes to fetch a few from memory: a
+ * program that computes between its calls leaves nothing in the caches. Read without a lock: `version` is odd while an entry
  * changes, and another one afterwards. */
 typedef struct {
     _Atomic uint64_t comm, type;
     _Atomic int64_t count;
-    _Atomic int32_t kind, root;
+    _Atomic int32_t root, every; /* every: all calls of the function */
     _Atomic uint32_t version;
+    ap_function library; /* the same whenever it is set */
 } __attribute__((aligned(64))) ap_fallback_call;
 
-enum { AP_FALLBACK_CALLS = 32 };
-extern ap_fallback_call ap_fallback_calls[AP_FALLBACK_CALLS];
+enum { AP_FALLBACK_CALLS = 8 }; /* for each function */
+extern __attribute__((visibility("hidden"))) ap_fallback_call ap_fallback_calls[AP_FUNCTIONS][AP_FALLBACK_CALLS];
 
-static inline ap_fallback_call *ap_fallback_slot(int kind, int64_t count) {
-    return &ap_fallback_calls[((uint64_t)(count * AP_KINDS + kind) * 0x9E3779B97F4A7C15u) >> 59];
+static inline ap_fallback_call *ap_fallback_slot(int function, int64_t count) {
+    return &ap_fallback_calls[function][((uint64_t)count * 0x9E3779B97F4A7C15u) >> 61];
 }
 
-static inline int ap_is_fallback(int kind, MPI_Comm comm, int root, int64_t count, MPI_Datatype type) {
-    const ap_fallback_call *f = ap_fallback_slot(kind, count);
+static inline int ap_is_fallback(const ap_fallback_call *f, MPI_Comm comm, int root, int64_t count, MPI_Datatype type) {
+    if (atomic_load_explicit(&f->every, memory_order_acquire)) return 1;
     const uint32_t version = atomic_load_explicit(&f->version, memory_order_acquire);
-    int same = atomic_load_explicit(&f->count, memory_order_relaxed) == count;
-    same &= atomic_load_explicit(&f->kind, memory_order_relaxed) == kind;
-    same &= atomic_load_explicit(&f->root, memory_order_relaxed) == root;
-    same &= atomic_load_explicit(&f->comm, memory_order_relaxed) == (uint64_t)(uintptr_t)comm;
-    same &= atomic_load_explicit(&f->type, memory_order_relaxed) == (uint64_t)(uintptr_t)type;
+    if (atomic_load_explicit(&f->count, memory_order_relaxed) != count) return 0;
+    if (atomic_load_explicit(&f->comm, memory_order_relaxed) != (uint64_t)(uintptr_t)comm) return 0;
+    if (atomic_load_explicit(&f->type, memory_order_relaxed) != (uint64_t)(uintptr_t)type) return 0;
+    if (atomic_load_explicit(&f->root, memory_order_relaxed) != root) return 0;
     atomic_thread_fence(memory_order_acquire);
-    return same && version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
+    return version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
 }
 /* A communicator is freed, and its handle may come back as another's. */
 void ap_fallbacks_clear(void);

@@ -8,86 +8,65 @@
 
 #include "preload.h"
 
-#define TRY_PLAN(...) \
-    const ap_call call = {.comm = comm, __VA_ARGS__}; \
-    double *spent; \
-    int code; \
-    if (ap_serve(&call, &spent, &code)) return code
-/* Calls whose arguments are the same at all processes, and that fell back to the library before. */
-#define TRY_FALLBACK(KIND, ROOT, COUNT, TYPE, CALL) \
-    if (ap_is_fallback(KIND, comm, ROOT, COUNT, TYPE)) return CALL
-#define BY_LIBRARY(CALL) \
-    code = CALL; \
-    if (spent) ap_trial_end(spent); \
-    return code
-
-/* Twice: for counts of type int, and for the large ones that MPI 4 has. */
-#define CALLS(LARGE, count_of, place_of, COUNT, AT) \
-    AP_EXPORT int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        TRY_FALLBACK(AP_ALLREDUCE, -1, n, t, PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
-        TRY_PLAN(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
-               .recv_type = t, .op = op); \
-        BY_LIBRARY(PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
+/* Passed on at once if it is known that no plan serves calls of this function, or calls with these arguments: the little code
+ * that does it lies apart from all else, in two cache lines. Else served or passed on. */
+#define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
+    static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
+        const ap_call call = {.comm = comm, .function = FUNCTION, .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \
+        double *spent; \
+        int code; \
+        if (ap_serve(&call, &spent, &code)) return code; \
+        code = PMPI_##NAME ARGUMENTS; \
+        if (spent) ap_trial_end(spent); \
+        return code; \
     } \
-    AP_EXPORT int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
-        TRY_FALLBACK(AP_REDUCE, root, n, t, PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
-        TRY_PLAN(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
-               .recv_type = t, .op = op); \
-        BY_LIBRARY(PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
-    } \
-    AP_EXPORT int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        TRY_FALLBACK(AP_REDUCESCATTER, -1, n, t, PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
-        TRY_PLAN(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
-               .recv_type = t, .op = op); \
-        BY_LIBRARY(PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
-    } \
-    AP_EXPORT int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
-                                  MPI_Comm comm) { \
-        TRY_PLAN(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .counts = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op); \
-        BY_LIBRARY(PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm)); \
-    } \
-    AP_EXPORT int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
-        TRY_FALLBACK(AP_BROADCAST, root, n, t, PMPI_Bcast##LARGE(a, n, t, root, comm)); \
-        TRY_PLAN(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
-               .send_type = t, .recv_type = t); \
-        BY_LIBRARY(PMPI_Bcast##LARGE(a, n, t, root, comm)); \
-    } \
-    AP_EXPORT int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
-                             MPI_Comm comm) { \
-        TRY_FALLBACK(AP_ALLGATHER, -1, m, u, PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
-        TRY_PLAN(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
-               .recv_type = u); \
-        BY_LIBRARY(PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
-    } \
-    AP_EXPORT int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
-                            MPI_Comm comm) { \
-        TRY_FALLBACK(AP_ALLTOALL, -1, m, u, PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
-        TRY_PLAN(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
-               .recv_type = u); \
-        BY_LIBRARY(PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
-    } \
-    AP_EXPORT int MPI_Gather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
-                          MPI_Comm comm) { \
-        TRY_PLAN(.kind = AP_GATHER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
-               .recv_type = u); \
-        BY_LIBRARY(PMPI_Gather##LARGE(a, n, t, b, m, u, root, comm)); \
-    } \
-    AP_EXPORT int MPI_Scatter##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
-                           MPI_Comm comm) { \
-        TRY_PLAN(.kind = AP_SCATTER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
-               .recv_type = u); \
-        BY_LIBRARY(PMPI_Scatter##LARGE(a, n, t, b, m, u, root, comm)); \
-    } \
-    AP_EXPORT int MPI_Allgatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], \
-                                      const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
-        TRY_PLAN(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .counts = {.COUNT = m, .AT = at}, \
-               .send_type = t, .recv_type = u); \
-        BY_LIBRARY(PMPI_Allgatherv##LARGE(a, n, t, b, m, at, u, comm)); \
+    AP_EXPORT __attribute__((hot, aligned(64))) int MPI_##NAME PARAMETERS { \
+        const ap_fallback_call *const known = ap_fallback_slot(FUNCTION, COUNT); \
+        if (ap_is_fallback(known, comm, ROOT, COUNT, TYPE)) return ((__typeof__(&PMPI_##NAME))known->library)ARGUMENTS; \
+        return decide_##NAME ARGUMENTS; \
     }
 
-CALLS(, int, int, count, at)
+/* Where arguments mean nothing at some processes, no single call is known to be passed on, only all calls of a function. */
+#define EVERY_CALL 0
+
+/* Twice: for counts of type int, and for the large ones that MPI 4 has. */
+#define FROM_TO(count_of) const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u
+#define COMBINED(count_of) const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op
+#define CALLS(LARGE, FIRST, count_of, place_of, COUNT, AT) \
+    COLLECTIVE(Allreduce##LARGE, FIRST + AP_ALLREDUCE, -1, n, t, (COMBINED(count_of), MPI_Comm comm), (a, b, n, t, op, comm), \
+               .kind = AP_ALLREDUCE, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, .recv_type = t, \
+               .op = op) \
+    COLLECTIVE(Reduce##LARGE, FIRST + AP_REDUCE, root, n, t, (COMBINED(count_of), int root, MPI_Comm comm), \
+               (a, b, n, t, op, root, comm), .kind = AP_REDUCE, .send = a, .recv = b, .send_count = n, .recv_count = n, \
+               .send_type = t, .recv_type = t, .op = op) \
+    COLLECTIVE(Reduce_scatter_block##LARGE, FIRST + AP_REDUCESCATTER, -1, n, t, (COMBINED(count_of), MPI_Comm comm), \
+               (a, b, n, t, op, comm), .kind = AP_REDUCESCATTER, .send = a, .recv = b, .send_count = n, .recv_count = n, \
+               .send_type = t, .recv_type = t, .op = op) \
+    COLLECTIVE(Reduce_scatter##LARGE, FIRST + AP_REDUCESCATTER_LISTED, -1, EVERY_CALL, t, \
+               (const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, MPI_Comm comm), (a, b, n, t, op, comm), \
+               .kind = AP_REDUCESCATTER, .send = a, .recv = b, .counts = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op) \
+    COLLECTIVE(Bcast##LARGE, FIRST + AP_BROADCAST, root, n, t, (void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm), \
+               (a, n, t, root, comm), .kind = AP_BROADCAST, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
+               .send_type = t, .recv_type = t) \
+    COLLECTIVE(Allgather##LARGE, FIRST + AP_ALLGATHER, -1, m, u, (FROM_TO(count_of), MPI_Comm comm), (a, n, t, b, m, u, comm), \
+               .kind = AP_ALLGATHER, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, .recv_type = u) \
+    COLLECTIVE(Alltoall##LARGE, FIRST + AP_ALLTOALL, -1, m, u, (FROM_TO(count_of), MPI_Comm comm), (a, n, t, b, m, u, comm), \
+               .kind = AP_ALLTOALL, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, .recv_type = u) \
+    COLLECTIVE(Gather##LARGE, FIRST + AP_GATHER, root, EVERY_CALL, u, (FROM_TO(count_of), int root, MPI_Comm comm), \
+               (a, n, t, b, m, u, root, comm), .kind = AP_GATHER, .send = a, .recv = b, .send_count = n, .recv_count = m, \
+               .send_type = t, .recv_type = u) \
+    COLLECTIVE(Scatter##LARGE, FIRST + AP_SCATTER, root, EVERY_CALL, u, (FROM_TO(count_of), int root, MPI_Comm comm), \
+               (a, n, t, b, m, u, root, comm), .kind = AP_SCATTER, .send = a, .recv = b, .send_count = n, .recv_count = m, \
+               .send_type = t, .recv_type = u) \
+    COLLECTIVE(Allgatherv##LARGE, FIRST + AP_ALLGATHER_LISTED, -1, EVERY_CALL, u, \
+               (const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], const place_of at[], MPI_Datatype u, \
+                MPI_Comm comm), \
+               (a, n, t, b, m, at, u, comm), .kind = AP_ALLGATHER, .send = a, .recv = b, .send_count = n, \
+               .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u)
+
+CALLS(, 0, int, int, count, at)
 #if MPI_VERSION >= 4
-CALLS(_c, MPI_Count, MPI_Aint, large_count, large_at)
+CALLS(_c, AP_INT_FUNCTIONS, MPI_Count, MPI_Aint, large_count, large_at)
 #endif
 
 /* ---- calls that are always left to MPI, and reported ---- */
@@ -99,8 +78,6 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
 }
 
 /* Each call in the form that does not wait, and, where MPI has it, the persistent one; either also for large counts. */
-#define FROM_TO_C const void *a, COUNT n, MPI_Datatype t, void *b, COUNT m, MPI_Datatype u
-#define REDUCES const void *a, void *b, COUNT n, MPI_Datatype t, MPI_Op op
 #define COUNTS(n) const COUNT n[]
 
 #define WITHOUT_WAITING(LOWER, LARGE, KIND, ARGUMENTS, ...) \
@@ -125,16 +102,16 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
     }
 #define TOGETHER(...) __VA_ARGS__
 #define ALL(FORM) \
-    FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(REDUCES), a, b, n, t, op) \
-    FORM(reduce, Reduce, AP_REDUCE, TOGETHER(REDUCES, int root), a, b, n, t, op, root) \
-    FORM(reduce_scatter_block, Reduce_scatter_block, AP_REDUCESCATTER, TOGETHER(REDUCES), a, b, n, t, op) \
+    FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(COMBINED(COUNT)), a, b, n, t, op) \
+    FORM(reduce, Reduce, AP_REDUCE, TOGETHER(COMBINED(COUNT), int root), a, b, n, t, op, root) \
+    FORM(reduce_scatter_block, Reduce_scatter_block, AP_REDUCESCATTER, TOGETHER(COMBINED(COUNT)), a, b, n, t, op) \
     FORM(reduce_scatter, Reduce_scatter, AP_REDUCESCATTER, TOGETHER(const void *a, void *b, COUNTS(n), MPI_Datatype t, MPI_Op op), \
          a, b, n, t, op) \
     FORM(bcast, Bcast, AP_BROADCAST, TOGETHER(void *a, COUNT n, MPI_Datatype t, int root), a, n, t, root) \
-    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(FROM_TO_C), a, n, t, b, m, u) \
-    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(FROM_TO_C), a, n, t, b, m, u) \
-    FORM(gather, Gather, AP_GATHER, TOGETHER(FROM_TO_C, int root), a, n, t, b, m, u, root) \
-    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(FROM_TO_C, int root), a, n, t, b, m, u, root)
+    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(FROM_TO(COUNT)), a, n, t, b, m, u) \
+    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(FROM_TO(COUNT)), a, n, t, b, m, u) \
+    FORM(gather, Gather, AP_GATHER, TOGETHER(FROM_TO(COUNT), int root), a, n, t, b, m, u, root) \
+    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(FROM_TO(COUNT), int root), a, n, t, b, m, u, root)
 
 #define COUNT int
 ALL(WITHOUT_WAITING)
@@ -182,7 +159,7 @@ typedef MPI_Fint fint; /* in the length of a C int wherever it matters: see coun
     AP_EXPORT void ompi_##name##_f arguments __attribute__((alias("mpi_" #name "_")));
 
 #define TO_ALL const void *a, void *b, fint *n, fint *t, fint *op, fint *comm, fint *error
-#define FROM_TO const void *a, fint *n, fint *t, void *b, fint *m, fint *u
+#define FROM_TO_FORTRAN const void *a, fint *n, fint *t, void *b, fint *m, fint *u
 
 _Static_assert(sizeof(fint) == sizeof(int), "lists of counts are handed on as they are");
 
@@ -193,13 +170,13 @@ FORTRAN(reduce, (const void *a, void *b, fint *n, fint *t, fint *op, fint *root,
         MPI_Reduce(IN(a), OUT(b), *n, TYPE(t), OP(op), *root, COMM(comm)))
 FORTRAN(bcast, (void *a, fint *n, fint *t, fint *root, fint *comm, fint *error),
         MPI_Bcast(OUT(a), *n, TYPE(t), *root, COMM(comm)))
-FORTRAN(allgather, (FROM_TO, fint *comm, fint *error),
+FORTRAN(allgather, (FROM_TO_FORTRAN, fint *comm, fint *error),
         MPI_Allgather(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), COMM(comm)))
-FORTRAN(alltoall, (FROM_TO, fint *comm, fint *error),
+FORTRAN(alltoall, (FROM_TO_FORTRAN, fint *comm, fint *error),
         MPI_Alltoall(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), COMM(comm)))
-FORTRAN(gather, (FROM_TO, fint *root, fint *comm, fint *error),
+FORTRAN(gather, (FROM_TO_FORTRAN, fint *root, fint *comm, fint *error),
         MPI_Gather(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
-FORTRAN(scatter, (FROM_TO, fint *root, fint *comm, fint *error),
+FORTRAN(scatter, (FROM_TO_FORTRAN, fint *root, fint *comm, fint *error),
         MPI_Scatter(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
 FORTRAN(allgatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
         MPI_Allgatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))

@@ -236,6 +236,7 @@ static void set_up(void) {
     p->on = ready && (p->tables || p->automatic);
     if (p->on) find_shared();
     if (p->on) prepare_world();
+    p->settled = 1;
     if (p->problem[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");
 }

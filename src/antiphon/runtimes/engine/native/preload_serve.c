@@ -32,17 +32,17 @@ typedef struct {
 
 /* ---- calls cached as fallbacks ---- */
 
-ap_fallback_call ap_fallback_calls[AP_FALLBACK_CALLS];
+ap_fallback_call ap_fallback_calls[AP_FUNCTIONS][AP_FALLBACK_CALLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change them */
 
 static void write_entry(ap_fallback_call *entry, const ap_call *c) {
     const uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
     atomic_store_explicit(&entry->version, version + 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&entry->kind, c ? c->kind : -1, memory_order_relaxed);
+    atomic_store_explicit(&entry->count, c ? c->recv_count : -1, memory_order_relaxed);
     if (c) {
+        entry->library = c->library;
         atomic_store_explicit(&entry->root, c->root, memory_order_relaxed);
-        atomic_store_explicit(&entry->count, c->recv_count, memory_order_relaxed);
         atomic_store_explicit(&entry->comm, (uint64_t)(uintptr_t)c->comm, memory_order_relaxed);
         atomic_store_explicit(&entry->type, (uint64_t)(uintptr_t)c->recv_type, memory_order_relaxed);
     }
@@ -55,14 +55,39 @@ static void cache_fallback(const call_state *x) {
     if (ap_preload.set.report || ap_has_counts(&c->counts) || !ap_is_built_in(c->recv_type)) return;
     if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* which arguments count depends on the process */
     pthread_mutex_lock(&lock);
-    write_entry(ap_fallback_slot(c->kind, c->recv_count), c);
+    write_entry(ap_fallback_slot(c->function, c->recv_count), c);
     pthread_mutex_unlock(&lock);
+}
+
+/* From now on all calls of its function go to the library at once. */
+static void pass_on_every_call(const ap_call *c) {
+    /* A communicator that waits for plans counts its calls, of every kind. */
+    if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report) return;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < AP_FALLBACK_CALLS; i++) {
+        ap_fallback_call *entry = &ap_fallback_calls[c->function][i];
+        entry->library = c->library;
+        atomic_store_explicit(&entry->every, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether any table, for any communicator, has a plan for this kind. */
+static int has_plans(int kind) {
+    for (uint32_t t = 0; t < ap_preload.tables; t++) {
+        const ap_book *book = ap_preload.table[t].book;
+        for (uint32_t i = 0; i < book->pages; i++)
+            if (book->page[i].kind == (uint32_t)kind && book->page[i].program >= 0) return 1;
+    }
+    return 0;
 }
 
 void ap_fallbacks_clear(void) {
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < AP_FALLBACK_CALLS; i++)
-        if (atomic_load_explicit(&ap_fallback_calls[i].version, memory_order_relaxed)) write_entry(&ap_fallback_calls[i], NULL);
+    for (int f = 0; f < AP_FUNCTIONS; f++)
+        for (int i = 0; i < AP_FALLBACK_CALLS; i++)
+            if (atomic_load_explicit(&ap_fallback_calls[f][i].version, memory_order_relaxed))
+                write_entry(&ap_fallback_calls[f][i], NULL);
     pthread_mutex_unlock(&lock);
 }
 
@@ -133,6 +158,7 @@ static int check_call(call_state *x) {
     if (g->reason) return g->reason;
     if ((reason = ap_group_choose_row(g, c->kind, c->root, x->bytes, &x->row))) {
         cache_fallback(x);
+        if (!has_plans(c->kind)) pass_on_every_call(c);
         return reason;
     }
     if ((reason = find_type(x))) return reason;
@@ -410,7 +436,11 @@ static int wait_for_plans(call_state *x, int *code) {
 int ap_serve(const ap_call *call, double **spent, int *code) {
     call_state x;
     *spent = NULL;
-    if (!ap_preload.on || call->comm == MPI_COMM_NULL) return 0;
+    if (!ap_preload.on) {
+        pass_on_every_call(call);
+        return 0;
+    }
+    if (call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
     int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
