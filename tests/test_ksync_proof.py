@@ -240,7 +240,7 @@ def test_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for asked in (Question(10**9, 4, 6), Question(1, 4, 10**9)):
         with pytest.raises(Unsupported, match="variables"):
             build_formula(torus(), asked)
-    monkeypatch.setattr(cnf, "MOST", 6000)
+    monkeypatch.setattr(cnf, "MAX_FORMULA", 6000)
     with pytest.raises(Unsupported, match="clauses"):
         build_formula(torus(), Question(8, 4, 6))
 

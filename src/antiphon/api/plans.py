@@ -174,7 +174,8 @@ def frontier(  # noqa: PLR0913
     machine = _inputs.machine(topology)
     return find_frontier(
         _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
-        budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
+        budget=budget, seed=seed, memory=memory, options=options, on_progress=tell, on_point=heard,
+        in_own_process=apart,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.select.ranges import choose_winners, merge_runs
 
-_LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # the strongest first
+_LABELS = (OPTIMAL, FOR_K, BEST_FOUND)  # of points, the strongest first
 SIZES = "1KB:1GB"  # sizes at which points are compared for a plan
 GIB = 2**30
 
@@ -61,12 +61,14 @@ class FrontierPoint:
 
     schedule: Schedule
     claims: Mapping[str, Any]  # its figures: chunks, steps, rounds, gaps, ...
-    proof: str  # its label
+    proof: str  # its label: "proved-optimal", ...
     about: str  # what the certificate is about (core/ksync/certificate.py)
     engine: str | None  # the solver that found it
     k: int | None  # of the label proved-optimal-for-k
     least: Fraction | None  # lower bound on R / C of all algorithms of S steps; None: nothing is proved
-    half: Fraction | None = None  # the same of all allgathers of S / 2 steps; only for points made of two halves
+    half: Fraction | None = (
+        None  # the bound on R / C of all allgathers of S / 2 steps; only for points made of two halves
+    )
     proved: tuple[str, ...] = ()  # statements rechecked from the certificate
     trusted: tuple[str, ...] = ()  # statements that the solver reported and nothing proves
 
@@ -209,9 +211,9 @@ def frontier(  # noqa: PLR0913
     seed: int = 0,
     memory: float | None = None,
     options: Mapping[str, Any] | None = None,
-    tell: Callable[[str], None] | None = None,
-    heard: Callable[[FrontierPoint], None] | None = None,
-    apart: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+    on_point: Callable[[FrontierPoint], None] | None = None,
+    in_own_process: bool = False,
 ) -> Frontier:
     """Return every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
@@ -225,15 +227,15 @@ def frontier(  # noqa: PLR0913
         Only points with at most this number of steps.
     memory
         GiB for the solvers.
-    tell
-        Receives lines of progress.
-    heard
-        Receives each point once it is found and verified.
+    on_progress
+        Called with each line of progress.
+    on_point
+        Called with each point once it is found and verified.
     effort
         Limit on the work of the search, in units of about a second; the search ends alike on every computer.
     budget
         CPU seconds after which the process of the search is stopped.
-    apart
+    in_own_process
         Search in a process of its own even without a budget, so that Ctrl-C stops it at once.
 
     Raises
@@ -256,18 +258,18 @@ def frontier(  # noqa: PLR0913
     for key in planner_options:
         if key not in entry.options:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
-    request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
+    request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=on_progress or silent)
     task: _Task = planner, entry, planner_options, request
     # a budget can only be enforced on another process
-    in_child = apart or seconds is not None
-    progress = _find_in_child(task, memory, own_program=apart) if in_child else _find_points(task)
+    in_child = in_own_process or seconds is not None
+    progress = _find_in_child(task, memory, own_program=in_own_process) if in_child else _find_points(task)
     results: list[_Progress] = []
     stopped: str | None = None
     try:
         for result in progress:
             results.append(result)
-            if heard is not None:
-                heard(result[0])
+            if on_point is not None:
+                on_point(result[0])
     except KeyboardInterrupt:
         stopped = "interrupted"
     except (TimedOut, Lost) as error:

@@ -27,7 +27,7 @@ from antiphon.core.ksync.certificate import (
     AS_PLANNED,
     BEST_FOUND,
     COMPOSED,
-    TURNED,
+    REVERSED,
     Checked,
     certified_instance,
     check_certificate,
@@ -237,7 +237,7 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
 
     A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
-    (AS_PLANNED), the dual collective on the machine with all links reversed (TURNED), an allgather, which is one half
+    (AS_PLANNED), the dual collective on the machine with all links reversed (REVERSED), an allgather, which is one half
     of an allreduce (COMPOSED), or a broadcast or reduce that every allreduce contains.
     """
     certificate = certificate_of(schedule)
@@ -297,7 +297,7 @@ def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
 
 
 _SUBJECT_TEXT = {
-    TURNED: "run backwards, with all links turned, it is: ",
+    REVERSED: "run backwards, with all links turned, it is: ",
     COMPOSED: "of its halves (an allreduce made otherwise may be better): ",
 }
 

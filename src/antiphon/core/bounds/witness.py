@@ -207,8 +207,8 @@ class LpDual(Record):
         return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
 
-# what proves a bound on time; what proves the bound on steps, a `Distance`, is stored beside it
 Witness = Cut | Partition | LpDual
+"""Proof of a lower bound on the time of a collective on a machine. A `Distance` proves a bound on steps instead."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.dual import StepDual, Worth, evaluate_dual
+from antiphon.core.ksync.dual import StepDual, StepInequality, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.proof import Refutation, check_refutation
 from antiphon.core.ksync.renaming import Naming, rename_instance
@@ -57,14 +57,14 @@ from antiphon.errors import Invalid, quote, unknown
 # What a certificate proves
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
 # What it is about (`about`, see above): the collective itself, the reversed one, the allgather half of an allreduce
-AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+AS_PLANNED, REVERSED, COMPOSED = "plan", "dual", "halves"
 # ... or a broadcast or reduce that every allreduce contains, followed by its root
 BROADCAST_FROM, REDUCE_TO = "broadcast from ", "reduce to "
 FORMAT = 1
 # chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: [C', R'] of
 # better points that the search left undecided; neither stage 1 nor 3 may exclude them.
 FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
-MOST_SPLITS = 10**6  # ways to distribute rounds over steps that are enumerated for one refutation
+MAX_SPLITS = 10**6  # distributions of rounds over steps that are enumerated for one refutation
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,12 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
     """Return the problem that a certificate is about."""
     if about == AS_PLANNED:
         return instance_of(topology, collective)
-    if about == TURNED:
+    if about == REVERSED:
         return instance_of(reverse(topology), dual_of(collective)[0])
     if about == COMPOSED and collective.kind == "allreduce":
-        spread = Collective("allgather", collective.ranks, collective.members)
-        return instance_of(topology, spread)
+        allgather = Collective("allgather", collective.ranks, collective.members)
+        return instance_of(topology, allgather)
+    # "broadcast from 3" -> ("broadcast from ", "3")
     contained, root = next(
         (about.partition(p)[1:] for p in (BROADCAST_FROM, REDUCE_TO) if about.startswith(p)), ("", "")
     )
@@ -209,7 +210,7 @@ def _check_by_duals(
     instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]
 ) -> None:
     """Check that these sets of prices forbid every split of `rounds` rounds over the steps."""
-    values: list[Worth] = []
+    values: list[StepInequality] = []
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(evaluate_dual(instance, dual))
@@ -217,7 +218,7 @@ def _check_by_duals(
     # One set of prices may forbid the point for every split: R / parts_per_unit is below the bound of these prices.
     if any(rounds < parts_per_unit * value.rounds_per_part for value in values):
         return
-    _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")
+    _require(math.comb(rounds - 1, steps - 1) <= MAX_SPLITS, f"{point} has too many ways of dealing out its rounds")
     # Otherwise try all compositions of `rounds` into `steps` positive terms ("stars and bars": rounds - 1 choose
     # steps - 1).
     for marks in itertools.combinations(range(1, rounds), steps - 1):
@@ -226,6 +227,6 @@ def _check_by_duals(
         _require(forbidden, f"no dual forbids {point} with rounds {'+'.join(map(str, split))}")
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(holds: bool, failure: str) -> None:
+    if not holds:
         raise Invalid(f"certificate: does not hold: {failure}; plan anew")

@@ -47,18 +47,21 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid, Unsupported
 
 Clause = tuple[int, ...]
-Meaning = tuple[Any, ...]  # of a variable
-MOST = 4 * 10**6  # at most so many variables, and so many clauses, in one formula
-COMPARED = 16  # sends per chunk that are compared to order the chunks of a kind
-PAIRS = 4  # up to this number of simultaneous sends of a chunk to a rank, clauses exclude each pair of them
+Meaning = tuple[Any, ...]  # of a variable: see `Formula.new_variable`
+MAX_FORMULA = 4 * 10**6  # variables of one formula, and likewise its clauses
+MAX_COMPARED_SENDS = 16  # the chunks of a kind are ordered by up to this number of sends of each
+MAX_SENDS_PAIRED = 4  # up to this number of possible sends of a chunk to a rank in one step, clauses exclude each pair
 
 
 @dataclass(frozen=True)
 class Question:
     """Is there an algorithm with these numbers of chunks, steps and rounds?
 
-    `parts`: chunks per unit of weight of a block. `steps`, `rounds`: maxima. `split`: at most these rounds in
-    each step. `ordered`: chunks of a kind are sorted, see the module. `full`: every step takes at least one round.
+    `parts`: chunks per unit of weight of a block.
+    `steps`, `rounds`: maxima.
+    `split`: the maximum of rounds in each step; None: any, as long as they sum to `rounds`.
+    `ordered`: chunks of a kind are sorted, see the module.
+    `full`: every step takes at least one round.
 
     `full` is a restriction: an algorithm with fewer steps may put several rounds into one step, and they carry more if
     capacities are fractions (one step of two rounds of 3/2 carries 3 chunks, two steps of one round carry 2).
@@ -76,8 +79,8 @@ class Question:
 class Formula:
     """Clauses over the variables 1, 2, ...; a literal is a variable or its negative.
 
-    `sends`: per chunk, in the order of kinds, the variable for crossing (arc, step). `meanings`: what each variable
-    says (see `new_variable`), if wanted.
+    `sends`: per chunk, in the order of kinds, the variable for crossing (arc, step).
+    `meanings`: per variable its meaning (see `new_variable`); None unless `build_formula` was asked for it.
     """
 
     variables: int = 0
@@ -101,8 +104,8 @@ class Formula:
 
     def add_clause(self, *literals: int) -> None:
         """Add a clause without repeated literals (a path that loads a resource twice gives two equal literals)."""
-        if len(self.clauses) == MOST:
-            raise Unsupported(f"a refutation would need more than {MOST} clauses; ask for fewer chunks or steps")
+        if len(self.clauses) == MAX_FORMULA:
+            raise Unsupported(f"a refutation would need more than {MAX_FORMULA} clauses; ask for fewer chunks or steps")
         self.clauses.append(tuple(dict.fromkeys(literals)))
 
 
@@ -127,9 +130,9 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                     loads[resource, step].append(send)
             if question.ordered:
                 leaving = sorted(key[::-1] for key in sends if instance.arcs.tail[key[0]] in kind.holders)
-                own_sends = [sends[arc, step] for step, arc in leaving[:COMPARED]]
+                own_sends = [sends[arc, step] for step, arc in leaving[:MAX_COMPARED_SENDS]]
                 if previous:
-                    _never_grow(out, previous, own_sends)
+                    _require_descending(out, previous, own_sends)
                 previous = own_sends
     # With the minimum number of steps, the farthest chunk must come nearer in each step: no step may be empty.
     none_empty = question.full or (steps == instance.least_steps and steps > 0)
@@ -154,22 +157,29 @@ def _check_question(instance: Instance, question: Question) -> None:
         )
     # Refuse before building: an upper bound of the number of send variables.
     size = sum(kind.weight for kind in instance.kinds) * parts * len(instance.arcs) * steps
-    if max(size, rounds * steps) > MOST:
-        raise Unsupported(f"a refutation would need more than {MOST} variables; ask for fewer chunks, steps or rounds")
+    if max(size, rounds * steps) > MAX_FORMULA:
+        raise Unsupported(
+            f"a refutation would need more than {MAX_FORMULA} variables; ask for fewer chunks, steps or rounds"
+        )
 
 
 def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
     """Add the variables and clauses of one chunk; return its sends by (arc, step).
 
-    have[v, t] exists for early[v] <= t <= steps - left[v], and send[a, s] of a: u -> v for early[u] <= s < steps -
-    left[v]; early: steps from the holders, left: steps to the nearest destination. With x -> y for (-x, y):
+    With from_holders[v], the steps from the nearest holder to rank v, and to_dests[v], those from v to the nearest
+    destination, the variables are
+
+        have[v, t]               from_holders[v] <= t <= steps - to_dests[v]
+        send[a, s] of a: u -> v  from_holders[u] <= s < steps - to_dests[v]
+
+    and the clauses (x -> y stands for the clause (-x, y)):
 
         send[a, s] -> have[u, s]          the sender had it (holders always have it)
         send[a, s] -> not have[v, s]      the receiver did not, if it could have had it
         send[a, s] -> have[v, s + 1]      (not at the end: there destinations have it, without a variable)
         have[v, t] -> have[v, t - 1], or a send to v in step t - 1
         have[v, t - 1] -> have[v, t]
-        not two sends to v in one step    (if there are at most PAIRS)
+        not two sends to v in one step    (if there are at most MAX_SENDS_PAIRED)
 
     Example: rank 0 of a line 0 - 1 - 2 has a chunk that ranks 1 and 2 want, in 2 steps. Variable 1: rank 1 has the
     chunk at time 1. Variables 2 and 3: the chunk crosses arc 0 (0 to 1) in step 0, or in step 1. Variable 4: it crosses
@@ -186,11 +196,11 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
     >>> out.clauses
     [(-2, 1), (-3, -1), (-4, 1), (-1, 2), (1, 3), (4,)]
     """
-    early, to_dests = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
+    from_holders, to_dests = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
     other_ranks = [v for v in range(instance.ranks) if v not in kind.holders]
     for v in other_ranks:
-        for t in range(early[v], steps - to_dests[v] + 1):
+        for t in range(from_holders[v], steps - to_dests[v] + 1):
             if t < steps:  # at the end only destinations matter, and they have it: no variable
                 have[v, t] = out.new_variable("have", len(out.sends), v, t)
     sends: dict[tuple[int, int], int] = {}
@@ -198,37 +208,37 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
     for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
         if v in kind.holders:
             continue
-        for s in range(early[u], steps - to_dests[v]):
+        for s in range(from_holders[u], steps - to_dests[v]):
             send = sends[arc, s] = out.new_variable("send", len(out.sends), arc, s)
             coming[v, s + 1].append(send)
             # send -> have[u, s]; holders have it at all times, without a variable.
             if u not in kind.holders:
                 out.add_clause(-send, have[u, s])
             # send -> not have[v, s]: redundant sends are excluded, which makes proofs shorter.
-            if s >= early[v]:
+            if s >= from_holders[v]:
                 out.add_clause(-send, -have[v, s])
             if s + 1 < steps:
                 out.add_clause(-send, have[v, s + 1])
     for v in other_ranks:
-        for t in range(early[v], steps - to_dests[v] + 1):
+        for t in range(from_holders[v], steps - to_dests[v] + 1):
             absent = [-have[v, t]] if t < steps else []
-            before = [have[v, t - 1]] if t > early[v] else []
+            before = [have[v, t - 1]] if t > from_holders[v] else []
             # have[v, t] -> the chunk was there at t - 1, or arrived in step t - 1.
             out.add_clause(*absent, *before, *coming[v, t])
             if absent and before:
                 # A rank never loses a chunk.
                 out.add_clause(-before[0], have[v, t])
-            arriving = coming[v, t] if len(coming[v, t]) <= PAIRS else []
+            arriving = coming[v, t] if len(coming[v, t]) <= MAX_SENDS_PAIRED else []
             for i, first_send in enumerate(arriving):
                 for second_send in arriving[:i]:
                     out.add_clause(-second_send, -first_send)
         # The destination is out of reach within the steps: the empty clause refutes the question at once.
-        if early[v] > steps and v in kind.dests:
+        if from_holders[v] > steps and v in kind.dests:
             out.add_clause()
     return sends
 
 
-def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
+def _require_descending(out: Formula, above: Sequence[int], below: Sequence[int]) -> None:
     """Require that the first list of literals, read as a binary number, is at least the second."""
     # Invariant: `unless` is the negation of a literal that must be true if all bits before i are equal, and may be
     # false otherwise. Where that literal is true, bit i must not be 0 above and 1 below.
@@ -244,29 +254,29 @@ def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> Non
             unless = [-still_equal]
 
 
-def _encode_rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
+def _encode_rounds(out: Formula, question: Question, min_rounds: int) -> list[list[int | None]]:
     """Return per step s the literals of "r_s >= 1", "r_s >= 2", ...; None stands for true, a missing literal for false.
 
     If the question has no split, the literals of a step form a unary number, and at most `rounds` literals of all steps
-    together are true. Every step takes at least `fewest` rounds.
+    together are true. Every step takes at least `min_rounds` rounds.
     """
     if question.split is not None:
         return [[None] * rounds for rounds in question.split]
-    # One step can take all rounds but `fewest` of each other step.
-    max_rounds = question.rounds - fewest * (question.steps - 1)
-    if max_rounds < fewest:
+    # One step can take all rounds but `min_rounds` of each other step.
+    max_rounds = question.rounds - min_rounds * (question.steps - 1)
+    if max_rounds < min_rounds:
         out.add_clause()
         return [[] for _ in range(question.steps)]
     literals: list[list[int | None]] = []
     free: list[list[int]] = []
     for step in range(question.steps):
-        row = [out.new_variable("rounds", step, n) for n in range(fewest + 1, max_rounds + 1)]
+        row = [out.new_variable("rounds", step, n) for n in range(min_rounds + 1, max_rounds + 1)]
         for a, b in itertools.pairwise(row):
             out.add_clause(-b, a)
-        literals.append([*[None] * fewest, *row])
+        literals.append([*[None] * min_rounds, *row])
         free.append(row)
     # Only the rounds beyond the minimum have literals; at most `spare` of them may be true.
-    spare = question.rounds - fewest * question.steps
+    spare = question.rounds - min_rounds * question.steps
     if sum(map(len, free)) > spare:
         _encode_thresholds(out, free, {spare + 1: 0})
     return literals

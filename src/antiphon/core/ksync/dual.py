@@ -38,15 +38,16 @@ from antiphon.errors import Invalid
 
 Table = NDArray[np.int64]
 FAR_COST = 2**62  # of a node that no path reaches
-MOST_PRICE = 2**40  # the greatest price that is accepted: sums over all links and steps stay far below 2^63
+MAX_PRICE = 2**40  # the greatest price that is accepted: sums over all links and steps stay far below 2^63
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """Lengths per destination for one kind of chunks with several destinations: each is a share of the price of a move.
+    """Lengths per destination for one kind of chunks with several destinations. They split the price of a move among
+    the destinations.
 
-    `rows`: (destination, bond, step, length), where a bond is a group of parallel links. `potentials`: (switch, step,
-    value); a path adds the value on entering the switch and subtracts it on leaving.
+    `rows`: (destination, bond, step, length), where a bond is a group of parallel links (instance.py).
+    `potentials`: (switch, step, value); a path adds the value on entering the switch and subtracts it on leaving.
     """
 
     rows: Table
@@ -57,8 +58,10 @@ class Spread:
 class StepDual:
     """Prices of resources in each step, which bound the rounds of every algorithm of at most `steps` steps.
 
-    `prices`: rows (resource, step, price). `spreads`: kind -> its `Spread`, for kinds with several destinations.
-    `like[k] = (j, bonds, nodes)`: kind k has the spread of kind j, renamed by these permutations of bonds and nodes.
+    `prices`: rows (resource, step, price).
+    `spreads`: kind -> its `Spread`, for kinds with several destinations.
+    `like`: kind k -> (kind j, bonds, nodes): k has the spread of j, renamed by these permutations of bonds and nodes.
+    Kinds that a symmetry of the machine maps to each other need only one spread.
     """
 
     steps: int
@@ -96,8 +99,13 @@ def _read_table(rows: Sequence[Sequence[int]], width: int) -> Table:
 
 
 @dataclass(frozen=True)
-class Worth:
-    """The inequality that a dual proves for every algorithm: sum over s of rounds[s] * budget[s] >= parts * value."""
+class StepInequality:
+    """The inequality that a `StepDual` proves for every algorithm: sum over steps s of rounds[s] * budget[s] >= parts *
+    value.
+
+    `budget`: per step, the price of everything that one round of it can carry (B_s in the module's docstring).
+    `value`: the least cost of all moves of one part (V).
+    """
 
     budget: tuple[Fraction, ...]
     value: int
@@ -112,7 +120,7 @@ class Worth:
         return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts_per_unit * self.value
 
 
-def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
+def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
     """Return what this dual proves; raise Invalid if it breaks a rule. O(kinds * destinations * bonds * steps)."""
     steps, count = dual.steps, len(instance.capacity)
     _require(1 <= steps <= 10**4, "its steps are out of range")
@@ -143,16 +151,16 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> Worth:
             ends = costs_from[kind.holders][0, list(kind.dests)]
         _require(bool(np.all(ends < FAR_COST)), "a destination is out of reach within its steps")
         value += kind.weight * int(ends.sum())
-    return Worth(budget, value)
+    return StepInequality(budget, value)
 
 
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
     """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost."""
-    owner, bonds, nodes = dual.like.get(number, (number, (), ()))
-    spread = dual.spreads.get(owner)
-    out = np.zeros((len(kind.dests), *cost.shape), np.int64)
+    representative, bonds, nodes = dual.like.get(number, (number, (), ()))
+    spread = dual.spreads.get(representative)
+    lengths = np.zeros((len(kind.dests), *cost.shape), np.int64)
     if spread is None:
-        return out
+        return lengths
     rows, potentials = spread.rows.copy(), spread.potentials.copy()
     # The spread is stored for one representative kind; relabel it by a permutation of bonds and nodes.
     if bonds:
@@ -166,7 +174,7 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
     dest_index[list(kind.dests)] = np.arange(len(kind.dests))
     _require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
     rows[:, 0] = dest_index[rows[:, 0]]
-    _fill_table(out, rows, "length")
+    _fill_table(lengths, rows, "length")
     potential = np.zeros((instance.nodes, cost.shape[1]), np.int64)
     _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
     _fill_table(potential, potentials, "potential", signed=True)
@@ -174,8 +182,8 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
     shifted_cost = cost + potential[instance.head] - potential[instance.tail]
     # Lengths of moves outside the useful time window are unlimited: no chunk needs these moves.
     useless = ~instance.useful_moves(kind, cost.shape[1])
-    _require(bool(np.all((out.sum(axis=0) <= shifted_cost) | useless)), "it shares out more than a move costs")
-    return out
+    _require(bool(np.all((lengths.sum(axis=0) <= shifted_cost) | useless)), "it shares out more than a move costs")
+    return lengths
 
 
 def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> None:
@@ -183,7 +191,7 @@ def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> 
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_in_range(index[:, i], size) for i, size in enumerate(table.shape))
     _require(inside, f"a {label} is out of range")
-    _require(bool(np.all(np.abs(values) <= MOST_PRICE)), f"a {label} is too great")
+    _require(bool(np.all(np.abs(values) <= MAX_PRICE)), f"a {label} is too great")
     _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
     table[tuple(index.T)] = values
 
@@ -224,6 +232,6 @@ def _relax_bonds(cost: Table, instance: Instance, bonds: NDArray[np.int64], leng
         np.minimum(cost[:, head], arriving[:, column], out=cost[:, head])
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(holds: bool, failure: str) -> None:
+    if not holds:
         raise Invalid(f"certificate: its dual does not hold: {failure}; plan anew")

@@ -32,7 +32,10 @@ Rows = list[list[int]]
 
 
 def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
-    """Return a dual over time by links and blocks; a block without shares pays for its own cheapest path."""
+    """Return a dual by links and blocks: `prices` as (link, step, price), `shares` of blocks with several destinations.
+
+    A block with one destination has no shares: its length is the cost of its cheapest path at the prices.
+    """
     bonds, links = instance.bonds, instance.topology.links
     prices: Rows = []
     for resource, step, price in dual.prices.tolist():
@@ -40,16 +43,16 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
         prices += [[member, step, price] for member in members]
     shares = []
     for number, kind in enumerate(instance.kinds):
-        owner, bond_names, node_names = dual.like.get(number, (number, (), ()))
+        representative, bond_names, node_names = dual.like.get(number, (number, (), ()))
         if len(kind.dests) == 1:
             continue
         families: dict[int, Rows] = {dest: [] for dest in kind.dests}
         potentials: Rows = []
-        if owner in dual.spreads:
-            for dest, bond, step, length in dual.spreads[owner].rows.tolist():
-                named = bonds[bond_names[bond] if bond_names else bond]
-                families[node_names[dest] if node_names else dest] += [[link, step, length] for link in named]
-            for switch, step, value in dual.spreads[owner].potentials.tolist():
+        if representative in dual.spreads:
+            for dest, bond, step, length in dual.spreads[representative].rows.tolist():
+                bond_links = bonds[bond_names[bond] if bond_names else bond]
+                families[node_names[dest] if node_names else dest] += [[link, step, length] for link in bond_links]
+            for switch, step, value in dual.spreads[representative].potentials.tolist():
                 potentials.append([node_names[switch] if node_names else switch, step, value])
         shares.append({"blocks": list(kind.blocks), "families": list(families.values()), "potentials": potentials})
     return {"prices": prices, "shares": shares}
@@ -118,15 +121,19 @@ def _link_costs(topology: Topology, dual: LpDual) -> list[int]:
 
 
 class _Replay:
-    """A resolution proof replayed on its clauses: the formula, and per lemma its literals and the clauses it needs."""
+    """A resolution proof replayed on its clauses: the formula, and per lemma its literals and the clauses it needs.
+
+    `instance` is the problem as the certificate poses it. The solver may have worked on a renumbered copy, `solved`;
+    `to_original` renumbers back (None: there is no copy).
+    """
 
     def __init__(self, instance: Instance, value: Mapping[str, Any]) -> None:
         refutation = Refutation.of_json(value)
-        identity = Naming.of_json(value["naming"], instance) if "naming" in value else None
-        posed = instance if identity is None else rename_instance(instance, identity)
-        self.formula: Formula = build_formula(posed, refutation.question, with_meanings=True)
-        self.instance, self.posed, self.parts, self.question = instance, posed, refutation.parts, refutation.question
-        self.back = None if identity is None else identity.inverse()
+        naming = Naming.of_json(value["naming"], instance) if "naming" in value else None
+        solved = instance if naming is None else rename_instance(instance, naming)
+        self.formula: Formula = build_formula(solved, refutation.question, with_meanings=True)
+        self.instance, self.solved, self.parts, self.question = instance, solved, refutation.parts, refutation.question
+        self.to_original = None if naming is None else naming.inverse()
         derived: list[Sequence[int]] = list(self.formula.clauses)
         self.lemmas: list[tuple[int, Sequence[int], list[int]]] = []  # number (from 1), literals, hints
         for chain in unpack_chains(refutation.proof, len(derived)):
@@ -136,7 +143,14 @@ class _Replay:
             self.lemmas.append((len(derived), lemma, [number + 1 for number in reversed(chain)]))
 
     def meaning(self, variable: int) -> list[Any]:
-        """Return what a variable says, in links, blocks and ranks of the original machine."""
+        """Return the meaning of a variable, in links, blocks and ranks of the original machine.
+
+        "have", [block, chunk], rank, t       as in `Formula.new_variable`
+        "send", [block, chunk], links, step   likewise
+        "excess", n, steps                    these steps have at least n rounds more in all than the least of each
+        "load", n, variables                  at least n of these variables are true
+        "order", above, below                 as in `Formula.new_variable`
+        """
         assert self.formula.meanings is not None
         kind, *rest = self.formula.meanings[variable - 1]
         if kind == "have":
@@ -144,8 +158,8 @@ class _Replay:
             return [kind, self.chunks[chunk], self._node(rank), time]
         if kind == "send":
             chunk, arc, step = rest
-            path = self.posed.arcs.paths[arc]
-            bonds = path if self.back is None else self.back.path(path)
+            path = self.solved.arcs.paths[arc]
+            bonds = path if self.to_original is None else self.to_original.path(path)
             return [kind, self.chunks[chunk], [self.instance.bonds[bond][0] for bond in bonds], step]
         if kind == "count":
             count, rows = rest
@@ -155,22 +169,22 @@ class _Replay:
             return ["load", count, [x for row in rows for x in row]]
         if kind == "rounds":
             step, rounds = rest
-            return ["excess", rounds - self.fewest, [step]]
+            return ["excess", rounds - self.min_rounds, [step]]
         return [kind, *rest]
 
     @property
-    def fewest(self) -> int:
-        """The rounds that every step takes: if the steps are as few as distances allow, none is empty."""
-        return int(self.question.steps == self.posed.least_steps > 0)
+    def min_rounds(self) -> int:
+        """The least rounds of a step: 1 if the steps are as few as distances allow (then none is empty), else 0."""
+        return int(self.question.steps == self.solved.least_steps > 0)
 
     def _node(self, node: int) -> int:
-        return node if self.back is None else int(self.back.nodes[node])
+        return node if self.to_original is None else int(self.to_original.nodes[node])
 
     @property
     def chunks(self) -> list[list[int]]:
         """Per chunk, in the order of the formula, its block and its number in the block."""
         if not hasattr(self, "_chunks"):
-            order = range(len(self.posed.kinds)) if self.back is None else self.back.kinds.tolist()
+            order = range(len(self.solved.kinds)) if self.to_original is None else self.to_original.kinds.tolist()
             kinds = [self.instance.kinds[number] for number in order]
             self._chunks = [list(c) for kind in kinds for c in self.instance.chunks_of_kind(kind, self.parts)]
         return self._chunks

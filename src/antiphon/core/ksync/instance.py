@@ -114,10 +114,10 @@ class Instance:
         ends = np.array(list(edge_cost), np.int64).reshape(-1, 2)
         costs = np.array(list(edge_cost.values()), float)
         graph = csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
-        far = dijkstra(graph)
-        far[~np.isfinite(far)] = FAR * link_cost
+        encoded_distance = dijkstra(graph)
+        encoded_distance[~np.isfinite(encoded_distance)] = FAR * link_cost
         # Division by link_cost drops the switch hops again.
-        return np.asarray(far // link_cost, np.int32)
+        return np.asarray(encoded_distance // link_cost, np.int32)
 
     def from_holders(self, kind: Kind) -> NDArray[np.int32]:
         """Return per node the number of steps after which a chunk of this kind can be there at the earliest."""
@@ -206,10 +206,10 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     )  # fmt: skip
     # Report an unreachable destination here, by rank, rather than as an unsatisfiable search later.
     for kind in instance.kinds:
-        lost = [d for d in kind.dests if instance.from_holders(kind)[d] >= FAR]
-        if lost:
+        unreachable = [d for d in kind.dests if instance.from_holders(kind)[d] >= FAR]
+        if unreachable:
             raise Invalid(
-                f"no links lead from rank {kind.holders[0]} to rank {lost[0]} of {topology.name}, "
+                f"no links lead from rank {kind.holders[0]} to rank {unreachable[0]} of {topology.name}, "
                 "not even by way of others"
             )
     return instance
@@ -218,18 +218,18 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
 def _group_blocks(collective: Collective) -> tuple[Kind, ...]:
     """Group the blocks by holders and destinations."""
     relation = collective.relation
-    hold: dict[int, set[int]] = defaultdict(set)
-    want: dict[int, set[int]] = defaultdict(set)
+    holders_of: dict[int, set[int]] = defaultdict(set)
+    destinations_of: dict[int, set[int]] = defaultdict(set)
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
-        hold[block].add(rank)
+        holders_of[block].add(rank)
     for block, rank in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
-        want[block].add(rank)
+        destinations_of[block].add(rank)
     blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
     for block, weight in enumerate(collective.weights.tolist()):
         # Blocks without weight and blocks that every destination already holds need no transfers.
-        lacking = tuple(sorted(want[block] - hold[block]))
+        lacking = tuple(sorted(destinations_of[block] - holders_of[block]))
         if weight and lacking:
-            blocks_of.setdefault((tuple(sorted(hold[block])), lacking), []).append((block, weight))
+            blocks_of.setdefault((tuple(sorted(holders_of[block])), lacking), []).append((block, weight))
     return tuple(
         Kind(holders, dests, tuple(b for b, _ in blocks), tuple(w for _, w in blocks))
         for (holders, dests), blocks in blocks_of.items()

@@ -179,6 +179,6 @@ def _read_numbers(data: bytes) -> Iterator[int]:
     _require(shift == 0, "its last number is cut off")
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(holds: bool, failure: str) -> None:
+    if not holds:
         raise Invalid(f"certificate: its refutation does not hold: {failure}; plan anew")

@@ -1,9 +1,9 @@
 """Relabel an instance, and translate duals and refutations between labellings of it.
 
-Certificates are cached by the isomorphism class of their problem: a proof found for one labelling must be checkable for
-every other one. Only capacities count here: every bond (a group of parallel links) becomes one link of its capacity in
-chunks per round; its links in the original machine do not matter. Any bijection is sound: an algorithm, a dual or a
-refutation for one labelling is one for the other.
+Certificates are cached by the isomorphism class of their problem: problems that differ only in numbering share one, so
+a proof found for one labelling must be checkable for every other one. Only capacities count here: every bond (a group
+of parallel links) becomes one link of its capacity in chunks per round; its links in the original machine do not
+matter. Any bijection is sound: an algorithm, a dual or a refutation for one labelling is one for the other.
 
 Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price
 1 on bond 0 -> 1 becomes one with price 1 on bond 1 -> 2, and proves the same.
@@ -30,9 +30,8 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Permutations: node n is renumbered nodes[n], and likewise bonds, limits (0 is the first limit) and kinds.
-
-    Chunks of a kind keep their numbers.
+    """A renumbering of an instance: node n becomes nodes[n], and likewise bonds, limits (0 is the first limit) and
+    kinds of chunks. Chunks of a kind keep their numbers.
     """
 
     nodes: Table
@@ -139,7 +138,7 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
     return StepDual(dual.steps, prices, dict(sorted(spreads.items())), dict(sorted(like.items())))
 
 
-def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
+def _rename_rows(rows: Table, permutations: Sequence[Table]) -> Table:
     """Renumber the first columns of rows, and sort the rows.
 
     Node 0 becomes 2, node 1 becomes 0:
@@ -148,14 +147,14 @@ def _rename_rows(rows: Table, by: Sequence[Table]) -> Table:
     [[0, 6], [2, 5]]
     """
     out = rows.copy()
-    for column, name in enumerate(by):
-        out[:, column] = name[out[:, column]]
+    for column, new_number in enumerate(permutations):
+        out[:, column] = new_number[out[:, column]]
     return out[np.lexsort(out.T[::-1])]
 
 
-def _conjugate_permutation(name: Table, permutation: Sequence[int]) -> tuple[int, ...]:
+def _conjugate_permutation(new_number: Table, permutation: Sequence[int]) -> tuple[int, ...]:
     """Renumber a permutation: if it mapped x to y, the result maps name[x] to name[y]."""
     out = np.zeros(len(permutation), np.int64)
     # Conjugation: the old permutation p becomes name * p * name^-1.
-    out[name] = name[list(permutation)]
+    out[new_number] = new_number[list(permutation)]
     return tuple(out.tolist())

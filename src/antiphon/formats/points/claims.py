@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, TURNED, certified_instance
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, REVERSED, certified_instance
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.plan import Plan
@@ -65,7 +65,7 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
 def _subject_name(plan: Plan) -> str:
     if not plan.collective.combining:
         return AS_PLANNED
-    return COMPOSED if plan.collective.kind == "allreduce" else TURNED
+    return COMPOSED if plan.collective.kind == "allreduce" else REVERSED
 
 
 def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.ksync.dual import Spread, StepDual, Worth, evaluate_dual
+from antiphon.core.ksync.dual import Spread, StepDual, StepInequality, evaluate_dual
 from antiphon.errors import Invalid
 from antiphon.planners.synth.effort_budget import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 from antiphon.planners.synth.program import StepProgram
@@ -43,7 +43,7 @@ class Proved:
     """A dual with the bound that it proves (`worth`); `price`: the effort spent on it."""
 
     dual: StepDual
-    worth: Worth
+    worth: StepInequality
     price: int = 0
 
 
@@ -76,7 +76,7 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     return best
 
 
-def _dual_strength(value: Worth, rounds: Sequence[int] | None) -> Fraction:
+def _dual_strength(value: StepInequality, rounds: Sequence[int] | None) -> Fraction:
     """Return the bound that a dual proves: least R / parts, or with `rounds` the factor by which these must be
     stretched.
     """

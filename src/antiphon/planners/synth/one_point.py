@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import bound
-from antiphon.core.ksync.certificate import BEST_FOUND, BROADCAST_FROM, COMPOSED, OPTIMAL, TURNED
+from antiphon.core.ksync.certificate import BEST_FOUND, BROADCAST_FROM, COMPOSED, OPTIMAL, REVERSED
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain_impossible
@@ -69,7 +69,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     try:
         point = _find_point(work, search, problem, (chunks // weight, steps, rounds))
     except Infeasible as error:
-        if conversion.about != TURNED:
+        if conversion.about != REVERSED:
             raise
         turned = f"a {conversion.collective.kind} of the machine with all links turned, run backwards"
         raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None

@@ -20,7 +20,7 @@ import numpy as np
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import as_int32
-from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FORMAT, TURNED
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FORMAT, REVERSED
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import opposite_links
@@ -40,7 +40,7 @@ class Conversion:
     """How to get a collective from a spreading one: the machine and collective to search, and the name of the
     conversion.
 
-    `about`: AS_PLANNED (no conversion), TURNED (run backwards), COMPOSED (a reducescatter, then an allgather), or
+    `about`: AS_PLANNED (no conversion), REVERSED (run backwards), COMPOSED (a reducescatter, then an allgather), or
     SUMMED (searched in every form only; the spreading one has its symmetries).
     """
 
@@ -66,7 +66,7 @@ def conversion_for(topology: Topology, collective: Collective) -> Conversion:
     if collective.kind == "allreduce":
         return Conversion(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
     try:
-        return Conversion(reverse(topology), dual(collective)[0], TURNED)
+        return Conversion(reverse(topology), dual(collective)[0], REVERSED)
     except Unsupported as error:
         sums = sums_of(collective)
         if sums is not None:
@@ -80,7 +80,7 @@ def schedule_at(point: Point, topology: Topology, collective: Collective, about:
     None where an allreduce's first half would need more rounds than its second (links differ by direction).
     """
     schedule = schedule_of(point.instance, point.parts, point.moves)
-    if about == TURNED:
+    if about == REVERSED:
         schedule = replace(invert(schedule), collective=collective)
     elif about == COMPOSED:
         back = _run_backwards(schedule, topology, point.rounds)

@@ -115,10 +115,10 @@ class TreeGrower:
         """Whether the only symmetry is the identity."""
         return len(self.group) == 1
 
-    def grow_priced(self, price: Floats, max_depth: int, by_nearest: bool = False) -> tuple[Hops, Floats] | None:
+    def grow_priced(self, price: Floats, max_depth: int, from_prim: bool = False) -> tuple[Hops, Floats] | None:
         """Return a cheap tree at these prices of rows, and its load on each row; None if no tree is that shallow.
 
-        `by_nearest`: as for `grow_tree`.
+        `from_prim`: as for `grow_tree`.
         """
         link_price = np.bincount(self.crossing_link, weights=price[self.crossing_row], minlength=self.topology.links)
         # 1e-300: no price may be 0, which a sparse graph may take for a missing link
@@ -130,7 +130,7 @@ class TreeGrower:
             self.position[self.root],
             max_depth,
             max(BOUNDED.max_effort // BOUNDED.min_trees // hub_effort, 1),
-            by_nearest,
+            from_prim,
         )
         if grown is None:
             return None
@@ -194,8 +194,8 @@ def pack_bounded(
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
             )
             blended_price = _blend_prices(price, load_price, grower.capacity, blend)
-            for by_nearest in (False, True) if number == 2 else (round_number % 2 == 0,):
-                grown = grower.grow_priced(blended_price, max_depth, by_nearest)
+            for from_prim in (False, True) if number == 2 else (round_number % 2 == 0,):
+                grown = grower.grow_priced(blended_price, max_depth, from_prim)
                 assert grown is not None
                 hops, load = grown
                 columns[hops] = load
@@ -413,13 +413,13 @@ class GrownTree:
     hubs: int
 
 
-def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, by_nearest: bool = False) -> GrownTree | None:
+def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, from_prim: bool = False) -> GrownTree | None:
     """Return a cheap tree out of the root, at most `max_depth` deep; None if there is none. O(ranks^2) per hub.
 
-    `by_nearest`: start with a tree grown rank by rank, each time by the cheapest hop (if that reaches all ranks), and
+    `from_prim`: start with a tree grown as by Prim, rank by rank by the cheapest hop (if that reaches all ranks), and
     not with one grown level by level. `hubs`: the most hubs to try.
     """
-    first_tree = (_grow_nearest(cost, root, max_depth) if by_nearest else None) or _grow_by_level(cost, root, max_depth)
+    first_tree = (_grow_nearest(cost, root, max_depth) if from_prim else None) or _grow_by_level(cost, root, max_depth)
     return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, *first_tree)
 
 
