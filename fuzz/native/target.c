@@ -106,7 +106,7 @@ static void run_plan(ap_plan *plan, uint32_t ranks, int in_place, int type) {
     ap_error error = {0, ""};
     ap_needs needs;
     const uint64_t item = ap_type_size(type);
-    ap_ask(plan, &needs);
+    ap_get_needs(plan, &needs);
     if (needs.scratch * item > MOST_SCRATCH) return;
     int small = needs.input * item <= MOST_BUFFER && needs.output * item <= MOST_BUFFER;
     uint64_t bytes[2] = {small ? needs.input * item : 64, small ? needs.output * item : 64};

@@ -75,7 +75,7 @@ def keep_tables(library: Path, tables: Sequence[str]) -> None:
     """Have the engine over MPI compile and cache tables, as it does when a job starts."""
     functions = Functions(library)
     for table in tables:
-        functions.check("ap_table_keep", os.fsencode(table))
+        functions.check("ap_table_store", os.fsencode(table))
 
 
 class Engine:
@@ -190,7 +190,7 @@ class Wire:
         self.trace: Any = None  # the records of runs (engine/trace.py)
         self.stopped = False  # whether a signal handler has ended a call by an exception
         self._signals = SignalChecks()
-        engine.library.ap_wire_hear(handle, byref(self._signals))
+        engine.library.ap_wire_set_signals(handle, byref(self._signals))
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
         """Compare every run from now on with the calls of others, by the header in this memory (CallHead)."""
@@ -212,7 +212,7 @@ class Wire:
     def theirs(self) -> bytes:
         """Return the header of the other call after Mismatch."""
         header = ctypes.create_string_buffer(len(self._call))
-        self.engine.library.ap_wire_theirs(self.handle, header)
+        self.engine.library.ap_wire_other_call(self.handle, header)
         return header.raw
 
     def agree(self, timeout: float) -> None:
@@ -235,7 +235,7 @@ class Wire:
 
     def refuse_unreceived(self) -> None:
         """Before closing: raise Mismatch if a message has arrived that no call received."""
-        self.engine.library.check("ap_wire_left", self.handle)
+        self.engine.library.check("ap_wire_check_unreceived", self.handle)
 
     def close(self) -> None:
         if self.handle:
@@ -278,7 +278,7 @@ class NativePlan:
     @property
     def needs(self) -> Needs:
         needs = Needs()
-        self.engine.library.ap_ask(self.handle, byref(needs))
+        self.engine.library.ap_get_needs(self.handle, byref(needs))
         return needs
 
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:

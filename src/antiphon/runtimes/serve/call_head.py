@@ -1,4 +1,4 @@
-"""The header of the messages of a call, which shows when processes make different calls (ap_called in api.h).
+"""The header of the messages of a call, which shows when processes make different calls (ap_call_id in api.h).
 
 If process 0 calls allreduce while process 1 calls broadcast, the messages of both carry different headers; the receiver
 notices, and `explain_mismatch` names both calls instead of the program hanging or computing nonsense.

@@ -2,7 +2,7 @@
  *
  *   ap_program  a program file, checked; knows no size, type or operator
  *   ap_plan     the work of one rank at one size: addresses, order of starts, dependencies; reused between runs
- *   ap_wire     a transport: messages between ranks, in order per peer and channel
+ *   ap_wire     a transport: messages between ranks, in order per peer and channel; one connection of this process
  *
  * No function ends the process or prints. On failure a function returns a code (or NULL) and fills an ap_error.
  *
@@ -16,13 +16,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AP_ABI 2
+#define AP_ABI 2 /* changes whenever a signature or structure here does */
 
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
-typedef struct ap_pace ap_pace; /* of work beside a program (prefault.h) */
+typedef struct ap_pace ap_pace; /* how background work proceeds (prefault.h) */
 
+/* STUCK: no operation can start, as the program is wrong. MISMATCH: processes are in different calls. STOPPED: a signal
+ * handler raised an exception while the call waited. */
 enum {
     AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,
     AP_MISMATCH = 7, AP_STOPPED = 8
@@ -41,85 +43,88 @@ typedef struct {
 } ap_error;
 
 typedef struct {
-    uint32_t kind, ranks, members, roots, blocks, channels, variants;
+    uint32_t kind, ranks, members, roots, blocks, channels; /* kind: the collective (program.h) */
+    uint32_t variants;      /* bit 0: there is a program out of place, bit 1: in place */
     uint64_t buffer_weight; /* the bytes of a call = buffer_weight * unit * bytes of an element */
 } ap_facts;
 
+/* What a run of a plan takes: elements of its buffers; instances of operations (plan.h), messages, and sends among these. */
 typedef struct {
-    uint64_t input, output, scratch; /* elements */
+    uint64_t input, output, scratch;
     uint64_t instances, messages, sends;
 } ap_needs;
 
 int ap_abi(void);
 
-/* `bytes` are used where they are and must stay as they are until ap_close. Checks the head. */
+/* Opens a program file in memory, after checking its head. `bytes` are not copied and must not change until ap_close. */
 ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error);
 void ap_close(ap_program *program);
 void ap_describe(const ap_program *program, ap_facts *facts);
 
-/* Checks the section of this rank in full; unit: elements of a unit of weight (of a block, if all are equal).
- * A plan does not need its program any longer. */
+/* Makes the plan of this rank, after checking its section of the file in full. `unit`: elements per weight 1 of a block. The
+ * plan does not need its program any longer. */
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error);
 void ap_release(ap_plan *plan);
-void ap_ask(const ap_plan *plan, ap_needs *needs);
+void ap_get_needs(const ap_plan *plan, ap_needs *needs);
 
-/* Messages of more bytes than this travel as several, so that one is combined while the next one comes. All ranks must
- * choose alike. 0: never. Where it is not called: into at most four of 128 KiB or more where values are combined or
- * broadcast, else never. */
+/* Split messages of more bytes than this, so that the first part is combined while the next one arrives. All ranks must choose
+ * the same. 0: never split. Default: into at most four parts of 128 KiB or more if values are combined or broadcast, else
+ * never. */
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
 
-/* Takes the memory that a run with this type needs; else the first run does. */
+/* Allocates the memory that a run with this type needs; otherwise the first run allocates it. */
 int ap_ready(ap_plan *plan, int type, ap_error *error);
 
-/* Runs to the end of what this rank does. `input_bytes` and `output_bytes` are what the caller really has there: with less
- * than the plan needs nothing is touched (AP_INVALID). In place `input` is not looked at. `timeout` seconds without any
- * progress end the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */
+/* Runs all operations of this rank. `input_bytes` and `output_bytes`: the sizes of the caller's buffers; if one is smaller than
+ * the plan needs, nothing is touched (AP_INVALID). In place `input` is ignored. The run ends after `timeout` seconds without
+ * any progress (0: no limit); after that, or AP_TRANSPORT, the wire can only be closed. */
 int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type, int operation,
            ap_wire *wire, double timeout, ap_error *error);
 
 size_t ap_type_size(int type);
 
-/* result = operands combined from the left, as a fold does. For tests. */
+/* result = ((operand 0 + operand 1) + operand 2) + ..., with the operator for +: what a fold of a program does. */
 void ap_fold(void *result, const void *const *operands, size_t operand_count, size_t elements, int type, int operation);
 void ap_divide(void *values, size_t elements, uint64_t count, int type);
 
-/* What all processes of a group must call alike. Only what stands before `rank`, the caller, is compared; the numbers for
- * kinds, operators and types are the caller's own. */
+/* Identifies a collective call: all processes of a group must make the same one. The members before `rank` are compared; the
+ * numbers for kinds, operators and types are chosen by the caller of this library. */
 typedef struct {
-    uint64_t group;  /* what else they must have alike: the book */
+    uint64_t group;  /* digest of what else must be the same, such as the book */
     uint64_t number; /* of the call in the group */
     uint64_t bytes;
-    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0 the call itself, else what it needs before */
+    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0: the call itself; above: a preparation of it */
     int32_t root;
-    uint32_t rank;
-} ap_called;
+    uint32_t rank; /* that makes the call */
+} ap_call_id;
 
-/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that stands in *call when it begins; a message of
- * another call ends it with AP_MISMATCH. All processes of a wire do so, or none. (Not over the wires of threads.) */
-void ap_wire_call(ap_wire *wire, const ap_called *call);
-/* After AP_MISMATCH: what the other one called. */
-void ap_wire_theirs(const ap_wire *wire, ap_called *other);
-/* Before the end: AP_MISMATCH where a message of a call up to the last one lies here that no receive took. (What comes later,
- * and what MPI keeps, is not seen.) */
-int ap_wire_left(ap_wire *wire, ap_error *error);
-/* Ends when all processes have begun the same call; no data moves. */
+/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that *call identifies when it begins. A message of
+ * another call ends it with AP_MISMATCH. All processes of a wire must compare calls, or none. (Wires of threads cannot.) */
+void ap_wire_call(ap_wire *wire, const ap_call_id *call);
+/* After AP_MISMATCH: the call that the other process made. */
+void ap_wire_other_call(const ap_wire *wire, ap_call_id *other);
+/* Before closing: AP_MISMATCH if a message of a past call has arrived that no receive took. (Messages that arrive later, or lie
+ * within MPI, are not seen.) */
+int ap_wire_check_unreceived(ap_wire *wire, ap_error *error);
+/* Returns when all processes have begun the same call; moves no data. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error);
 
-/* A call for which no plan can be: `send_bytes` to each rank, which stand one after another at `from`, and `receive_bytes` from
- * each to `to`, which is other memory. In *outcome, alike at all: the data has moved; or nothing has, as what one rank sends
- * is not what another expects; or nothing has, as all lengths between all are the same, and a plan can serve the call. */
+/* An alltoall of uneven lengths, for which there is no plan: `send_bytes` to each rank, one block after another at `from`, and
+ * `receive_bytes` from each to `to`, which must not overlap. *outcome, the same at all ranks:
+ * MOVED: the data has moved. EVEN: nothing has moved, as all lengths are the same, and a plan can serve the call.
+ * DISAGREED: nothing has moved, as a rank does not send what another expects. */
 enum { AP_MOVED, AP_EVEN, AP_DISAGREED };
 int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
               double timeout, int *outcome, ap_error *error);
 
-/* One thing that a rank did. Times are of the clock of its ap_trace; an end of 0: it has not ended. A message begins when
- * it is handed to the transport, and has ended when the transport says so; both are the engine's own moments. */
+/* An event of a rank: a message, a fold (combination of values) or a whole call. Times are by the clock of its ap_trace; an end
+ * of 0: it has not ended. A message begins when it is handed to the transport, and ends when the transport reports it done. */
 typedef struct {
     int64_t begin, end;
-    uint64_t bytes;    /* of a message; of a fold those of its result; of a call 0 */
-    uint32_t peer;     /* of a message, else the rank itself */
-    uint32_t when;     /* as in the program (docs/program.md): step 2 s, combinations 2 s + 1 */
-    uint32_t instance; /* piece or part of its operation, numbered in the whole rank; of a call its number */
+    uint64_t bytes;    /* of a message or of a fold's result; 0 for a call */
+    uint32_t peer;     /* the other rank of a message, else the rank itself */
+    uint32_t when;     /* in the order of the program (docs/program.md): messages of step s at 2 s, its folds at 2 s + 1 */
+    uint32_t instance; /* number of the message or fold in the rank's plan (plan.h); for a call the number of the run */
     uint16_t channel;
     uint8_t kind; /* AP_TRACE_... */
     uint8_t unused;
@@ -127,35 +132,35 @@ typedef struct {
 
 enum { AP_TRACE_SEND, AP_TRACE_RECEIVE, AP_TRACE_FOLD, AP_TRACE_CALL = 4 };
 
-/* A ring: record number i stands at i modulo `capacity`, a power of two. Memory and counts are the caller's. */
+/* A ring buffer of events: number i is record[i % capacity], and `capacity` is a power of two. All memory is the caller's. */
 typedef struct {
     ap_record *record;
     uint64_t capacity;
-    uint64_t count; /* records ever begun */
-    uint32_t calls; /* runs ever begun */
-    uint32_t ticks; /* times are those of the processor's own counter, where it has one; 0: ns of CLOCK_MONOTONIC */
+    uint64_t count; /* records begun so far, also those overwritten */
+    uint32_t calls; /* runs begun so far */
+    uint32_t ticks; /* 1: times in ticks of the processor's counter, if it has one; 0: ns of CLOCK_MONOTONIC */
 } ap_trace;
 
-/* Python's functions of these kinds of names, by which a call that waits lets handlers of signals run. */
+/* Functions of Python, by which a call that waits for long lets signal handlers run. */
 typedef struct {
     int (*ensure)(void);                      /* PyGILState_Ensure */
     int (*check)(void);                       /* PyErr_CheckSignals */
     void (*fetch)(void **, void **, void **); /* PyErr_Fetch */
     void (*release)(int);                     /* PyGILState_Release */
-    void *raised[3];                          /* of a call that came to AP_STOPPED */
-    int32_t in_main_thread;                   /* the next call: only there handlers of signals run */
-} ap_hearing;
+    void *raised[3];                          /* after AP_STOPPED: the exception that a handler raised */
+    int32_t in_main_thread;                   /* whether the next call is: Python runs handlers only there */
+} ap_python_signals;
 
-/* NULL: no more. The memory stays until then. */
-void ap_wire_hear(ap_wire *wire, ap_hearing *hearing);
+/* NULL: check no signals any more. The memory must stay until then. */
+void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals);
 
-/* From now on each ap_run over this wire writes records there; NULL: no more. The memory stays until then. */
+/* From now on each ap_run over this wire writes records there; NULL: none any more. The memory must stay until then. */
 void ap_wire_trace(ap_wire *wire, ap_trace *trace);
 
-/* One moment by the clock of a trace, and in nanoseconds of CLOCK_MONOTONIC. */
+/* Reads both clocks at once: that of the trace, and CLOCK_MONOTONIC in nanoseconds. */
 void ap_trace_moment(const ap_trace *trace, int64_t moments[2]);
 
-/* Waits until nothing of this wire is under way, and gives it up. */
+/* Waits until no message of this wire is under way, and closes it. */
 void ap_wire_close(ap_wire *wire);
 
 #endif

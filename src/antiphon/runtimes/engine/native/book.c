@@ -12,24 +12,25 @@
 #include "transport.h"
 
 enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 };
-static const uint64_t MOST_NAMES = (uint64_t)1 << 32; /* members of all pages: each is compared with its program's */
+static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together: each is compared with its program's */
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
+/* Where the tables of a book's head lie: lists of members, labels, pages, and one entry per program. */
 typedef struct {
     const unsigned char *bytes;
-    uint64_t head, size;
+    uint64_t head, size; /* bytes of the head, and of all */
     uint32_t members, labels;
     const int32_t *member;
     const char *label;
     const unsigned char *page, *entry;
-} tables;
+} book_tables;
 
 static int report_damage(ap_error *error, const char *problem) {
     return ap_fail(error, AP_INVALID, "the book is damaged: %s; make it anew from its table", problem);
 }
 
-static int read_head(ap_book *book, tables *t, ap_error *error) {
+static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     const unsigned char *b = t->bytes;
     if (t->size < HEADER || !ap_is_book(b, t->size)) return ap_fail(error, AP_INVALID, "this is no book of Antiphon");
     if (u32_at(b + 8) != VERSION)
@@ -57,7 +58,7 @@ static int read_head(ap_book *book, tables *t, ap_error *error) {
     return AP_OK;
 }
 
-static int read_page(ap_book *book, const tables *t, uint32_t number, ap_error *error) {
+static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_error *error) {
     const unsigned char *b = t->page + (size_t)PAGE * number;
     uint32_t first = u32_at(b + 8), label = u32_at(b + 40);
     ap_page *p = &book->page[number];
@@ -78,7 +79,7 @@ static int read_page(ap_book *book, const tables *t, uint32_t number, ap_error *
     return has_root_member ? AP_OK : report_damage(error, "the root of a page is no member");
 }
 
-/* What a page promises must be what its program is: an equal block for everybody, of one unit. */
+/* A program must be what its page says, and have equal blocks of weight 1: pages are chosen by bytes alone. */
 static int check_program(const ap_book *book, const ap_page *page, ap_error *error) {
     if (page->program < 0) return AP_OK;
     const ap_program *program = book->program[page->program];
@@ -90,8 +91,8 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
     return good ? AP_OK : report_damage(error, "a page and its program do not fit together");
 }
 
-static int read_programs(ap_book *book, const tables *t, ap_error *error) {
-    uint64_t end = t->head; /* one behind the other: no byte is read twice */
+static int read_programs(ap_book *book, const book_tables *t, ap_error *error) {
+    uint64_t end = t->head; /* programs must not overlap */
     for (uint32_t i = 0; i < book->programs; i++) {
         const unsigned char *b = t->entry + (size_t)ENTRY * i;
         uint64_t at = u64_at(b), size = u64_at(b + 8);
@@ -105,7 +106,7 @@ static int read_programs(ap_book *book, const tables *t, ap_error *error) {
 }
 
 ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
-    tables t = {.bytes = bytes, .size = size};
+    book_tables t = {.bytes = bytes, .size = size};
     ap_book *book = calloc(1, sizeof *book);
     int code = book ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) code = read_head(book, &t, error);
@@ -114,10 +115,10 @@ ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
         book->program = calloc(book->programs + 1ul, sizeof(ap_program *));
         if (!book->page || !book->program) code = ap_fail(error, AP_MEMORY, "out of memory");
     }
-    uint64_t names = 0;
+    uint64_t members = 0;
     for (uint32_t i = 0; !code && i < book->pages; i++) {
         code = read_page(book, &t, i, error);
-        if (!code && (names += book->page[i].members) > MOST_NAMES)
+        if (!code && (members += book->page[i].members) > MAX_MEMBERS)
             code = report_damage(error, "its pages have too many members");
     }
     if (!code) code = read_programs(book, &t, error);

@@ -9,29 +9,30 @@
 
 #include "program.h"
 
+/* A page: the program for one collective of one process group and one range of sizes. */
 typedef struct {
     uint32_t kind, members;
-    int32_t root;          /* of the machine; -1: there is none */
-    const int32_t *member; /* in the order of the process group */
-    uint64_t start, stop;  /* start <= bytes < stop; UINT64_MAX: without end */
-    int32_t program;       /* -1: left to the library, which was measured to be faster */
-    int measured, ordered; /* ordered: values are combined in one order at all sizes */
-    const char *label;     /* not ended by a zero */
+    int32_t root;          /* as a rank of the machine; -1: the collective has none */
+    const int32_t *member; /* ranks of the machine, in the order of the process group */
+    uint64_t start, stop;  /* the sizes: start <= bytes of a call < stop; UINT64_MAX: no limit */
+    int32_t program;       /* -1: calls are left to the library, which was measured to be faster */
+    int measured, ordered; /* ordered: values are combined in the same order at all sizes */
+    const char *label;     /* names the planner; `label_bytes` long, without a final zero */
     uint32_t label_bytes;
 } ap_page;
 
 typedef struct {
     uint32_t ranks, pages, programs, machine_bytes;
-    const int32_t *host; /* of each rank; NULL: nothing is said */
-    const char *machine; /* not ended by a zero */
+    const int32_t *host; /* number of the host of each rank; NULL: unknown */
+    const char *machine; /* its name, `machine_bytes` long, without a final zero */
     ap_page *page;
     ap_program **program;
 } ap_book;
 
 int ap_is_book(const void *bytes, size_t size);
 
-/* `bytes` begin at a multiple of 8, are used where they are and must stay until ap_book_close. Checks everything but the
- * sections of single ranks, which ap_prepare does. */
+/* `bytes` must begin at a multiple of 8; they are not copied and must not change until ap_book_close. Checks everything but
+ * the sections of single ranks, which ap_prepare checks. */
 ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error);
 void ap_book_close(ap_book *book);
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 
 struct ap_chooser {
-    size_t lists;    /* of one kind: its roots, and none */
-    uint32_t *first; /* for each kind and way where its numbers begin, and where the last ones end */
-    uint32_t *number;
+    size_t lists;     /* lists of a kind: one for calls without a root, one per root */
+    uint32_t *first;  /* per list, where it begins in `number`; it ends where the next one begins */
+    uint32_t *number; /* of ranges, list by list */
     ap_range *range;
 };
 
@@ -28,22 +28,22 @@ static size_t list_of(const ap_chooser *chooser, uint32_t kind, int32_t root) {
     return chooser->lists * kind + (size_t)(root + 1);
 }
 
-/* The numbers of the ranges by kind and root, those of each in the order given. */
+/* A counting sort of the ranges by kind and root, which keeps the order within each list. */
 ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t roots) {
     ap_chooser *chooser = calloc(1, sizeof *chooser);
     if (!chooser) return NULL;
     chooser->lists = (size_t)roots + 1;
-    size_t count_lists = chooser->lists * AP_KINDS;
-    chooser->first = calloc(count_lists + 2, sizeof *chooser->first);
+    size_t list_count = chooser->lists * AP_KINDS;
+    chooser->first = calloc(list_count + 2, sizeof *chooser->first);
     chooser->number = calloc(count + 1ul, sizeof *chooser->number);
     chooser->range = calloc(count + 1ul, sizeof *chooser->range);
     if (!chooser->first || !chooser->number || !chooser->range) {
         ap_chooser_close(chooser);
         return NULL;
     }
-    uint32_t *next = chooser->first + 1; /* of each way, where its next number goes; in the end that is where it ends */
+    uint32_t *next = chooser->first + 1; /* per list, where its next number goes; at the end, where it ends */
     for (uint32_t i = 0; i < count; i++) next[list_of(chooser, range[i].kind, range[i].root) + 1]++;
-    for (size_t i = 1; i <= count_lists; i++) next[i] += next[i - 1];
+    for (size_t i = 1; i <= list_count; i++) next[i] += next[i - 1];
     for (uint32_t i = 0; i < count; i++) {
         chooser->range[i] = range[i];
         chooser->number[next[list_of(chooser, range[i].kind, range[i].root)]++] = i;
@@ -57,9 +57,9 @@ void ap_chooser_close(ap_chooser *chooser) {
 }
 
 int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes) {
-    const uint32_t *of_kind = chooser->first + list_of(chooser, kind, -1);
-    if (of_kind[0] == of_kind[chooser->lists]) return AP_OTHER_KIND;
-    uint32_t i = of_kind[root + 1], end = of_kind[root + 2];
+    const uint32_t *first_of_kind = chooser->first + list_of(chooser, kind, -1);
+    if (first_of_kind[0] == first_of_kind[chooser->lists]) return AP_OTHER_KIND;
+    uint32_t i = first_of_kind[root + 1], end = first_of_kind[root + 2];
     if (i == end) return AP_OTHER_ROOT;
     for (; i < end; i++) {
         const ap_range *range = &chooser->range[chooser->number[i]];

@@ -14,18 +14,19 @@ typedef struct {
     uint64_t start, stop; /* start <= bytes < stop */
 } ap_range;
 
-enum { AP_OTHER_KIND = -1, AP_OTHER_ROOT = -2, AP_OTHER_SIZE = -3 }; /* no page: none of this kind, root, size */
+enum { AP_OTHER_KIND = -1, AP_OTHER_ROOT = -2, AP_OTHER_SIZE = -3 }; /* why there is no page: none of this kind, of this root, of this size */
 
 typedef struct ap_chooser ap_chooser;
 
-/* Where a page lies; true if it is for these processes (their ranks of the machine, in order). */
+/* The range of a page as seen by a process group; false if the page is not for this group. `rank_of`: the processes of the group
+ * as ranks of the machine. */
 int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_range *range);
 
-/* The ranges are copied; their roots are below `roots`. NULL: out of memory. */
+/* NULL: out of memory. `roots`: all roots are below it. */
 ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t roots);
 void ap_chooser_close(ap_chooser *chooser);
 
-/* The number of the range, or one of the above. The root is at least -1 and below `roots`. */
+/* The number of the range, or a negative reason (above). The root is at least -1 and below `roots`. */
 int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes);
 
 #endif

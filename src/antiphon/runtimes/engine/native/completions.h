@@ -11,12 +11,12 @@
 
 typedef struct {
     uint32_t *number;
-    size_t first, end, space; /* from `first` up to `end` */
-} ap_done;
+    size_t first, end, space; /* the queue is number[first] to number[end - 1]; room for `space` */
+} ap_completions;
 
-static inline int ap_done_any(const ap_done *d) { return d->first < d->end; }
+static inline int ap_completions_any(const ap_completions *d) { return d->first < d->end; }
 
-static inline int ap_done_add(ap_done *d, uint32_t number, ap_error *error) {
+static inline int ap_completions_add(ap_completions *d, uint32_t number, ap_error *error) {
     if (d->first == d->end) d->first = d->end = 0;
     if (d->end == d->space) {
         size_t space = d->space ? 2 * d->space : 256;
@@ -28,10 +28,10 @@ static inline int ap_done_add(ap_done *d, uint32_t number, ap_error *error) {
     return AP_OK;
 }
 
-/* `capacity` at most: how many there are. */
-static inline int ap_done_take(ap_done *d, uint32_t *numbers, int capacity) {
+/* Takes the oldest out, at most `capacity` of them; returns their count. */
+static inline int ap_completions_take(ap_completions *d, uint32_t *numbers, int capacity) {
     int count = 0;
-    while (ap_done_any(d) && count < capacity) numbers[count++] = d->number[d->first++];
+    while (ap_completions_any(d) && count < capacity) numbers[count++] = d->number[d->first++];
     return count;
 }
 

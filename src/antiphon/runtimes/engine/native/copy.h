@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Between places that do not overlap. */
+/* The two areas must not overlap. */
 static inline void ap_copy(void *to, const void *from, size_t bytes) {
 #if defined(__GNUC__)
     typedef long long wide __attribute__((vector_size(16), aligned(1), may_alias));

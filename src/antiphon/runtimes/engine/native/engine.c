@@ -21,7 +21,7 @@
 #include "trace.h"
 #include "transport.h"
 
-enum { BATCH = 64, POLL_BYTES = 1 << 15 };
+enum { BATCH = 64, POLL_BYTES = 1 << 15 }; /* completions taken at once; bytes combined between two polls of the transport */
 
 typedef struct {
     ap_plan *plan;
@@ -32,17 +32,20 @@ typedef struct {
     ap_wire *wire;
     ap_error *error;
     double timeout;
-    uint32_t done, first, last; /* instances done; work is a queue */
+    uint32_t done;              /* instances that are complete */
+    uint32_t first, last;       /* ready folds and joins: work[first] to work[last - 1] */
     uint32_t active;            /* messages that the transport has */
-    uint64_t folded;            /* bytes since it was polled */
+    uint64_t folded;            /* bytes combined since it was polled */
     ap_trace *trace;            /* NULL: nothing is recorded */
-    int64_t clock;              /* when it was read last, for what is recorded */
-    int fresh;                  /* nothing that takes time was done since */
+    int64_t clock;              /* its last reading */
+    int clock_is_current;       /* nothing that takes time was done since */
     int64_t arrival_time;       /* when the transport reported what has arrived */
 } run;
 
+/* Where a stretch begins in memory. */
 static unsigned char *address_of(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
 
+/* Copies the data of a message into its staging memory, or from there to its stretches. */
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
     ap_cursor c = ap_segments(&r->plan->step[r->l->step[instance]], instance);
     for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
@@ -63,17 +66,17 @@ static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
 
 /* Reading the clock takes about as long as the rest of recording: one reading serves for all that happens at once. */
 static int64_t read_clock(run *r) {
-    if (!r->fresh) r->clock = ap_clock(r->trace), r->fresh = 1;
+    if (!r->clock_is_current) r->clock = ap_clock(r->trace), r->clock_is_current = 1;
     return r->clock;
 }
 
-/* A receive only waits from here on: any moment that is not later will do. */
+/* For a receive an older reading of the clock is good enough: from here on it only waits. */
 static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
     if (sends) read_clock(r);
     r->l->record[instance] = ap_trace_begin(r->trace, record_of(r, instance, bytes));
 }
 
-/* Room for the records under way, and that of the call. */
+/* Begins the record of the call; allocates the table of records of messages under way. */
 static int record_call(run *r, uint64_t *number) {
     ap_layout *l = r->l;
     if (!l->record && !(l->record = calloc(l->instances ? l->instances : 1, sizeof *l->record)))
@@ -83,13 +86,13 @@ static int record_call(run *r, uint64_t *number) {
     return AP_OK;
 }
 
-/* ---- */
+/* ---- instances ---- */
 
 static void push_work(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
 
 static int start_lane(run *r, uint32_t lane);
 
-/* One wait less for an instance: a message starts when it is the next of its lane, all else goes to work. */
+/* Counts one of its waits as done. After the last, a message starts if it is the next of its lane; a fold or join is queued. */
 static int release_instance(run *r, uint32_t instance) {
     if (--r->l->waiting[instance]) return AP_OK;
     if (r->l->lane[instance] == AP_NO_LANE) {
@@ -114,21 +117,21 @@ static int finish_instance(run *r, uint32_t instance) {
     return code;
 }
 
-/* Starts a message; true in *over if all that waits for it may go on at once. */
-static int start_message(run *r, uint32_t instance, int *over) {
+/* Starts a message. *is_complete: its waiters may go on at once, as a send from staging memory has been copied there. */
+static int start_message(run *r, uint32_t instance, int *is_complete) {
     const ap_step *s = &r->plan->step[r->l->step[instance]];
     ap_stretch only = {0, 0, 0, 0};
     int several = 0;
     size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
     unsigned char *data = address_of(r, only);
-    *over = 0;
+    *is_complete = 0;
     if (r->trace) record_start(r, instance, bytes, s->kind == AP_SEND);
     if (several) {
         data = r->l->stage[instance] = ap_take_stage(r->plan, bytes);
         if (!data) return ap_fail(r->error, AP_MEMORY, "out of memory");
-        if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *over = 1;
+        if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *is_complete = 1;
     }
-    r->active++, r->fresh = 0;
+    r->active++, r->clock_is_current = 0;
     if (s->kind == AP_SEND) return r->wire->send(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
     return r->wire->receive(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
 }
@@ -136,18 +139,18 @@ static int start_message(run *r, uint32_t instance, int *over) {
 static int start_lane(run *r, uint32_t lane) {
     ap_layout *l = r->l;
     const ap_lane *it = &l->lane_of[lane];
-    int code = AP_OK, over;
+    int code = AP_OK, is_complete;
     while (!code && l->head[lane] < it->end && l->flying[lane] < AP_WINDOW) {
         uint32_t instance = l->queue[l->head[lane]];
         if (l->waiting[instance]) break;
         l->head[lane]++, l->flying[lane]++;
-        code = start_message(r, instance, &over);
-        if (!code && over) push_work(r, instance); /* not finished here: that could come back to this lane */
+        code = start_message(r, instance, &is_complete);
+        if (!code && is_complete) push_work(r, instance); /* finishing it here could recurse into this lane */
     }
     return code;
 }
 
-/* The transport is done with a message. */
+/* Called when the transport has reported a message done. */
 static int finish_message(run *r, uint32_t instance) {
     ap_layout *l = r->l;
     const ap_step *s = &r->plan->step[l->step[instance]];
@@ -156,7 +159,7 @@ static int finish_message(run *r, uint32_t instance) {
     r->active--, l->flying[lane]--;
     if (r->trace) ap_trace_end(r->trace, l->record[instance], r->arrival_time);
     if (staged) {
-        r->fresh = 0;
+        r->clock_is_current = 0;
         ap_stretch only;
         int several = 0;
         size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
@@ -172,7 +175,7 @@ static int poll_transport(run *r, int block) {
     uint32_t numbers[BATCH];
     int count = 0;
     int code = r->wire->completed(r->wire, block, r->timeout, numbers, BATCH, &count, r->error);
-    r->folded = 0, r->fresh = 0;
+    r->folded = 0, r->clock_is_current = 0;
     if (r->trace && count) r->arrival_time = read_clock(r);
     for (int i = 0; i < count && !code; i++) code = finish_message(r, numbers[i]);
     return code;
@@ -198,7 +201,7 @@ static int traced_fold(run *r, uint32_t instance, const ap_step *s) {
     read_clock(r);
     ap_record record = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
     int code = fold_instance(r, instance, s);
-    r->fresh = 0, record.end = read_clock(r);
+    r->clock_is_current = 0, record.end = read_clock(r);
     ap_trace_begin(r->trace, record);
     return code;
 }
@@ -209,7 +212,7 @@ static int run_plan(run *r) {
     for (uint32_t i = 0; i < l->instances && !code; i++)
         if (!l->pending[i] && l->lane[i] == AP_NO_LANE) push_work(r, i);
     for (uint32_t i = 0; i < l->lanes && !code; i++)
-        if (!l->lane_of[i].sends) code = start_lane(r, i); /* receives first: what comes finds its place */
+        if (!l->lane_of[i].sends) code = start_lane(r, i); /* receives first, so that data need not be buffered on arrival */
     for (uint32_t i = 0; i < l->lanes && !code; i++)
         if (l->lane_of[i].sends) code = start_lane(r, i);
     while (!code && (r->done < l->instances || r->active)) {
@@ -259,7 +262,7 @@ static int check_call(const ap_plan *plan, int type, int operation, const ap_wir
     return AP_OK;
 }
 
-/* A buffer of the caller must have what the plan touches; one that is not touched may be anything. */
+/* A buffer of the caller must be as large as the plan needs; one that the plan does not touch may be NULL. */
 static int check_buffer(const ap_plan *plan, int buffer, const void *buffer_address, uint64_t bytes, uint64_t needed,
                         ap_error *error) {
     if (needed <= (buffer_address ? bytes : 0)) return AP_OK;
@@ -314,7 +317,7 @@ void ap_wire_trace(ap_wire *wire, ap_trace *trace) { wire->trace = trace; }
 
 void ap_trace_moment(const ap_trace *trace, int64_t moments[2]) {
     int64_t closest = INT64_MAX;
-    for (int i = 0; i < 16; i++) { /* the one that was interrupted least */
+    for (int i = 0; i < 16; i++) { /* keep the reading that took least time: it was interrupted least */
         int64_t before = ap_clock(trace), at = ap_nanoseconds(), after = ap_clock(trace);
         if (after - before < closest) closest = after - before, moments[0] = before + (after - before) / 2, moments[1] = at;
     }
@@ -326,7 +329,7 @@ void ap_wire_close(ap_wire *wire) {
 
 /* ---- touching memory before the first run ---- */
 
-/* What messages of several stretches are put together in, for as many as can be under way; kept in the plan's pool. */
+/* Allocates and touches staging memory for as many messages as can be under way, and leaves it in the plan's pool. */
 static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     ap_layout *l = &plan->layout;
     int good = 1;

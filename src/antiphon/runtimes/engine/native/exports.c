@@ -1,9 +1,9 @@
-/* The one name of this library that others see, beside those of MPI where it is to be preloaded: it finds all others.
+/* The only symbol that this library exports (beside MPI's names, if it is to be preloaded): antiphon_engine looks up all
+ * other functions by name.
  *
- * Everything else is hidden (-fvisibility=hidden). Under LD_PRELOAD a program with a function `ap_run` of its own would
- * otherwise have it called in the middle of an MPI_Allreduce, and would call ours where it means its own. One library
- * with one door, rather than one library for LD_PRELOAD and another for Python: it is compiled once, and both run the
- * same.
+ * Everything else is hidden (-fvisibility=hidden). Otherwise, under LD_PRELOAD, a program with its own function `ap_run`
+ * would have it called in the middle of an MPI_Allreduce, or would call ours by mistake. One library serves both LD_PRELOAD
+ * and Python, so it is compiled once and both run the same code.
  *
  * Threading: a constant table. Ownership: none.
  */
@@ -23,30 +23,31 @@
 
 typedef void (*function)(void);
 
-#define ONE(NAME) {#NAME, (function)NAME}
+#define NAMED(NAME) {#NAME, (function)NAME} /* an entry of the table below */
 
 static const struct {
     const char *name;
     function at;
 } functions[] = {
-    ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask), ONE(ap_warm),
-    ONE(ap_split), ONE(ap_run), ONE(ap_agree), ONE(ap_uneven), ONE(ap_wire_call), ONE(ap_wire_theirs), ONE(ap_wire_left),
-    ONE(ap_wire_trace), ONE(ap_wire_hear), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
+    NAMED(ap_abi), NAMED(ap_open_bytes), NAMED(ap_close), NAMED(ap_describe), NAMED(ap_prepare), NAMED(ap_release),
+    NAMED(ap_get_needs), NAMED(ap_warm), NAMED(ap_split), NAMED(ap_run), NAMED(ap_agree), NAMED(ap_uneven), NAMED(ap_wire_call),
+    NAMED(ap_wire_other_call), NAMED(ap_wire_check_unreceived), NAMED(ap_wire_trace), NAMED(ap_wire_set_signals),
+    NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide),
 #if defined(AP_FOR_MPI)
-    ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
-    ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose), ONE(ap_measure_open),
-    ONE(ap_measure_calls), ONE(ap_measure_close),
+    NAMED(ap_mpi_open_number), NAMED(ap_mpi_library), NAMED(ap_book_open), NAMED(ap_book_close), NAMED(ap_table_store),
+    NAMED(ap_range_of), NAMED(ap_chooser_open), NAMED(ap_chooser_close), NAMED(ap_choose), NAMED(ap_measure_open),
+    NAMED(ap_measure_calls), NAMED(ap_measure_close),
 #elif defined(AP_FOR_SOCKETS)
-    ONE(ap_sockets_open), ONE(ap_shared_open), ONE(ap_shared_make),  ONE(ap_shared_join),    ONE(ap_shared_complete),
-    ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send),  ONE(ap_shared_receive), ONE(ap_shared_progress),
+    NAMED(ap_sockets_open), NAMED(ap_shared_open), NAMED(ap_shared_make),  NAMED(ap_shared_join),    NAMED(ap_shared_complete),
+    NAMED(ap_shared_close), NAMED(ap_shared_busy), NAMED(ap_shared_send),  NAMED(ap_shared_receive), NAMED(ap_shared_progress),
 #else
-    ONE(ap_threads_open),
+    NAMED(ap_threads_open),
 #endif
 };
 
 function antiphon_engine(const char *name);
 
-/* NULL where there is none of this name. */
+/* The function of this name; NULL if there is none. */
 __attribute__((visibility("default"))) function antiphon_engine(const char *name) {
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         if (!strcmp(functions[i].name, name)) return functions[i].at;

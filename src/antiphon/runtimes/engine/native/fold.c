@@ -1,8 +1,8 @@
 /* Combining values, in loops that compilers vectorise.
  *
  * Whole numbers wrap around (signed ones are added as unsigned). float16, bfloat16 and float8 are combined in float32 and
- * rounded once. min and max with a NaN are NaN; of equal numbers (0 and -0) the first: there NumPy does as the processor does.
- * No sum is reordered.
+ * rounded once. min and max with a NaN are NaN; of equal numbers (0 and -0) the first is taken, while NumPy's choice depends on
+ * the processor. No sum is reordered.
  *
  * Threading: no state. Ownership: all memory is the caller's.
  */
@@ -16,7 +16,7 @@
 #define MULTIPLY(T, U) (T)((U)x * (U)y)
 #define LARGER(T, U) (x >= y ? x : y)
 #define SMALLER(T, U) (x <= y ? x : y)
-/* The comparison with itself lets what is not a number through. */
+/* x != x holds for NaN only, which is taken. */
 #define LARGER_FLOAT(T, U) (((x >= y) | (x != x)) ? x : y)
 #define SMALLER_FLOAT(T, U) (((x <= y) | (x != x)) ? x : y)
 
@@ -49,7 +49,7 @@ COMBINES(f32, float, float, LARGER_FLOAT, SMALLER_FLOAT)
 COMBINES(f64, double, double, LARGER_FLOAT, SMALLER_FLOAT)
 
 #define ROW(NAME) {NAME##_sum, NAME##_prod, NAME##_max, NAME##_min, NAME##_sum}
-/* By type (those combined in themselves) and operator; avg is sum. */
+/* By type and operator. Narrow floats are combined as float32; an average is a sum, divided at the end. */
 static const ap_combine combines[AP_TYPES][AP_OPERATORS] = {
     [AP_INT8] = ROW(i8),     [AP_UINT8] = ROW(u8),     [AP_INT16] = ROW(i16),   [AP_UINT16] = ROW(u16),
     [AP_INT32] = ROW(i32),   [AP_UINT32] = ROW(u32),   [AP_INT64] = ROW(i64),   [AP_UINT64] = ROW(u64),
@@ -57,7 +57,7 @@ static const ap_combine combines[AP_TYPES][AP_OPERATORS] = {
     [AP_FLOAT8_E4M3] = ROW(f32), [AP_FLOAT8_E5M2] = ROW(f32),
 };
 
-/* Combined in float32. */
+/* Whether values of a type are combined in float32. */
 static int is_narrow(int type) {
     return type == AP_FLOAT16 || type == AP_BFLOAT16 || type == AP_FLOAT8_E4M3 || type == AP_FLOAT8_E5M2;
 }
@@ -107,7 +107,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         f(result, operands[0], operands[1], n);
         return;
     }
-    double sum[BLOCK]; /* the result may stand where a later operand does */
+    double sum[BLOCK]; /* not the result: it may be the memory of a later operand */
     for (size_t low = 0; low < n; low += BLOCK) {
         size_t m = n - low < BLOCK ? n - low : BLOCK, at = low * size;
         f(sum, (const char *)operands[0] + at, (const char *)operands[1] + at, m);

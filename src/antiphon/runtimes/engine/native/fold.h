@@ -8,13 +8,13 @@
 #include "api.h"
 
 #if !defined(AP_PORTABLE) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) && defined(__OPTIMIZE__)
-/* One library for all processors of a cluster; the loader chooses. */
+/* Compiled for several vector instruction sets, of which the loader chooses: one library for all processors of a cluster. */
 #define AP_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define AP_VECTORS
 #endif
 
-/* Loops over distinct elements: the result may be one of the operands exactly. */
+/* For loops whose iterations are independent: the result is one of the operands exactly, or overlaps none. */
 #if defined(__clang__)
 #define AP_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)

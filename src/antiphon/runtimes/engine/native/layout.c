@@ -1,8 +1,8 @@
 /* Instances of a plan (messages and folds, after splitting), their dependencies, and the order in which messages start.
  *
  * For example, a send of 512 KiB is split into four instances of 128 KiB. A send that forwards what a receive has brought
- * may then start with the first quarter as soon as that has come (fine), unless the memory of the two overlaps in another
- * way than quarter by quarter (coarse: it waits for all of it).
+ * may then start with the first quarter as soon as that has arrived (a fine edge, from instance to instance), unless the
+ * memory of the two overlaps in another way than quarter by quarter (a coarse edge: it waits for the whole operation).
  *
  * Threading: as its plan: one thread at a time.
  * Ownership: an ap_layout belongs to its plan; ap_forget_layout frees its arrays.
@@ -25,8 +25,9 @@ void ap_forget_layout(ap_layout *l) {
 
 static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
 
-/* Into how many messages or folds an operation without pieces is split: sender and receiver decide alike. */
-static uint32_t split_of(const ap_step *s, size_t item, uint64_t split) {
+/* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender and
+ * receiver share, so both split alike. */
+static uint32_t count_instances(const ap_step *s, size_t item, uint64_t split) {
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if (!split || !s->elements) return 1;
     uint64_t bytes = split == AP_USUAL_SPLIT ? 1 << 17 : split, max_parts = split == AP_USUAL_SPLIT ? 4 : 1 << 20;
@@ -37,36 +38,37 @@ static uint32_t split_of(const ap_step *s, size_t item, uint64_t split) {
 typedef struct {
     ap_stretch where;
     uint32_t step;
-} place;
+} stretch_of_step;
 
-static int by_place(const void *a, const void *b) {
-    const place *x = a, *y = b;
+static int by_stretch(const void *a, const void *b) {
+    const stretch_of_step *x = a, *y = b;
     if (x->where.buffer != y->where.buffer) return x->where.buffer < y->where.buffer ? -1 : 1;
     if (x->where.begin != y->where.begin) return x->where.begin < y->where.begin ? -1 : 1;
     return x->where.length < y->where.length ? -1 : x->where.length > y->where.length;
 }
 
-/* Parts of a split operation may go on alone only if its stretches are, all over the plan, either the very same as those
- * of other split operations or apart from them: then part i of any two of these meets in memory only part i. */
-static int find_coarse(ap_plan *plan, ap_error *error) {
+/* Marks the split operations whose instances must not be waited for one by one. That is safe only if each stretch of the
+ * operation is, compared with all stretches of other split operations, either identical or disjoint: then instance i of one
+ * overlaps in memory only instance i of the other. */
+static int find_coarse_steps(ap_plan *plan, ap_error *error) {
     size_t count = 0, n = 0;
     for (uint32_t o = 0; o < plan->steps; o++)
         if (plan->step[o].instances > plan->step[o].pieces) count += plan->step[o].stretches;
-    place *all = allocate(count, sizeof *all);
+    stretch_of_step *all = allocate(count, sizeof *all);
     if (!all) return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
         s->coarse = 0;
         if (s->instances <= s->pieces) continue;
         s->coarse = is_message(s) && s->stretches > 1;
-        for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (place){plan->stretch[s->stretch + i], o};
+        for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (stretch_of_step){plan->stretch[s->stretch + i], o};
     }
-    qsort(all, n, sizeof *all, by_place);
+    qsort(all, n, sizeof *all, by_stretch);
     for (size_t i = 0, j; i < n; i = j) {
         uint64_t end = all[i].where.begin + all[i].where.length;
         int same = 1;
         for (j = i + 1; j < n && all[j].where.buffer == all[i].where.buffer && all[j].where.begin < end; j++) {
-            same &= by_place(&all[i], &all[j]) == 0;
+            same &= by_stretch(&all[i], &all[j]) == 0;
             uint64_t other = all[j].where.begin + all[j].where.length;
             end = other > end ? other : end;
         }
@@ -78,12 +80,12 @@ static int find_coarse(ap_plan *plan, ap_error *error) {
 
 static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t total = 0;
-    ap_burden all = {0, 0};
+    ap_workload all = {0, 0};
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
-        s->first = (uint32_t)total, s->instances = split_of(s, l->item, l->split);
+        s->first = (uint32_t)total, s->instances = count_instances(s, l->item, l->split);
         total += s->instances;
-        if (!ap_add_burden(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
+        if (!ap_add_workload(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
             total > UINT32_MAX - 1)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
                            plan->rank);
@@ -96,11 +98,11 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
         return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->steps; o++)
         for (uint32_t i = 0; i < plan->step[o].instances; i++) l->step[plan->step[o].first + i] = o;
-    return find_coarse(plan, error);
+    return find_coarse_steps(plan, error);
 }
 
-/* Whether part i of x needs no more than part i of y. */
-static int go_piecewise(const ap_step *x, const ap_step *y) {
+/* Whether instance i of x may wait for instance i of y alone. */
+static int wait_by_instance(const ap_step *x, const ap_step *y) {
     if (x->pieces > 1 || y->pieces > 1) return x->pieces == y->pieces;
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
 }
@@ -109,13 +111,13 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t fine = 0, coarse = 0;
     l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->steps + 1, 4);
     if (!l->fine.begin || !l->coarse.begin) return ap_fail(error, AP_MEMORY, "out of memory");
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 2; pass++) { /* the first counts edges, the second stores them */
         for (uint32_t o = 0; o < plan->steps; o++) {
             const ap_step *x = &plan->step[o];
             for (uint32_t w = 0; w < x->waits; w++) {
                 uint32_t to = plan->wait[x->first_wait + w];
                 const ap_step *y = &plan->step[to];
-                if (go_piecewise(x, y)) {
+                if (wait_by_instance(x, y)) {
                     for (uint32_t i = 0; i < x->instances; i++) {
                         if (pass == 0)
                             l->fine.begin[y->first + i + 1]++, fine++;
@@ -144,7 +146,7 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 typedef struct {
-    uint64_t lane, key; /* key: when + 2 * piece, of those that are equal the operation with the smaller number */
+    uint64_t lane, key; /* key: when + 2 * piece; of equal ones, the smaller instance first */
     uint32_t instance;
 } message;
 

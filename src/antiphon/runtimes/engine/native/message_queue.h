@@ -11,27 +11,27 @@
 
 #include "api.h"
 
-/* What goes before the elements. */
+/* The header that is sent before the elements of a message. `mark`: message or note (sockets_types.h). */
 typedef struct {
     uint32_t channel, mark;
     uint64_t bytes;
-    ap_called call;
+    ap_call_id call;
 } head;
 
 typedef struct message {
     struct message *next;
-    unsigned char *data;      /* of a message set aside: its own memory */
-    uint64_t bytes, capacity; /* capacity: of those received: bytes that there is memory for */
-    uint32_t channel, number;
-    head head;                /* of sends, and of those set aside */
-    int complete, own_memory; /* set aside: has come in full; no receive has claimed it yet */
+    unsigned char *data;      /* the caller's; own memory if it is set aside: received before a receive was posted for it */
+    uint64_t bytes, capacity; /* capacity: bytes of memory at `data`, if it is received */
+    uint32_t channel, number; /* number: given by the engine, which gets it back when the message is done */
+    head head;                /* of sends, and of messages set aside */
+    int complete, own_memory; /* if set aside: all of it has arrived; no receive has claimed it yet */
 } message;
 
 typedef struct {
     message *first, **end;
 } queue;
 
-/* One that is used again, or a new one; all zero. NULL: out of memory. */
+/* A message from the list of spare ones, or from malloc; all zero. NULL: out of memory. */
 static inline message *new_message(message **spare) {
     message *m = *spare;
     if (m)
@@ -57,7 +57,7 @@ static inline message *pop_message(queue *q) {
     return m;
 }
 
-/* The first of a channel, taken out; NULL if there is none. */
+/* Removes and returns the first message on a channel; NULL if there is none. */
 static inline message *take_from_channel(queue *q, uint32_t channel) {
     for (message **at = &q->first; *at; at = &(*at)->next)
         if ((*at)->channel == channel) {
@@ -69,6 +69,7 @@ static inline message *take_from_channel(queue *q, uint32_t channel) {
     return NULL;
 }
 
+/* `own`: the queue owns the data of its messages. */
 static inline void free_queue(queue *q, int own) {
     while (q->first) {
         message *m = pop_message(q);

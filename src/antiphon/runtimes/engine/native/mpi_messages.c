@@ -1,5 +1,5 @@
-/* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. Where
- * calls are compared, every message carries its call.
+/* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. If calls are
+ * compared (ap_wire_call), every message carries the identity of its call.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: packets belong to their transfer, then to the wire's list of spare ones.
@@ -34,7 +34,7 @@ static int reserve_transfers(mpi_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* MPI counts in int: beyond that the message is a number of blocks of 2^24 bytes, and the remainder. */
+/* A data type for more bytes than an int can count: blocks of 2^24 bytes, and the remainder. */
 static int large_type(size_t bytes, MPI_Datatype *type) {
     enum { CHUNK = 1 << 24 };
     MPI_Datatype chunk, types[2];
@@ -75,8 +75,8 @@ static packet *take_packet(mpi_wire *w) {
 
 static void give_packet(mpi_wire *w, packet *p) { p->next = w->spare, w->spare = p; }
 
-/* What goes before the elements, with them where they are few. A receive of either takes either: if what comes is of another
- * call, its length may be any. */
+/* Starts sending or receiving a packet, with the data in it if they are few. A receive always has room for PACK bytes: the
+ * message may be of another call, and then of any length. */
 static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_error *error) {
     packet *p = f.packet = take_packet(w);
     size_t packed = f.bytes <= PACK ? f.bytes : 0;
@@ -103,7 +103,7 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
     return code || (w->base.call && bytes <= PACK) ? code : start_transfer(w, data, bytes, tag, f, error);
 }
 
-/* A message is done: what came in a packet is held against the call that is under way. */
+/* Called when a request is done: compares the call in a received packet with the one under way, and copies its data. */
 static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
     packet *p = f->packet;
     int code = AP_OK;
@@ -120,7 +120,7 @@ static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
     return code;
 }
 
-/* MPI reports a wrong length: a packet that came before may show that it is of another call. */
+/* MPI has reported an error, perhaps a wrong length: a packet received before may show that the message is of another call. */
 static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     int code = AP_OK;
     for (int i = 0; i < w->active && !code; i++)
@@ -129,8 +129,8 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     return code ? code : ap_mpi_failed(error, "MPI could not finish a message", failure);
 }
 
-/* Waits for one at least by MPI itself; with an end to the patience, or more processes than processors, by asking again and
- * again and letting others work: there MPI would keep a processor from those it waits for. */
+/* Tests requests; with `block`, until one is done. MPI itself waits only without a timeout and with enough processors: otherwise
+ * this polls and yields the processor, which MPI might keep from the processes it waits for. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
@@ -150,8 +150,7 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
 
 static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* Tests for up to `capacity` messages that are done: if more are under way than that, the oldest first; a wait covers all of
- * them. */
+/* Tests which requests are done, at most `capacity` of them, the oldest first; a wait covers all of them. */
 static int test_transfers(mpi_wire *w, int block, double patience, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
@@ -180,11 +179,11 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *nu
                            ap_error *error) {
     int done = 1, code = AP_OK;
     *count = 0;
-    while (w->active && done && !code && !*count) { /* until one is done that the engine knows of */
+    while (w->active && done && !code && !*count) { /* until a message is done; packets are not reported */
         code = test_transfers(w, block, patience, capacity, &done, error);
         if (code) return code;
         if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
-        for (int i = 0; i < done; i++) { /* from the last: the one that moves here is still under way */
+        for (int i = 0; i < done; i++) { /* from the last, so that the request moved into the gap is never one that is done */
             int last = --w->active, at = w->index[i];
             flight f = w->flight[at];
             w->request[at] = w->request[last], w->flight[at] = w->flight[last];
@@ -195,7 +194,7 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *nu
     return code;
 }
 
-/* ---- what is no message: which call this one is in, or that it has given up ---- */
+/* ---- notes to other processes: which call this one is in, or that it has given up ---- */
 
 static const uint64_t GAVE_UP = UINT64_MAX;
 
@@ -218,8 +217,8 @@ static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
 
 int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
     int code = w->shared ? ap_shared_look_around(w->shared, error) : AP_OK, arrived = 1;
-    if (!code && !w->quiet) code = notify_all(w, 0, error);
-    w->quiet = 1;
+    if (!code && !w->has_notified) code = notify_all(w, 0, error);
+    w->has_notified = 1;
     while (!code && arrived) {
         MPI_Status from;
         packet p;
@@ -235,7 +234,7 @@ int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
     return code;
 }
 
-/* What is under way then stays so, with its memory. */
+/* Requests under way are never completed, so their memory is leaked. */
 void ap_mpi_give_up(mpi_wire *w) {
     ap_error ignored;
     if (w->shared) ap_shared_give_up(w->shared);

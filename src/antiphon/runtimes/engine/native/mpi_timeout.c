@@ -1,4 +1,4 @@
-/* Collectives with a timeout, for use before calls of MPI that have none.
+/* A barrier and a minimum with a timeout, for use before calls of MPI that would wait for ever.
  *
  * Threading: collective; one thread of each process. Ownership: values of a reduction that timed out are never freed, as MPI
  *   may still write there.
@@ -45,7 +45,7 @@ int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const c
     values[0] = own;
     code = PMPI_Iallreduce(&values[0], &values[1], 1, MPI_INT, MPI_MIN, comm, &request);
     failed = code ? ap_mpi_failed(error, "MPI_Iallreduce", code) : wait_for_all(&request, timeout, where, error);
-    if (failed) return failed; /* a process may come yet, and MPI write there */
+    if (failed) return failed; /* `values` is leaked: a late process may come, and MPI write there */
     *minimum = values[1];
     free(values);
     return AP_OK;

@@ -9,50 +9,50 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-/* What goes before the elements where calls are compared. Up to PACK bytes are copied behind it, and go with it; more come
- * as a message of their own. */
+/* If calls are compared, every message begins with a packet: the call's identity, and the data if these are up to PACK bytes;
+ * more data follow as a second message. */
 enum { PACK = 1 << 12 };
 
 typedef struct packet {
-    struct packet *next; /* among those that are not used */
-    ap_called call;      /* from here on it is sent */
-    uint64_t bytes;      /* of all the elements */
+    struct packet *next; /* in the list of spare packets */
+    ap_call_id call;     /* what is sent begins here */
+    uint64_t bytes;      /* of the data, here or in the second message */
     unsigned char data[PACK];
 } packet;
 
-/* A message under way. */
+/* An MPI request under way: a message, or its packet. */
 typedef struct {
     uint32_t number, peer;
-    int reported, is_receive; /* reported: the engine collects its number when it is done */
+    int reported, is_receive; /* reported: when it is done, the engine gets `number` */
     packet *packet;           /* or NULL */
-    void *target;             /* for the elements in a packet that comes */
-    size_t bytes;
+    void *target;             /* where data received in the packet belong */
+    size_t bytes;             /* of the message's data */
 } flight;
 
 typedef struct {
     ap_wire base;
     MPI_Comm of;     /* the caller's */
-    MPI_Comm comm;   /* of the same processes, for messages; null: all go through memory */
-    int *process_of; /* of each rank of the program, -1: none */
-    MPI_Request *request;
+    MPI_Comm comm;   /* a copy for messages; MPI_COMM_NULL: all messages go through shared memory */
+    int *process_of; /* per rank of the program, its process in `of`; -1: none */
+    MPI_Request *request; /* per request under way; `flight` describes it */
     flight *flight;
-    int *index;
-    int active, space, most_tag, crowded;
+    int *index;           /* of requests that a test found done */
+    int active, space, most_tag, crowded; /* crowded: give the processor away between tests */
     packet *spare;
-    int quiet;         /* the others have been notified which call this one is in */
-    ap_shared *shared; /* for those on this host; NULL: none */
-    int *near;         /* of each rank of the program, its number there; -1: none */
-    int yields;        /* more processes here than processors */
+    int has_notified;         /* the others have been notified which call this process is in */
+    ap_shared *shared; /* memory shared with processes of this host; NULL: none */
+    int *near;         /* per rank of the program, its member number there; -1: not on this host */
+    int yields;        /* there are more processes on this host than processors */
 } mpi_wire;
 
 int ap_mpi_failed(ap_error *error, const char *function, int code);
 /* Starts a message by MPI. */
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error);
-/* `completed` for such; that patience has an end is no error. */
+/* As `completed` of a wire, for messages by MPI; returns without an error after `patience` seconds. */
 int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *numbers, int capacity, int *count,
                            ap_error *error);
-/* After a long wait: are the others in another call, or have they given up? */
+/* Called after a long wait: an error if others are in another call, or have given up. */
 int ap_mpi_check_others(mpi_wire *w, ap_error *error);
 /* Notifies the others that nothing more comes from here. */
 void ap_mpi_give_up(mpi_wire *w);

@@ -1,21 +1,22 @@
-/* A preload that chooses NCCL's algorithm call by call, by the table that ANTIPHON_NCCL_TUNER names (nccl_rules.h).
+/* A library for LD_PRELOAD that chooses NCCL's algorithm for each call, by the table that ANTIPHON_NCCL_TUNER names
+ * (nccl_rules.h).
  *
  * From NCCL 2.31 on each collective has a second entry, such as ncclAllReduceConfig, whose configuration names algorithm, CTAs
- * and policy for that call alone. Where a rule fits, the eight collectives defined here go there; everything else, and
- * older NCCLs, are called through. Unlike a tuner plugin this reaches symmetric kernels, copy engines and alltoall:
+ * and policy for that call alone. The eight collectives defined here call that entry if a rule fits; everything else, and
+ * older NCCLs, get the call unchanged (it is "called through"). Unlike a tuner plugin this reaches symmetric kernels, copy engines and alltoall:
  *
  *     allreduce 0 65535 symmetric auto 0 8 1        the symmetric kernels, where buffers are registered windows
  *     allgather 8388608 - copies auto 0 8 1         copy engines: no multiprocessor is occupied
  *     alltoall 0 - auto auto 8 * *                  NCCL's algorithm with at most 8 channels
  *
- * All ranks must choose alike. So a rule sees only what all of a communicator know alike: collective, bytes, ranks and
- * nodes. That they have the same table, and as many ranks on each host, is agreed when the communicator is made, with two
- * ncclCommSplit: by host (the new communicator's size is the number of local ranks), then by a hash of table and that
- * number (its size is that of the whole only if all agree). Without agreement every call is called through, and rank 0
- * says so. So do communicators that do not block, since their making ends later, and those of one rank.
+ * All ranks must choose alike. So a rule depends only on what all ranks know: collective, bytes, ranks and nodes. That they
+ * have the same table, and equally many ranks on each host, is checked when the communicator is made, with two calls of
+ * ncclCommSplit: by host (the size of the new communicator is the number of local ranks), then by a hash of table and that
+ * number (the size is that of the whole only if all agree). Without agreement every call is called through, and rank 0 prints
+ * a message. Nonblocking communicators, which are not ready when that check would run, and those of one rank are called through.
  *
- * NCCL falls back to its own choice where it cannot follow a rule (forceAlgSelection is 0). The profiler tag of a call is
- * the line of its rule.
+ * NCCL falls back to its own choice if it cannot follow a rule (forceAlgSelection is 0). The profiler tag of a call is the line
+ * number of its rule in the table.
  *
  * Threading: any thread may call; the list of communicators has a lock. Communicators made within a group are agreed on
  * when its thread ends the outermost group. Ownership: entries of the list and their rules are from malloc, and freed with
@@ -30,7 +31,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MOST_PENDING = 256, FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
+enum { MAX_PENDING = 256, FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
 
 /* A communicator that agreed on the table, with the rules for its ranks and nodes. */
 typedef struct chooser {
@@ -44,20 +45,20 @@ static struct {
     rule *rules;
     size_t count;
     uint64_t hash;
-    int version, usable; /* of NCCL; whether it has the entries with a configuration */
+    int version, usable; /* version of NCCL; whether it has entries with a configuration */
 } table;
 
 static chooser *choosers;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-static __thread struct { /* communicators made in a group that is not ended; NCCL fills in the handles until then */
-    ncclComm_t *comms[MOST_PENDING];
-    int count, depth, inside; /* inside: of a call that makes one, which may call others */
+static __thread struct { /* communicators made in an open group; NCCL fills in the handles when it ends */
+    ncclComm_t *comms[MAX_PENDING];
+    int count, depth, inside; /* inside: > 0 within a function of NCCL that makes communicators, which may call another one */
 } pending;
 
-/* ---- the library that is called through ---- */
+/* ---- NCCL itself, the next library of each name ---- */
 
-/* What the agreement calls; found when the table is read. */
+/* Functions that checking a communicator calls; looked up when the table is read. */
 static struct {
     __typeof__(ncclCommSplit) *split;
     __typeof__(ncclCommCount) *count;
@@ -88,7 +89,7 @@ static void read_table(void) {
     const char *path = getenv(TABLE), *problem = NULL;
     int line = 0;
     char *text = path && *path ? read_text(path, &problem) : NULL;
-    table.rules = malloc(MOST_RULES * sizeof *table.rules);
+    table.rules = malloc(MAX_RULES * sizeof *table.rules);
     if (text && table.rules) {
         table.hash = hash_bytes(text, strlen(text), 14695981039346656037ull);
         problem = read_rules(text, AP_CALLS, AP_CHOICES, table.rules, &table.count, &line);
@@ -115,7 +116,7 @@ static void forget_communicator(ncclComm_t communicator) {
 
 static void remember_communicator(ncclComm_t communicator, int ranks, int nodes) {
     chooser *new = malloc(sizeof *new + table.count * sizeof *new->rules);
-    forget_communicator(communicator); /* of another communicator that had this address */
+    forget_communicator(communicator); /* an entry of an earlier communicator with this address */
     if (!new) return;
     *new = (chooser){communicator, (size_t)ranks, 0, NULL};
     for (size_t i = 0; i < table.count; i++)
@@ -125,7 +126,7 @@ static void remember_communicator(ncclComm_t communicator, int ranks, int nodes)
     pthread_rwlock_unlock(&lock);
 }
 
-/* Put into sizes[i] how many ranks of communicator i have the same color; 0 where that fails. */
+/* Put into sizes[i] the number of ranks of communicator i that have this rank's color; 0 if that fails. */
 static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, int *sizes, int count) {
     ncclComm_t *probes = calloc((size_t)count, sizeof *probes);
     ncclResult_t result = probes ? nccl.start() : ncclSystemError;
@@ -147,8 +148,8 @@ static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, 
 /* Agree on table and nodes for communicators that this thread has made together. */
 static void agree_on_table(ncclComm_t *comms, int count) {
     char host[512] = "", boot[64] = "";
-    uint64_t colors[MOST_PENDING] = {0};
-    int local[MOST_PENDING], alike[MOST_PENDING], ranks, rank;
+    uint64_t colors[MAX_PENDING] = {0};
+    int local[MAX_PENDING], alike[MAX_PENDING], ranks, rank;
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); /* hosts may share a name */
     if (file >= 0 && read(file, boot, sizeof boot - 1) < 0) boot[0] = 0;
     if (file >= 0) close(file);
@@ -168,13 +169,13 @@ static void agree_on_table(ncclComm_t *comms, int count) {
     }
 }
 
-/* Agree on these communicators, now or at the end of the group. `config`: of the caller; some do not block. */
+/* Check these communicators, now or at the end of the group. `config`: the caller's; it may make them nonblocking. */
 static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncclConfig_t *config) {
-    const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* goes before the configuration */
+    const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* overrides the configuration */
     int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
     if (!table.usable || ranks == 1 || !blocks) return;
-    if (!pending.depth && count <= MOST_PENDING) agree_on_table(comms, count);
-    for (int i = 0; pending.depth && i < count && pending.count < MOST_PENDING; i++) pending.comms[pending.count++] = &comms[i];
+    if (!pending.depth && count <= MAX_PENDING) agree_on_table(comms, count);
+    for (int i = 0; pending.depth && i < count && pending.count < MAX_PENDING; i++) pending.comms[pending.count++] = &comms[i];
 }
 
 EXPORT ncclResult_t ncclGroupStart(void) {
@@ -188,7 +189,7 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     ncclResult_t result = next();
     if (pending.depth) pending.depth--;
     if (pending.depth || !pending.count) return result;
-    ncclComm_t comms[MOST_PENDING];
+    ncclComm_t comms[MAX_PENDING];
     int count = 0;
     for (int i = 0; i < pending.count; i++)
         if (*pending.comms[i]) comms[count++] = *pending.comms[i];
@@ -197,8 +198,8 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     return result;
 }
 
-/* Define a function that makes communicators: its name and parameters, how many it makes, their ranks, the caller's
- * configuration, and its arguments. */
+/* Define a function that makes communicators: its name and parameters, the number of communicators and of their ranks, the
+ * caller's configuration, and the arguments to pass on. */
 #define MAKER(name, parameters, count, ranks, config, ...) \
     EXPORT ncclResult_t name parameters { \
         NEXT(name); \
@@ -236,7 +237,7 @@ static const chooser *find_chooser(ncclComm_t communicator) {
     return at;
 }
 
-/* All communicators of a split come from one that agreed, or none does: its ranks are those of its parts. */
+/* The ranks of all parts of a split are those of the parent: if the parent agreed on the table, all of them take part here. */
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comms, ncclConfig_t *config) {
     NEXT(ncclCommSplit);
     ncclResult_t result = (pending.inside++, next(parent, color, key, comms, config));
@@ -252,8 +253,8 @@ static size_t bytes_of(ncclDataType_t type) {
     return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;
 }
 
-/* How NCCL is asked for an algorithm; NULL where it cannot be. Names select all algorithms that begin so. NCCL 2.31 knows
- * only names without protocols. */
+/* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it. NCCL 2.31
+ * has only names without protocols. */
 static const char *selection_of(const rule *r) {
     static const char *const names[][AP_PROTOCOLS + 1] = { /* protocol: ll, ll128, simple, any */
         {"TREE_LL+^TREE_LL128", "TREE_LL128", "TREE_SIMPLE", "TREE"},
@@ -271,12 +272,12 @@ static const char *selection_of(const rule *r) {
     return r->protocol == ANY || r->algorithm > AP_RING ? older[r->algorithm] : NULL;
 }
 
-/* Fill in the configuration of a call. Return 0 where it is to be called through. `shares`: whether `count` is that of one
- * rank's share. */
-static int choose_configuration(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int shares,
+/* Fill in the configuration of a call; return 0 if it is to be called through. `counts_share`: `count` is that of one rank's
+ * block, not of the whole call. */
+static int choose_configuration(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int counts_share,
                   ncclCollConfig_t *config) {
     const chooser *c = find_chooser(communicator);
-    size_t unit = bytes_of(type) * (c && shares ? c->ranks : 1);
+    size_t unit = bytes_of(type) * (c && counts_share ? c->ranks : 1);
     if (!c || !unit || count > SIZE_MAX / unit) return 0;
     const rule *r = c->rules, *end = c->rules + c->count;
     while (r < end && (r->collective != collective || count * unit < r->from || count * unit > r->to)) r++;
@@ -291,7 +292,7 @@ static int choose_configuration(ncclComm_t communicator, int collective, size_t 
     return 1;
 }
 
-/* Define a collective: its name, its number here, whether counts are shares, its parameters and its arguments. */
+/* Define a collective: its name, its number here, whether it counts blocks (counts_share), its parameters and its arguments. */
 #define COLLECTIVE(name, number, shares, parameters, ...) \
     EXPORT ncclResult_t name parameters { \
         static __typeof__(name##Config) *configured; \
@@ -302,7 +303,7 @@ static int choose_configuration(ncclComm_t communicator, int collective, size_t 
         return configured(__VA_ARGS__, &config); \
     }
 
-/* What all of them have in common: the data, where it goes, and the arguments for the data. */
+/* Common to all: parameters for the data, parameters for communicator and stream, arguments for the data. */
 #define DATA const void *from, void *to, size_t count, ncclDataType_t type
 #define WHERE ncclComm_t comm, cudaStream_t stream
 #define BUFFERS from, to, count, type

@@ -1,7 +1,7 @@
-/* The entries of NCCL that the preload that chooses (nccl_choose.c) defines or calls, and its per-call configuration.
+/* The entries of NCCL that nccl_choose.c defines or calls, and NCCL's per-call configuration.
  *
- * Written from NCCL's documentation, as NCCL 2.31 has them: later versions only append to the configuration, and say by its
- * size what they have. With AP_NCCL_H all of it comes from NCCL's own nccl.h instead.
+ * Written from NCCL's documentation, as NCCL 2.31 has them: later versions only append to the configuration, whose
+ * size shows which members it has. With AP_NCCL_H all of it comes from NCCL's own nccl.h instead.
  *
  * Threading and ownership: declarations only.
  */

@@ -1,4 +1,4 @@
-/* The table of rules that the tuner plugin (nccl_tuner.c) and the preload that chooses (nccl_choose.c) read: which algorithm,
+/* The table of rules that the tuner plugin (nccl_tuner.c) and the library for LD_PRELOAD (nccl_choose.c) read: which algorithm,
  * protocol, channels and chunk size NCCL takes for a call.
  *
  *     antiphon-nccl-tuner 1
@@ -6,8 +6,8 @@
  *     allreduce 65536 - ring auto 0 8 1
  *     allgather 0 1048575 pat simple 4 * * 131072
  *
- * `antiphon export TABLE --to nccl-tuner` writes it (docs/stock.md). The first line that fits a call decides. A table in
- * which anything is wrong is not used at all; the caller reports what and in which line.
+ * `antiphon export TABLE --to nccl-tuner` writes it (docs/stock.md). The first line that fits a call decides. A table
+ * with any error is not used at all; the caller reports the error and its line.
  *
  * Threading: no state; every function works on its arguments. Ownership: read_text returns memory of malloc.
  */
@@ -26,10 +26,11 @@
 #define HEAD "antiphon-nccl-tuner 1"
 #define FORM "expected 8 words: collective from to algorithm protocol channels ranks nodes; a ninth is the chunk in bytes"
 
-enum { LEAST_WORDS = 8, WORDS = 9, ANY = -1 };
-enum { MOST_RULES = 4096, MOST_BYTES = 1 << 20, MOST_CHANNELS = 64, MOST_CHUNK = 1 << 30 };
+enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 };
+enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30 };
 
-/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as a tuner plugin gets them. */
+/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as NCCL passes them to a tuner plugin;
+ * the others only nccl_choose.c can choose. */
 enum ap_nccl_collective {
     AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES,
     AP_ALLTOALL = AP_COLLECTIVES, AP_GATHER, AP_SCATTER, AP_CALLS
@@ -42,8 +43,8 @@ enum ap_nccl_protocol { AP_LL, AP_LL128, AP_SIMPLE, AP_PROTOCOLS };
 
 typedef struct {
     int collective, algorithm, protocol, channels, line;
-    size_t from, to; /* both belong to it */
-    size_t chunk;    /* bytes; 0: NCCL's own */
+    size_t from, to; /* bytes of a call, both inclusive */
+    size_t chunk;    /* bytes; 0: NCCL's own choice */
     long ranks, nodes;
 } rule;
 
@@ -59,7 +60,7 @@ static int locate_choice(const char *word, const char *const *names, int count) 
     return ANY;
 }
 
-/* A whole number up to `max_value` in decimal digits alone; 0 where it is none. */
+/* Parse a whole number up to `max_value`, of decimal digits only; false if it is none. */
 static int read_number(const char *word, unsigned long long max_value, unsigned long long *value) {
     size_t length = strlen(word);
     if (!length || length > 19 || strspn(word, "0123456789") != length) return 0;
@@ -67,33 +68,33 @@ static int read_number(const char *word, unsigned long long max_value, unsigned 
     return *value <= max_value;
 }
 
-/* Read one line, which is cut into words here. Return what is wrong with it, else NULL. `kinds`, `ways`: how many of the
- * collectives and algorithms the caller can choose for. */
-static const char *read_rule(char *line, int kinds, int ways, rule *out) {
-    char *words[WORDS + 1], *rest = NULL;
+/* Parse one line, which is overwritten. Return the error, or NULL. `collective_count`, `algorithm_count`: the caller supports that
+ * many of the first collectives and algorithms. */
+static const char *read_rule(char *line, int collective_count, int algorithm_count, rule *out) {
+    char *words[MAX_WORDS + 1], *rest = NULL;
     int count = 0;
-    for (char *word = strtok_r(line, " \t", &rest); word && count <= WORDS; word = strtok_r(NULL, " \t", &rest))
+    for (char *word = strtok_r(line, " \t", &rest); word && count <= MAX_WORDS; word = strtok_r(NULL, " \t", &rest))
         words[count++] = word;
-    if (count != LEAST_WORDS && count != WORDS) return FORM;
+    if (count != MIN_WORDS && count != MAX_WORDS) return FORM;
     unsigned long long from, to = SIZE_MAX, channels, ranks = 0, nodes = 0, chunk = 0;
     int any_ranks = !strcmp(words[6], "*"), any_nodes = !strcmp(words[7], "*");
-    if ((out->collective = locate_choice(words[0], collectives, kinds)) == ANY) return "no such collective";
+    if ((out->collective = locate_choice(words[0], collectives, collective_count)) == ANY) return "no such collective";
     if (!read_number(words[1], SIZE_MAX, &from)) return "from: expected a number of bytes";
     if (strcmp(words[2], "-") && !read_number(words[2], SIZE_MAX, &to)) return "to: expected a number of bytes, or -";
     if (to < from) return "the range of sizes is empty";
-    if ((out->algorithm = locate_choice(words[3], algorithms, ways)) == ANY) return "no such algorithm";
+    if ((out->algorithm = locate_choice(words[3], algorithms, algorithm_count)) == ANY) return "no such algorithm";
     out->protocol = locate_choice(words[4], protocols, AP_PROTOCOLS);
     if (out->protocol == ANY && strcmp(words[4], "auto")) return "no such protocol";
-    if (!read_number(words[5], MOST_CHANNELS, &channels)) return "channels: expected 0 (NCCL's choice) to 64";
+    if (!read_number(words[5], MAX_CHANNELS, &channels)) return "channels: expected 0 (NCCL's choice) to 64";
     if (!any_ranks && (!read_number(words[6], 1 << 30, &ranks) || !ranks)) return "ranks: expected a number from 1, or *";
     if (!any_nodes && (!read_number(words[7], 1 << 30, &nodes) || !nodes)) return "nodes: expected a number from 1, or *";
-    if (count == WORDS && !read_number(words[8], MOST_CHUNK, &chunk)) return FORM;
+    if (count == MAX_WORDS && !read_number(words[8], MAX_CHUNK, &chunk)) return FORM;
     out->from = from, out->to = to, out->channels = (int)channels, out->chunk = chunk;
     out->ranks = any_ranks ? ANY : (long)ranks, out->nodes = any_nodes ? ANY : (long)nodes;
     return NULL;
 }
 
-/* Return the whole file with a zero behind it; NULL, and why, where it cannot be had. A pipe is not waited for. */
+/* Return the whole file with a zero behind it; NULL and *problem if it cannot be read. Only regular files are read. */
 static char *read_text(const char *path, const char **problem) {
     struct stat about;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -103,10 +104,10 @@ static char *read_text(const char *path, const char **problem) {
     *problem = NULL;
     if (file < 0 || fstat(file, &about)) *problem = strerror(errno);
     else if (!S_ISREG(about.st_mode)) *problem = "is no file";
-    else if (about.st_size > MOST_BYTES) *problem = "has more than 1 MiB";
-    else if (!(text = malloc(MOST_BYTES + 1))) *problem = strerror(errno);
-    while (text && got > 0 && size < MOST_BYTES)
-        if ((got = read(file, text + size, MOST_BYTES - size)) > 0) size += (size_t)got;
+    else if (about.st_size > MAX_BYTES) *problem = "has more than 1 MiB";
+    else if (!(text = malloc(MAX_BYTES + 1))) *problem = strerror(errno);
+    while (text && got > 0 && size < MAX_BYTES)
+        if ((got = read(file, text + size, MAX_BYTES - size)) > 0) size += (size_t)got;
     if (text && got < 0) *problem = strerror(errno);
     else if (text && memchr(text, 0, size)) *problem = "is no text";
     if (file >= 0) close(file);
@@ -118,9 +119,8 @@ static char *read_text(const char *path, const char **problem) {
     return text;
 }
 
-/* Put the rules of the text, which is cut up, into `rules` (room for MOST_RULES). Return what is wrong, and in which line,
- * else NULL. */
-static const char *read_rules(char *text, int kinds, int ways, rule *rules, size_t *count, int *line) {
+/* Parse the text, which is overwritten, into `rules` (room for MAX_RULES). Return an error, with its *line, or NULL. */
+static const char *read_rules(char *text, int collective_count, int algorithm_count, rule *rules, size_t *count, int *line) {
     *line = 0, *count = 0;
     for (char *at = text, *next; at; at = next) {
         next = strchr(at, '\n');
@@ -132,14 +132,15 @@ static const char *read_rules(char *text, int kinds, int ways, rule *rules, size
         }
         at += strspn(at, " \t");
         if (!*at || *at == '#') continue;
-        if (*count == MOST_RULES) return "more than 4096 rules";
-        const char *problem = read_rule(at, kinds, ways, &rules[*count]);
+        if (*count == MAX_RULES) return "more than 4096 rules";
+        const char *problem = read_rule(at, collective_count, algorithm_count, &rules[*count]);
         if (problem) return problem;
         rules[(*count)++].line = *line;
     }
     return NULL;
 }
 
+/* Whether a rule applies to communicators of that many ranks and nodes. */
 static int is_for(const rule *r, size_t ranks, size_t nodes) {
     return (r->ranks == ANY || (size_t)r->ranks == ranks) && (r->nodes == ANY || (size_t)r->nodes == nodes);
 }

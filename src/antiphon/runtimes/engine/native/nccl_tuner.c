@@ -1,10 +1,9 @@
 /* A tuner plugin for NCCL: which algorithm, protocol, channels and chunk size, by the table that ANTIPHON_NCCL_TUNER names
  * (nccl_rules.h).
  *
- * Where no rule fits, or NCCL cannot do here what it says, nothing is written: neither costs nor channels, so that NCCL
- * does what it would without us. (A plugin that begins by writing 1 to the channels takes all but one of them from every
- * such call.) A table in which anything is wrong is not used at all; NCCL logs what and in which line, and the program goes
- * on.
+ * If no rule fits, or NCCL does not support the rule here, nothing is written: neither costs nor channels, so NCCL chooses as
+ * without the plugin. (A plugin that always sets the channels to 1 first would leave such calls one channel.) A table with any
+ * error is not used at all; the error and its line appear in NCCL's log, and the program goes on.
  *
  * Threading: NCCL makes a context for each communicator and uses it from one thread at a time.
  * Ownership: a context is from malloc in init_tuner and freed in destroy_tuner; it keeps the rules, not the text of the table.
@@ -15,7 +14,7 @@
 
 typedef struct {
     size_t count;
-    rule rules[]; /* those for as many ranks and nodes */
+    rule rules[]; /* those for this communicator's ranks and nodes */
 } tuner;
 
 static const rule *find_rule(const tuner *t, int collective, size_t nbytes) {
@@ -29,7 +28,7 @@ static void log_nothing(int level, unsigned long subsystems, const char *file, i
 }
 
 static ncclResult_t init_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void **context) {
-    tuner *t = calloc(1, sizeof *t + MOST_RULES * sizeof *t->rules);
+    tuner *t = calloc(1, sizeof *t + MAX_RULES * sizeof *t->rules);
     const char *path = getenv(TABLE), *problem = NULL;
     int line = 0;
     *context = t;
@@ -66,8 +65,8 @@ static ncclResult_t destroy_tuner(void *context) {
     return ncclSuccess;
 }
 
-/* Before version 3 NCCL obeys a choice, whether it can or not; so what it cannot do is not chosen. A protocol of its own
- * choice it has only where it chooses the algorithm as well. */
+/* For plugins of version 2 NCCL does not check the choice; so an algorithm that it does not support here must not be chosen, nor can
+ * the protocol be left to NCCL. */
 static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes, int collnet, int nvls, int together,
                                    int *algorithm, int *protocol, int *channels) {
     (void)together;
@@ -80,7 +79,7 @@ static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes,
     return ncclSuccess;
 }
 
-/* What is chosen costs nothing. Of a rule without a protocol it is the one that NCCL holds to be best. */
+/* Choose by setting a cost to 0. If the rule has no protocol, it is the one with the least cost by NCCL's own estimate. */
 static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes, float **costs, int algorithms_, int protocols_,
                                    int *channels) {
     const rule *r = find_rule(context, collective, nbytes);
@@ -108,8 +107,8 @@ static ncclResult_t choose_4(void *context, int collective, size_t nbytes, int t
     return choose_by_cost(context, collective, nbytes, costs, algorithms_, protocols_, channels);
 }
 
-/* NCCL asks after it has chosen: a rule that it could not follow says nothing of chunks. It limits the answer to what its
- * buffers (NCCL_BUFFSIZE) hold. */
+/* NCCL calls this after it has chosen an algorithm: the chunk of a rule that it did not follow does not apply. It limits chunks to
+ * the size of its buffers (NCCL_BUFFSIZE). */
 static ncclResult_t choose_chunk(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
                                  size_t *bytes) {
     (void)channels;

@@ -21,13 +21,13 @@ typedef enum { ncclSuccess = 0, ncclSystemError = 2 } ncclResult_t;
 enum ap_nccl_level { AP_LOG_WARN = 2, AP_LOG_INFO = 3 };
 enum ap_nccl_part { AP_LOG_TUNING = 0x40 };
 
-#define AP_NEVER (-1.0f) /* the cost of what NCCL cannot do here */
+#define AP_NEVER (-1.0f) /* the cost of an algorithm that NCCL does not support here */
 
 typedef void (*ap_nccl_log)(int level, unsigned long parts, const char *file, int line, const char *form, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* `costs`: algorithms times protocols, in one piece, in microseconds; NCCL takes the least that is not AP_NEVER.
- * `channels`: what stands there stays where nothing is written, and 0, which NCCL puts there, means its own choice. */
+/* `costs`: a matrix of algorithms times protocols, in microseconds; NCCL takes the least that is not AP_NEVER.
+ * `channels`: NCCL sets it to 0 before, which means its own choice. */
 
 typedef struct {
     const char *name;
@@ -53,7 +53,7 @@ typedef struct {
     ncclResult_t (*destroy)(void *context);
 } ap_nccl_tuner_4;
 
-/* `domains` and `constants` (what NVLink joins, and NCCL's own model) are not looked at. */
+/* `domains` (GPUs connected by NVLink) and `constants` (of NCCL's own model) are ignored. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, ap_nccl_log log,
@@ -71,7 +71,7 @@ typedef struct {
                            int protocols, int registered, int *channels);
     ncclResult_t (*finalize)(void *context);
     ncclResult_t (*chunk)(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
-                          size_t *bytes); /* what stands there is NCCL's own */
+                          size_t *bytes); /* in and out: NCCL's own choice before */
 } ap_nccl_tuner_6;
 
 #endif

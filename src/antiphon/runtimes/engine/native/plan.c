@@ -1,4 +1,4 @@
-/* From the section of a rank to its plan at a size: addresses, each checked to lie in its buffer.
+/* Makes a rank's plan for a size from its section of the program: addresses, each checked to lie in its buffer.
  *
  * All sizes and addresses of a run are computed here, in 128 bits, and refused above AP_MOST_ELEMENTS; so whatever is
  * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. ap_extents returns
@@ -27,9 +27,9 @@ typedef struct {
     const ap_program *program;
     const ap_section *section;
     uint64_t unit;
-    wide *at;         /* of the points */
-    uint64_t *offset; /* of the slots */
-    uint64_t *stride;
+    wide *at;         /* element of each point on the line */
+    uint64_t *offset; /* per slot, its first element in scratch */
+    uint64_t *stride; /* per slot, elements from one piece to the next */
     uint64_t *capacity;
 } addresses;
 
@@ -57,7 +57,7 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
-/* Where a part lies. In scratch all its pieces lie in its slot. False where anything is outside. */
+/* The stretch of memory of a part; false if it does not lie within its buffer, or within its slot of scratch. */
 static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, uint32_t pieces, ap_stretch *out) {
     const ap_base *b = &a->section->base[part.base];
     wide begin = a->at[part.begin], length = a->at[part.end] - begin;
@@ -82,7 +82,7 @@ static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, u
     return 1;
 }
 
-/* Stretches of a message that follow each other in memory become one. */
+/* Appends a stretch to a step. With `join`, one that follows the last in memory extends that. */
 static void append_part(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
     if (join && !s.length) return;
     if (join && step->stretches) {
@@ -161,7 +161,8 @@ static int fill_plan(const ap_program *program, const ap_section *s, uint64_t un
     return code;
 }
 
-/* What is combined, or passed on as a whole, goes on in parts; elsewhere more messages are only more work. */
+/* Splitting helps where a rank combines data, or forwards all of it: it can go on with the first part while the next arrives.
+ * For other collectives more messages only cost more. */
 static uint64_t usual_split(uint32_t kind) {
     return kind == AP_SCATTER || kind == AP_GATHER || kind == AP_ALLGATHER || kind == AP_ALLTOALL ? 0 : AP_USUAL_SPLIT;
 }
@@ -192,7 +193,7 @@ void ap_release(ap_plan *plan) {
             free(block);
         }
     free(plan->step), free(plan->stretch), free(plan->division), free(plan->wait);
-    if (!plan->broken) free(plan->scratch); /* else the transport may still write there */
+    if (!plan->broken) free(plan->scratch); /* else the transport may still write there: leaked */
     free(plan);
 }
 
@@ -213,7 +214,7 @@ int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {
     return AP_OK;
 }
 
-void ap_ask(const ap_plan *plan, ap_needs *needs) {
+void ap_get_needs(const ap_plan *plan, ap_needs *needs) {
     *needs = (ap_needs){plan->sizes[0],         plan->sizes[1],        plan->sizes[2],
                         plan->layout.instances, plan->layout.messages, plan->layout.sends};
 }

@@ -8,57 +8,63 @@
 
 #include "program.h"
 
-/* Consecutive elements of one buffer. `stride`: elements from one piece to the next in scratch; 0 in other buffers, where pieces
- * divide the stretch. */
+/* Consecutive elements of one buffer. `stride`: elements from one piece to the next in scratch; 0 in other buffers, where the
+ * pieces lie one behind the other. */
 typedef struct {
     uint32_t buffer;
     uint64_t begin, length, stride;
 } ap_stretch;
 
+/* An operation of the program at this size: a message, a fold or a join (program.h). It runs as one or more instances. */
 typedef struct {
     uint8_t kind;
-    uint8_t coarse; /* it is split, and operations that wait for it wait for all of its instances */
-    uint32_t peer, channel, when;
-    uint32_t pieces;    /* of the program */
-    uint32_t instances; /* number of pieces, or of the messages that it is split into */
-    uint32_t first;     /* instance */
-    uint32_t stretch, stretches;
-    uint64_t elements; /* of a message in all, of a fold those of its result */
-    uint32_t first_wait, waits;
+    uint8_t coarse; /* it is split, but its waiters must wait for all of its instances (layout.c) */
+    uint32_t peer, channel, when; /* when: order of the program; messages of step s at 2 s, its folds at 2 s + 1 */
+    uint32_t pieces;              /* slices, as the program says */
+    uint32_t instances;           /* one per piece; without pieces, one per message or fold that it is split into */
+    uint32_t first;               /* number of its first instance */
+    uint32_t stretch, stretches;  /* its data: stretch[stretch] and following of the plan */
+    uint64_t elements;            /* of the whole message, or of a fold's result */
+    uint32_t first_wait, waits;   /* operations that must be complete before: wait[first_wait] and following */
 } ap_step;
 
-/* The messages to or from one peer on one channel: queue[begin] to queue[end - 1]. They start in this order. */
+/* A lane: the messages to or from one peer on one channel, queue[begin] to queue[end - 1]. They start in this order. */
 typedef struct {
     uint32_t peer, channel, begin, end;
     int sends;
 } ap_lane;
 
+/* Elements that an average divides by `count` at the end. */
 typedef struct {
     ap_stretch where;
     uint64_t count;
 } ap_division;
 
+/* Edges of a graph, by source: those of i are to[begin[i]] to to[begin[i + 1] - 1]. */
 typedef struct {
     uint32_t *begin, *to;
 } ap_edges;
 
-/* Instances and their order; made anew when the bytes of an element change. */
+/* Instances and their order, for elements of `item` bytes and a split (ap_plan); rebuilt when either changes. */
 typedef struct {
     size_t item;
     uint64_t split;
     uint32_t instances, lanes;
     uint32_t *step;    /* of each instance */
-    uint32_t *pending; /* how many instances and steps each waits for */
-    uint32_t *lane;    /* of each; NO_LANE for what is no message */
+    uint32_t *pending; /* per instance, how many instances and steps it waits for */
+    uint32_t *lane;    /* per instance; AP_NO_LANE if it is no message */
     uint32_t *queue;   /* instances by lane, in order */
     ap_lane *lane_of;
     ap_edges fine;                      /* from an instance to those that wait for it alone, by instance */
     ap_edges coarse;                    /* from a step to the steps whose every instance waits for all of it */
     uint64_t messages, sends, received; /* elements of all messages to this rank */
-    /* of a run */
-    uint32_t *waiting, *remaining, *work, *head, *flying;
-    void **stage;
-    uint64_t *record; /* of each message under way, where runs are traced; else NULL */
+    /* the state of a run */
+    uint32_t *waiting;   /* per instance, how many of `pending` are not complete yet */
+    uint32_t *remaining; /* per step, its instances that are not complete */
+    uint32_t *work;      /* queue of folds and joins that are ready */
+    uint32_t *head, *flying; /* per lane, its next message, and its messages under way */
+    void **stage;        /* per instance, its staging memory (stage.h) or NULL */
+    uint64_t *record;    /* per message under way, its record if runs are traced; else NULL */
 } ap_layout;
 
 enum { AP_NO_LANE = 0xFFFFFFFFu };
@@ -85,13 +91,14 @@ struct ap_plan {
 /* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
-/* ap_ready, and all the memory that a run with this type needs is touched (prefault.h). */
+/* As ap_ready; also touches all the memory that a run with this type needs (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
+/* Builds the layout for elements of `item` bytes, unless it is built. */
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
 void ap_forget_layout(ap_layout *layout);
 
-/* Stretches of an instance, in the order of its message: the part of stretch number `index` that belongs to it. */
+/* The part of a step's stretch number `index` that belongs to an instance. */
 static inline ap_stretch ap_piece_of(const ap_plan *plan, const ap_step *step, uint32_t instance, uint32_t index) {
     ap_stretch s = plan->stretch[step->stretch + index];
     if (step->instances == 1) return s;

@@ -22,7 +22,7 @@ struct ap_pace {
     int gentle;
 };
 
-/* Between two pieces of work: rests; true if the work must stop. */
+/* Called between two parts of background work: rests; true if the work must stop. */
 static inline int ap_pause(ap_pace *pace) {
     const struct timespec pause = {0, 1000000};
     if (pace->gentle && !atomic_load_explicit(&pace->stop, memory_order_relaxed)) nanosleep(&pause, NULL);

@@ -1,15 +1,15 @@
 /* What the preload_*.c files share: the preloaded library offers MPI's own names, and serves calls by the plans of tables.
  *
- * Whether a plan serves a call must come out alike at all its processes, or they wait for each other for ever. So it depends
- * on nothing but what all of them know: the kind, the communicator, the root, the bytes by the type's signature, the operator;
- * and what can fail at a single process is agreed upon by all of them before a plan is used.
+ * All processes must decide alike whether a plan serves a call, or they would wait for each other for ever. So the decision depends
+ * only on what all of them know: kind, communicator, root, bytes and operator. What can fail at a single process is agreed upon
+ * before a plan is used.
  *
  * Files, from the bottom up; each calls only those before it (tests/test_native_layering.py):
  *   preload_job           the state of the job, settings, waiting for all processes
  *   preload_tables        reading and compiling tables
  *   preload_auto_plan     plans made while the job runs: request, planning process, answer
  *   preload_report        counters and the report
- *   preload_communicator  rows of the tables for a communicator, its wire and prepared plans
+ *   preload_communicator  rows (pages of the tables that are for a communicator), its wire and prepared plans
  *   preload_auto_switch   switching all processes to plans that come while the job runs
  *   preload_buffers       types, operators and memory of a call's buffers
  *   preload_trial         first calls of unmeasured plans, compared with the library
@@ -34,7 +34,7 @@
 /* Only the names of MPI are visible to other libraries (exports.c). */
 #define AP_EXPORT __attribute__((visibility("default")))
 
-#ifndef AP_PYTHON /* what built this library, and where the package is */
+#ifndef AP_PYTHON /* the Python that built this library, and the folder of its package antiphon */
 #define AP_PYTHON "python3"
 #endif
 #ifndef AP_PACKAGE
@@ -57,16 +57,17 @@ enum { AP_MAX_TABLES = 64, AP_TEXT = 400, AP_PATH = 1024 };
 /* ---- the job (preload_job.c) ---- */
 
 typedef struct {
-    uint64_t min_bytes; /* from which on plans are used that were not measured */
-    int32_t compares;   /* min_bytes is not set: the first calls of such plans are compared with the library's */
-    double timeout;
-    uint32_t new_calls; /* calls of a new communicator that are left to the library */
+    uint64_t min_bytes; /* unmeasured plans serve calls from this size on */
+    int32_t compares;   /* whether first calls by unmeasured plans are compared with the library's (preload_trial.c) */
+    double timeout;     /* seconds; 0: none */
+    uint32_t new_calls; /* first calls of a communicator that are left to the library */
     int32_t report;
-    int32_t any_hosts;      /* hosts may be others than the tables say */
-    int32_t device;         /* whether buffers may be in the memory of a GPU; below 0: find out */
+    int32_t any_hosts;      /* ranks may be on other hosts than the tables say */
+    int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
 } ap_settings;
 
+/* Counters of the calls by one page. */
 typedef struct {
     uint64_t calls, min_bytes, max_bytes;
     double seconds;
@@ -76,24 +77,24 @@ typedef struct {
     ap_book *book;
     unsigned char *bytes;
     uint64_t size;
-    ap_use *use;      /* of its pages, if there is to be a report */
-    int32_t of_world; /* its ranks are those of MPI_COMM_WORLD; else it is for communicators of its size */
-    int32_t position; /* among those that were named */
+    ap_use *use;      /* counters per page, if there is to be a report; else NULL */
+    int32_t of_world; /* 1: its ranks are those of MPI_COMM_WORLD; 0: it is for communicators of as many processes */
+    int32_t position; /* in ANTIPHON_TABLE, from 0 */
 } ap_table;
 
 typedef struct {
     int on, finalized, size, rank; /* of the world */
-    int settled;                   /* MPI_Init has decided whether it is on */
+    int settled;                   /* MPI_Init has decided `on` */
     int packs;                     /* MPI_Pack gives the bytes of the elements and nothing else */
-    int keyval;
+    int keyval;                    /* of the attribute by which an ap_group belongs to its communicator */
     ap_settings set;
     int device;            /* buffers may be in the memory of a GPU: checked at each call that is served */
     int automatic;         /* there is no table yet: it comes while the job runs */
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
     uint32_t tables;
     ap_table table[AP_MAX_TABLES];
-    int32_t *host; /* of each process of the world; NULL: not needed */
-    int32_t *near; /* of each process of the world: those with the same number share memory, -1: with none */
+    int32_t *host; /* per process of the world, a number of its host; NULL: not needed */
+    int32_t *near; /* per process of the world: equal numbers share memory, -1: shares with none */
     MPI_Group world;
     _Atomic uint64_t fallbacks[AP_KINDS][AP_REASONS];
     _Atomic int served; /* whether any call ran by a plan */
@@ -102,47 +103,47 @@ typedef struct {
 extern ap_state ap_preload;
 extern const char *const ap_kind_names[AP_KINDS];
 
-/* Sets `problem`, unless there is one already. */
+/* Sets `problem`, unless it is set already. */
 void ap_complain(char problem[AP_TEXT], const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ap_read_settings(ap_settings *s, char problem[AP_TEXT]);
 /* ANTIPHON_TRIED, for tests: seconds of calls by the plan and by the library, which replace those measured. "2:1" at all
  * processes, "2:1,1:2" at the first one of the world and at all others. False where it is not set, or no such text. */
 int ap_trial_override(int process, double seconds[2]);
-/* Collective over the world: until all are here, without keeping processors busy. `certain`: all have this library. */
+/* Collective over the world: waits for all processes without keeping processors busy. `certain`: all have this library. */
 int ap_wait_for_world(int certain);
 
 /* ---- tables (preload_tables.c) ---- */
 
-/* Reads those of $ANTIPHON_TABLE that can be of use: how many. The first one must be for all processes of the job. */
+/* Reads the usable tables of $ANTIPHON_TABLE; returns their count. The first one must be for all processes of the job. */
 uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char problem[AP_TEXT]);
-/* Whether a table puts ranks on one host that are on several here. */
+/* Whether a table has ranks on one host that are on several hosts here. */
 int ap_contradicts_hosts(const ap_table *t);
-/* Compiles a table before a job: AP_OK if its book is stored now. */
-int ap_table_keep(const char *path, ap_error *error);
-/* The bytes of a file that this user or root owns, in such a folder; NULL where there is none that can be trusted. */
+/* Compiles a table before a job; AP_OK once its book is stored. */
+int ap_table_store(const char *path, ap_error *error);
+/* The bytes of a file, from malloc; NULL unless this user or root owns both the file and its folder. */
 unsigned char *ap_read_trusted(const char *path, uint64_t *size);
-/* Of a regular file; false where there is none. */
+/* The SHA-256 of a regular file; false if there is none. */
 int ap_file_digest(const char *path, char digest[65]);
-/* Starts a program of this package with its output in a pipe, whose end to read is returned; -1 and errno. `input`: our end
- * of a socket that is its input, as writing there after it has ended must not end this process (NULL: it has none). */
+/* Starts a program of this package; returns the read end of a pipe from its output, or -1 and errno. `input`: out, our end of a
+ * socket to its input; not a pipe, as writing after its end must not kill this process. NULL: it has no input. */
 int ap_spawn(char *const *command, pid_t *child, int *input);
 
 /* ---- communicators (preload_communicator.c) ---- */
 
-/* A page that is for the processes of a communicator. */
+/* A row: a page that is for the processes of a communicator. */
 typedef struct {
     const ap_page *page;
-    ap_program *program; /* NULL: left to the library */
+    ap_program *program; /* NULL: calls are left to the library */
     ap_use *use;
-    ap_range range;
-    int state; /* 0: not checked yet, 1: all can run it, -1: one cannot */
+    ap_range range;      /* with the root as a process of the communicator */
+    int state;           /* 0: not checked yet, 1: all processes can run it, -1: one cannot */
 } ap_row;
 
 typedef struct {
-    uint32_t count, me, ranks; /* ranks: of the machine */
-    int32_t *rank_of;          /* of each process the rank in the table */
+    uint32_t count, me, ranks; /* rows; this process's rank in the table; ranks of the table */
+    int32_t *rank_of;          /* per process of the communicator, its rank in the table */
     ap_row *row;
-    ap_chooser *chooser; /* of the rows */
+    ap_chooser *chooser; /* chooses a row */
 } ap_rows;
 
 void ap_rows_free(ap_rows *rows);
@@ -156,7 +157,7 @@ struct ap_cached_plan { /* a plan of this rank at one size; the same sizes are c
     ap_plan *plan[2]; /* out of place, in place */
 };
 
-/* A call that came while plans were waited for: its like is prepared before a call goes by a plan. */
+/* A call made before plans were available: plans for such calls are prepared before the first call by a plan. */
 typedef struct {
     int kind, root, type, in_place;
     uint64_t unit, bytes;
@@ -165,62 +166,62 @@ typedef struct {
 enum { AP_MAX_RECENT = 16 };
 typedef struct preparation preparation; /* what the background thread works on (preload_auto_switch.c) */
 
-/* Asking for plans on one communicator (preload_auto_switch.c): the words of one process, of which all take the maximum. */
+/* Words that processes exchange to agree on switching to plans (preload_auto_switch.c): all get the maximum of each. */
 enum { AP_STATUS, AP_SIZE, AP_DIGEST, AP_PREPARED = AP_DIGEST + 4, AP_QUERY_WORDS };
 typedef struct ap_query ap_query;
 struct ap_query {
-    ap_query *next_query, **link; /* of those under way */
-    uint64_t calls, next_call, asked_call;
+    ap_query *next_query, **link; /* list of queries under way */
+    uint64_t calls, next_call, asked_call; /* calls so far; at which one to query next; at which one it was last */
     uint64_t own[AP_QUERY_WORDS], agreed[AP_QUERY_WORDS];
-    int pending, sends_table, prepares, tries, leader; /* leader: the process of the communicator that is 0 of the world */
+    int pending, sends_table, prepares, tries, leader; /* leader: the process of the communicator that is process 0 of the world */
     MPI_Request request;
-    unsigned char *table_bytes;           /* received, where the cached file was not found; from malloc */
-    ap_recent_call recent[AP_MAX_RECENT]; /* the last ones first; alike at all processes, but for in_place */
+    unsigned char *table_bytes;           /* the table as received, if the cached file was not found; from malloc */
+    ap_recent_call recent[AP_MAX_RECENT]; /* the latest first; the same at all processes, except in_place */
     int recents;
     preparation *preparation;
 };
 
-enum { AP_STAGED_IN, AP_STAGED_OUT, AP_STAGES }; /* memory of ours in place of the caller's */
+enum { AP_STAGED_IN, AP_STAGED_OUT, AP_STAGES }; /* staging memory, used in place of the caller's buffers */
 
 typedef struct ap_trial ap_trial;
 typedef struct {
     MPI_Comm comm;
-    int size, rank, reason; /* AP_SERVED, or why it has no rows */
-    int *process;           /* of each of its processes, which it is in the world */
+    int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
+    int *process;           /* per process of it, its number in the world */
     ap_query query;
     int broken;
     ap_rows rows;
     ap_wire *wire;
     int connect_tried;
-    uint64_t shared_bytes; /* of memory shared for it, where these are limited */
-    uint32_t calls;        /* that plans could have served */
+    uint64_t shared_bytes; /* shared memory that it takes, if that is limited */
+    uint32_t calls;        /* calls that plans could have served */
     ap_cached_plan *plans;
-    ap_trial *trials; /* of plans that were not measured */
+    ap_trial *trials; /* of unmeasured plans (preload_trial.c) */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
 } ap_group;
 
-/* NULL: there is no memory. Belongs to the communicator until that is freed. */
+/* The group of a communicator, made at its first call and freed with it; NULL: out of memory. */
 ap_group *ap_group_of(MPI_Comm comm);
-/* Frees a group, but for its query and trials, which others own. */
+/* Frees a group except its query and trials, which other files free. */
 void ap_group_free(ap_group *g);
-/* Finds the rows of a communicator when the table has come; false where there is no memory. */
+/* Finds the rows of a communicator once there is a table; false: out of memory. */
 int ap_group_find_rows(ap_group *g);
-/* Connects its processes, if that has not been tried; collective. Whether it is connected comes out alike at all of
- * them; where it is not, the communicator has a reason, or `error` says what failed. */
+/* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected; if
+ * not, the communicator has a reason, or `error` is set. */
 int ap_group_connect(ap_group *g, ap_error *error);
 /* The row that serves a call; AP_SERVED, or why there is none. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
-/* Memory in place of the caller's, of at least that many bytes. */
+/* Staging memory of at least that many bytes. */
 void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error);
-/* Calls nothing of MPI, for a copy of a communicator: finds its rows, and prepares plans for calls like these. False where
- * anything fails here. */
+/* Finds the rows and prepares plans for calls like these, in a copy of a communicator's group, without calling MPI. False if
+ * anything fails. */
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace);
-/* The communicator takes over rows and plans of its copy; or they are freed. */
+/* Moves rows and plans from the copy to the group; frees those of a group. */
 void ap_group_adopt(ap_group *g, ap_group *copy);
 void ap_group_clear(ap_group *g);
-/* The plan for a call by this row, made where it is not cached; collective where that is for long messages. NULL: an error
- * of MPI is in *code; or all leave the row to the library (its state is -1); or it failed here alone. */
+/* The plan for a call by this row, cached or new; making one for large calls is collective. NULL: MPI failed (*code); or all
+ * processes leave the row to the library (its state is -1); or it failed at this process alone (`error`). */
 ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, int type, int in_place, int *code,
                      ap_error *error);
 /* Whether all processes can run a row's program; agrees on it once. An MPI error in *code. */
@@ -228,11 +229,11 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 
 /* ---- plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md) ---- */
 
-enum { AP_PLANNING, AP_READY, AP_NEVER }; /* AP_STATUS of process 0, in this order: the greatest counts */
+enum { AP_PLANNING, AP_READY, AP_NEVER }; /* AP_STATUS of process 0; the greatest value wins */
 
 typedef struct {
-    char how[16], machine[128], gain[600], notes[600]; /* notes: also why there are no plans */
-    uint64_t since;                                    /* the call of a communicator that was the first by them; 0: none was */
+    char how[16], machine[128], gain[600], notes[600]; /* gain: predicted; notes: also why there are no plans */
+    uint64_t since;                                    /* number of the first call by these plans; 0: there was none */
 } ap_plan_summary;
 
 /* preload_auto_plan.c */
@@ -244,30 +245,30 @@ void ap_auto_end_planner(void);
 void ap_planner_lower_priority(void); /* from now on it only uses idle processors */
 /* Process 0: AP_STATUS, AP_SIZE and AP_DIGEST of a query. */
 void ap_auto_status(uint64_t words[AP_QUERY_WORDS]);
-/* An answer (runtimes/serve/auto_question.py): its book as bytes from malloc, and its summary; NULL if it is damaged. */
+/* Parses an answer (runtimes/serve/auto_question.py): returns its book, from malloc, and its summary; NULL if it is damaged. */
 unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_plan_summary *summary);
-/* Takes the bytes, which are from malloc, as the table, if there is none yet; false where they are no good. */
+/* Makes the bytes, from malloc, the table, unless there is one already; false if they are damaged. Frees those not used. */
 int ap_auto_install_table(unsigned char *bytes, uint64_t size);
 int ap_auto_has_table(void);
-int ap_auto_close_table(void); /* no table is installed any more; whether there is one */
+int ap_auto_close_table(void); /* from now on no table can be installed; returns whether there is one */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]);
 
 typedef struct ap_background ap_background;
-/* Does work in a thread that yields to the program's; where there can be none, at once. NULL: out of memory. */
+/* Does work in a thread of low priority, or at once if there can be no thread. NULL: out of memory. */
 ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), void *argument);
 int ap_background_done(const ap_background *b);
-void ap_background_end(ap_background *b); /* asks it to stop, and waits for that */
+void ap_background_end(ap_background *b); /* asks it to stop, waits, and frees it */
 
 /* preload_auto_switch.c */
-/* A call on a communicator that waits for plans: true if it is the first that goes by them. What is wrong in *error.
- * `plannable`: a plan could serve it. */
+/* Called before each call on a communicator that waits for plans; true if this is the first call by them, or *error is set.
+ * `plannable`: a plan could serve the call. */
 int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error);
 void ap_auto_release(ap_group *g); /* its communicator is freed */
 void ap_auto_end(void);            /* collective over the world */
 
 /* ---- calls ---- */
 
-/* Of each process the count of its block, and where that begins: as int, or as the large ones of MPI 4. */
+/* Lists of counts and displacements per process, as int, or as the large types of MPI 4. */
 typedef struct {
     const int *count, *at;
     const MPI_Count *large_count;
@@ -278,7 +279,7 @@ static inline int ap_has_counts(const ap_counts *c) { return c->count || c->larg
 static inline MPI_Count ap_count_at(const ap_counts *c, int i) { return c->count ? c->count[i] : c->large_count[i]; }
 static inline MPI_Aint ap_displacement_at(const ap_counts *c, int i) { return c->at ? c->at[i] : c->large_at[i]; }
 
-/* Functions of MPI: one for each kind, two more whose counts are listed, and then all of them with large counts. */
+/* Functions of MPI: one per kind, two with lists of counts (reduce_scatter, allgatherv), then all of them with large counts. */
 enum {
     AP_REDUCESCATTER_LISTED = AP_KINDS, AP_ALLGATHER_LISTED, AP_INT_FUNCTIONS, AP_FUNCTIONS = 2 * AP_INT_FUNCTIONS
 };
@@ -287,10 +288,10 @@ typedef void (*ap_function)(void);
 typedef struct {
     int kind, root, function;
     MPI_Comm comm;
-    ap_function library; /* the function itself */
+    ap_function library; /* MPI's own function */
     const void *send;
     void *recv;
-    MPI_Count send_count, recv_count; /* of a block */
+    MPI_Count send_count, recv_count; /* elements of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
     ap_counts counts; /* of allgatherv and reduce_scatter */
@@ -299,23 +300,23 @@ typedef struct {
 /* preload_buffers.c */
 typedef struct {
     MPI_Count size;
-    int type;  /* the engine's, -1: it cannot combine these */
-    int plain; /* elements are their bytes, one after another */
+    int type;  /* of the engine (api.h); -1: the engine cannot combine it */
+    int plain; /* elements are contiguous, without gaps */
 } ap_data_type;
 
 void ap_types_learn(void);
-int ap_type_of(MPI_Datatype type, ap_data_type *data); /* false: leave it to the library to complain */
-int ap_is_built_in(MPI_Datatype type);                 /* its handle is never another type's */
-int ap_operator_of(MPI_Op op);                         /* -1: none that plans can combine by */
+int ap_type_of(MPI_Datatype type, ap_data_type *data); /* false: invalid; MPI will report that */
+int ap_is_built_in(MPI_Datatype type);                 /* its handle is never used for another type */
+int ap_operator_of(MPI_Op op);                         /* of the engine; -1: it has none */
 /* Whether this process can have memory of GPUs. */
 int ap_gpus_possible(void);
-/* Collective: whether a buffer of this call is there, at any process. An error of MPI is returned. */
+/* Collective: whether a buffer of this call is in the memory of a GPU at any process. Returns an error code of MPI. */
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere);
 
-/* A call whose arguments were found to be the library's because of its size, or any call of a function whose calls all are.
- * All that such a call reads lies in one cache line, as it may take no longer than it takes to fetch a few from memory: a
- * program that computes between its calls leaves nothing in the caches. Read without a lock: `version` is odd while an entry
- * changes, and another one afterwards. */
+/* Arguments with which calls go to the library because of their size; or (`every`) all calls of a function do. Such a call reads
+ * only this one cache line, as it must take no longer than it takes to fetch a few lines from memory: a program that computes
+ * between its calls leaves nothing in the caches. Read without a lock (a seqlock): `version` is odd while an entry changes, and
+ * greater afterwards. */
 typedef struct {
     _Atomic uint64_t comm, type;
     _Atomic int64_t count;
@@ -341,15 +342,15 @@ static inline int ap_is_fallback(const ap_fallback_call *f, MPI_Comm comm, int r
     atomic_thread_fence(memory_order_acquire);
     return version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
 }
-/* A communicator is freed, and its handle may come back as another's. */
+/* Called when a communicator is freed, whose handle may be used again for another one. */
 void ap_fallbacks_clear(void);
 
-/* preload_serve.c: true if the call has been done, *code being what to return. Else *spent is NULL, or the caller has the library
- * do it, and then calls ap_trial_end with that. */
+/* preload_serve.c: true if the call has been done, and *code is to be returned. Else the caller calls the library, and then
+ * ap_trial_end with *spent, unless that is NULL. */
 int ap_serve(const ap_call *call, double **spent, int *code);
 
-/* preload_trial.c: whether a call by an unmeasured plan goes by it: AP_SERVED, or why it is the library's. Where *spent is
- * not NULL, ap_trial_end is for when it is done. Collective at times; an error of MPI in *code. */
+/* preload_trial.c: whether a call with an unmeasured plan runs by that plan: AP_SERVED, or why the library gets it. Unless *spent is
+ * NULL, ap_trial_end must follow the call. Sometimes collective; *code: an error of MPI. */
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code);
 void ap_trial_end(double *spent);
 void ap_trials_free(ap_group *g);
@@ -362,11 +363,11 @@ void ap_report(void); /* collective over the world */
 
 /* ---- without tables: measuring calls as programs make them ---- */
 
-/* preload_init.c: collective over the world: what calls by plans need where nothing is preloaded. False: MPI failed. */
+/* preload_init.c: collective over the world: prepares for calls by plans without LD_PRELOAD. False: MPI failed. */
 int ap_init_for_measuring(void);
 
-/* preload_measure.c: a call of MPI on buffers of a process; all processes of the communicator make the same. Laid out as in
- * Python (runtimes/engine). */
+/* preload_measure.c: a call to measure; all processes of the communicator make the same. The same layout as in Python
+ * (runtimes/engine). */
 typedef struct {
     int32_t kind, root, type, op; /* root -1: there is none */
     int32_t count;                /* elements of a block */
@@ -376,9 +377,9 @@ typedef struct {
 
 typedef struct ap_measure ap_measure;
 
-/* Collective over a communicator, by its number in Fortran, whose processes are these ranks of programs for `ranks`. */
+/* Collective over a communicator, given by its number in Fortran. `rank_of`: its processes as ranks of programs for `ranks`. */
 ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
-/* Collective: mean seconds, over the calls and the processes, of a call by this program; NULL: by the MPI library. */
+/* Collective: the mean seconds of a call, over calls and processes, by this program; NULL: by the MPI library. */
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error);
 void ap_measure_close(ap_measure *m);

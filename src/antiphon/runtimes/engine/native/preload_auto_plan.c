@@ -1,5 +1,5 @@
-/* Plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md): the request, the process that plans, its answer,
- * and the one table that comes of it. How all processes switch to that table is in preload_auto_switch.c.
+/* Plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md): the request, the planning process, its answer, and
+ * the table made of it. How all processes switch to that table is in preload_auto_switch.c.
  *
  * Role: process 0 writes the request and starts the planning process, or takes the answer that is cached for it; the answer
  *   becomes the one table of the job at every process.
@@ -34,14 +34,14 @@
 
 enum { WORD = 201, PROCESS_TEXT = 640 };
 
-/* Replaces what would end a word or a line. */
+/* Copies a text as one word: other characters than printable ASCII, and blanks, become '?'. */
 static void make_word(char word[WORD], const char *text) {
     size_t i = 0;
     for (; text[i] && i < WORD - 1; i++) word[i] = text[i] > ' ' && text[i] <= '~' ? text[i] : '?';
     word[i] = 0;
 }
 
-/* What this process says of where it runs. */
+/* Describes where this process runs: boot id of the host, its name, visible GPUs. */
 static void describe_process(char facts[PROCESS_TEXT]) {
     static const char *const visible[] = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"};
     char boot[64] = "-", host[256] = "", words[3][WORD];
@@ -58,7 +58,7 @@ static void describe_process(char facts[PROCESS_TEXT]) {
     snprintf(facts, PROCESS_TEXT, "%s %s %s%s", words[0], words[1], devices ? "=" : "", words[2]);
 }
 
-/* $ANTIPHON_CACHE/auto, else antiphon/auto of $XDG_CACHE_HOME or ~/.cache; false: nothing is cached. */
+/* The folder of cached answers: $ANTIPHON_CACHE/auto, else antiphon/auto in $XDG_CACHE_HOME or ~/.cache; false: none. */
 static int cache_folder(char folder[AP_PATH]) {
     const char *own = getenv("ANTIPHON_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char working[PATH_MAX] = "";
@@ -75,8 +75,8 @@ static int cache_folder(char folder[AP_PATH]) {
     return length > 0 && length < AP_PATH - 80;
 }
 
-/* Process 0: the request for all, from malloc, and the file where its answer is cached ("": nowhere). The same words as those of
- * runtimes/serve/auto_question.py, so that an answer cached for one is found by the other. */
+/* Process 0: the request for all processes, from malloc, and the path of its cached answer ("": none). The same text as that of
+ * runtimes/serve/auto_question.py, so that both find the same cached answers. */
 static char *write_request(const char *facts, int processes, char cache_path[AP_PATH]) {
     const char *topology = getenv("ANTIPHON_TOPOLOGY"), *ranks = getenv("ANTIPHON_RANKS");
     char words[2][WORD], content[65] = "-", digest[65], folder[AP_PATH];
@@ -97,12 +97,12 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
 
 /* ---- answers ---- */
 
-static const char *read_word(const char *planner_output, const char *end, char *word, size_t capacity) {
+static const char *read_word(const char *text, const char *end, char *word, size_t capacity) {
     size_t i = 0;
-    for (; planner_output < end && *planner_output != '\t' && *planner_output != '\n'; planner_output++)
-        if (i + 1 < capacity) word[i++] = *planner_output;
+    for (; text < end && *text != '\t' && *text != '\n'; text++)
+        if (i + 1 < capacity) word[i++] = *text;
     word[i] = 0;
-    return planner_output < end ? planner_output + 1 : end;
+    return text < end ? text + 1 : end;
 }
 
 unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_plan_summary *summary) {
@@ -112,7 +112,7 @@ unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, 
     at = read_word(at, end, summary->gain, sizeof summary->gain);
     at = read_word(at, end, summary->notes, sizeof summary->notes);
     *size = (uint64_t)(end - at);
-    unsigned char *book = malloc(*size ? (size_t)*size : 1); /* at a multiple of 8, which it need not be in the file */
+    unsigned char *book = malloc(*size ? (size_t)*size : 1); /* copied, as a book must begin at a multiple of 8 */
     if (!book) return NULL;
     memcpy(book, at, (size_t)*size);
     ap_book *opened = ap_book_open(book, *size, NULL);
@@ -124,7 +124,7 @@ unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, 
 
 /* ---- the planning process ---- */
 
-enum { PIPE = 1 << 20, GRACE = 3000 }; /* bytes; milliseconds */
+enum { PIPE = 1 << 20, GRACE = 3000 }; /* bytes; milliseconds that the planner has to end after SIGTERM */
 
 static pid_t planner;
 static int planner_output = -1, planner_input = -1;
@@ -158,7 +158,7 @@ static int set_failure(const char *text, char *problem, size_t capacity) {
     return AP_NEVER;
 }
 
-/* Its answer so far, without waiting: AP_READY and bytes from malloc, AP_NEVER and why, or AP_PLANNING. */
+/* Reads the planner's answer without waiting: AP_READY and its bytes from malloc, AP_NEVER and a problem, or AP_PLANNING. */
 static int poll_planner(unsigned char **answer, uint64_t *bytes, char *problem, size_t capacity) {
     static const char failed[] = "failed\t";
     ssize_t count;
@@ -206,7 +206,7 @@ static void stop_planner(void) {
 
 /* ---- a background thread ---- */
 
-/* A nice value below the program's; a short slice, so that it is preempted soon (nanoseconds); bytes. */
+/* NICE: of a thread with lower priority. SLICE: nanoseconds, short, so that it is preempted soon. STACK: bytes. */
 enum { NICE = 10, SLICE = 100000, STACK = 1 << 20 };
 
 struct ap_background {
@@ -274,19 +274,19 @@ void ap_background_end(ap_background *b) {
     free(b);
 }
 
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* of the one table */
-static int table_closed;                                       /* none is installed any more */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* of ap_preload.table[0] */
+static int table_closed;                                       /* no table may be installed any more */
 
 /* ---- the one table of this job ---- */
 
-/* Tells books apart, against accidents and not against attacks. */
+/* Identifies a book; not cryptographic: against accidents, not attacks. */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]) {
     for (int i = 0; i < 4; i++) words[i] = size + (uint64_t)i;
     for (uint64_t at = 0; at < size; at += 8) {
-        uint64_t word = 0, *planner_input = &words[at / 8 % 4];
+        uint64_t word = 0, *word_hash = &words[at / 8 % 4];
         memcpy(&word, bytes + at, size - at < 8 ? (size_t)(size - at) : 8);
-        *planner_input = (*planner_input ^ word) * 0x9E3779B97F4A7C15u;
-        *planner_input ^= *planner_input >> 29;
+        *word_hash = (*word_hash ^ word) * 0x9E3779B97F4A7C15u;
+        *word_hash ^= *word_hash >> 29;
     }
 }
 
@@ -331,7 +331,7 @@ enum { DEFAULT_WAIT = 4 }; /* seconds */
 ap_plan_summary ap_auto_summary;
 char ap_auto_cache_path[AP_PATH];
 
-static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER; /* of all variables below */
 static int status;
 static uint64_t own_words[AP_QUERY_WORDS];
 
@@ -354,7 +354,7 @@ static void read_answer(void *unused, ap_pace *pace) {
     reading.good = book && ap_auto_install_table(book, reading.size);
 }
 
-/* Updates the status by what has come so far; called under answer_lock. */
+/* Updates the status by the answer so far; called with answer_lock held. */
 static void poll_answer(void) {
     if (status != AP_PLANNING) return;
     ap_plan_summary summary = {.how = "nothing"};
@@ -363,7 +363,7 @@ static void poll_answer(void) {
         if (outcome == AP_PLANNING) return;
         if (outcome == AP_READY) {
             reading.summary = summary, reading.begun = 1;
-            pthread_mutex_unlock(&answer_lock); /* where there is no thread it is read at once */
+            pthread_mutex_unlock(&answer_lock); /* without a thread the answer is read right here, which takes table_lock */
             ap_background *background = ap_background_begin(read_answer, NULL);
             pthread_mutex_lock(&answer_lock);
             if ((reading.background = background)) return;
@@ -394,7 +394,7 @@ void ap_auto_status(uint64_t words[AP_QUERY_WORDS]) {
     pthread_mutex_unlock(&answer_lock);
 }
 
-/* Whether the processes of this host leave no processor to the planning process: most MPIs wait actively. */
+/* Whether the job fills all processors of this host: then the planning process gets none, as most MPIs wait actively. */
 static int fills_host(const char *facts) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN), processes = 0;
     size_t boot = strcspn(facts, " ");
@@ -402,7 +402,7 @@ static int fills_host(const char *facts) {
     return processes >= processors;
 }
 
-/* Process 0: waits before the program starts, so that plans may be there from the first call on. */
+/* Process 0: waits for some seconds in MPI_Init, so that there may be plans from the first call on. */
 static void wait_at_start(const char *facts) {
     const char *setting = getenv("ANTIPHON_AUTO_WAIT");
     const struct timespec pause = {0, 1000000};
@@ -438,7 +438,7 @@ static void wait_at_start(const char *facts) {
     ap_auto_summary = summary;
 }
 
-/* Process 0: takes the table cached for this request, or starts the planning process. */
+/* Process 0: uses the table cached for this request, or starts the planning process. */
 static void find_table(const char *facts) {
     ap_state *p = &ap_preload;
     uint64_t bytes = 0, size = 0;
@@ -453,7 +453,7 @@ static void find_table(const char *facts) {
         memset(&ap_auto_summary, 0, sizeof ap_auto_summary);
         snprintf(ap_auto_summary.how, sizeof ap_auto_summary.how, "nothing");
         snprintf(ap_auto_summary.notes, sizeof ap_auto_summary.notes, "planning had not ended");
-        if (!request || !start_planner(request, ap_auto_cache_path)) status = AP_PLANNING; /* polling says why */
+        if (!request || !start_planner(request, ap_auto_cache_path)) status = AP_PLANNING; /* polling reports the reason */
         wait_at_start(facts);
     }
     free(answer), free(request);
@@ -477,7 +477,7 @@ int ap_auto_begin(void) {
         memcpy(cached.path, ap_auto_cache_path, sizeof cached.path);
     }
     free(all);
-    if (ap_wait_for_world(1)) return 0; /* asleep: the planning process has the processors */
+    if (ap_wait_for_world(1)) return 0; /* sleeping, so that the planning process has the processors */
     if (PMPI_Bcast(&cached, (int)sizeof cached, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_cache_path, cached.path, sizeof ap_auto_cache_path);
     if (cached.size) {

@@ -1,13 +1,12 @@
 /* How all processes switch to plans that come while the job runs (ANTIPHON_TABLE=auto), at the same call.
  *
- * Calls of a communicator are numbered, alike at all its processes. At some of them each begins, before the call itself, a
- * nonblocking maximum over a few numbers on the communicator: what process 0 of the job reports (there is a table, of which
- * digest), and whether this process lacks it. It is begun at the same call everywhere, so it comes in the same order among
- * the program's own calls, and it goes on under these. Its outcome counts from the next call on in which all wait for all
- * anyhow: there each completes it, which takes nothing that the call would not wait for, and all know the same. When process
- * 0 has a table each begins, in a background thread, to read it, to prepare plans for calls like those seen so far, and to
- * prefault their memory. Once all have done so, the next call is the first that goes by it; no call before it waits for
- * anything, and it finds everything prepared.
+ * Calls of a communicator are numbered, alike at all its processes. Before some calls each process begins a query: a nonblocking
+ * allreduce (maximum) of a few words, such as whether process 0 has a table and its digest. All begin it at the same call, so its
+ * order among the program's own calls is the same everywhere, and it proceeds during these. It is completed at the next call in
+ * which all processes wait for all others anyhow, so this costs no extra waiting, and all get the same result.
+ *
+ * When process 0 has a table, each process reads it in a background thread, prepares plans for calls like those so far, and
+ * prefaults their memory. Once a query shows that all are ready, the next call is the first that runs by a plan.
  *
  * Threading: one call at a time on a communicator. Queries under way are in one list with a lock, for MPI_Finalize. The
  *   background thread works on a copy of the communicator's state and calls nothing of MPI.
@@ -22,8 +21,8 @@
 #include "prefault.h"
 #include "transport.h"
 
-/* AP_PREPARED: how far a process is with what it needs before calls go by plans; the maximum over all counts. UNPREPARED:
- * something failed, so all do without, and make plans when calls need them. */
+/* Values of the word AP_PREPARED, of which the maximum over all processes counts. UNPREPARED: something failed, so plans are made
+ * when calls need them. NO_BYTES: this process could not read the table. */
 enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 
 /* ---- preparing plans beside the calls ---- */
@@ -31,14 +30,14 @@ enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 struct preparation {
     ap_background *background;
     int state;
-    ap_group group; /* a copy, whose rows and plans are its own */
+    ap_group group; /* a copy of the communicator's, with its own rows and plans */
     ap_recent_call recent[AP_MAX_RECENT];
     int recents;
     uint64_t agreed[AP_QUERY_WORDS]; /* size and digest of the table */
     unsigned char *table_bytes;      /* its bytes; NULL: from the file */
 };
 
-/* Installs a book if it is the one that process 0 has. */
+/* Installs a book if its size and digest are those of process 0's. */
 static void install_if_agreed(unsigned char *book, uint64_t size, const uint64_t *all) {
     uint64_t words[4];
     ap_book_digest(book, size, words);
@@ -104,12 +103,12 @@ static uint64_t preparation_state(const ap_query *q) {
                                                                                          : (uint64_t)q->preparation->state;
 }
 
-/* ---- asking at calls ---- */
+/* ---- queries ---- */
 
-/* A query follows after 1/64 of the calls so far; it is completed after 64 calls at the latest; rounds until a table that does
- * not come is given up. */
+/* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. MAX_TRIES: of
+ * sending the table. */
 enum { INTERVAL_SHARE = 64, MAX_LATE = 64, MAX_TRIES = 4 };
-/* From this size on a call counts as one in which all wait for all, also where only some wait for others. */
+/* From this size on every call counts as one in which all processes wait for all others. */
 static const uint64_t MUCH_BYTES = 1 << 16;
 
 static pthread_mutex_t query_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -154,7 +153,7 @@ static int begin_query(ap_group *g) {
     return PMPI_Iallreduce(q->own, q->agreed, AP_QUERY_WORDS, MPI_UINT64_T, MPI_MAX, g->comm, &q->request);
 }
 
-/* A process does not find the file: process 0 broadcasts the bytes. */
+/* A process could not read the cached file: process 0 broadcasts the table. */
 static int send_table(ap_group *g) {
     ap_query *q = &g->query;
     int is_root = !ap_preload.rank;
@@ -176,18 +175,18 @@ static void give_up(ap_group *g) {
     g->reason = AP_NOT_PLANNED;
 }
 
-/* Acts on a completed query: true if this call is the first by plans. */
+/* Acts on a completed query; true if this call is the first by plans. */
 static int act_on_query(ap_group *g, int *code) {
     ap_query *q = &g->query;
     q->next_call = q->calls + q->calls / INTERVAL_SHARE;
     if (q->agreed[AP_STATUS] == AP_READY) q->next_call = q->calls; /* at once */
     if (q->sends_table) {
         q->sends_table = 0;
-        begin_preparation(g); /* at all processes, also where the table was there: all prepare the same */
+        begin_preparation(g); /* at all processes, also those that had the table: all must prepare the same */
     } else if (q->agreed[AP_STATUS] == AP_NEVER || q->tries > MAX_TRIES) {
         give_up(g);
     } else if (q->agreed[AP_STATUS] == AP_READY && !q->prepares) {
-        /* other communicators have brought the table: new ones go by it at once, if they are to */
+        /* the table came with another communicator: use it at once if new communicators are to have plans from the first call on */
         if (!ap_preload.set.new_calls && q->agreed[AP_PREPARED] == AP_UNPREPARED) return 1;
         q->prepares = 1;
         begin_preparation(g);
@@ -202,7 +201,7 @@ static int act_on_query(ap_group *g, int *code) {
     return 0;
 }
 
-/* Before the first call by plans; false where there is no memory. */
+/* Called before the first call by plans; false: out of memory. */
 static int switch_to_plans(ap_group *g) {
     ap_query *q = &g->query;
     int good = 1;
@@ -266,6 +265,6 @@ void ap_auto_end(void) {
     complete_all_queries();
     if (!ap_preload.automatic) return;
     ap_auto_end_planner();
-    /* a table that only some processes have is in no report */
+    /* no report if only some processes have the table */
     if (PMPI_Allreduce(&has_table, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all) ap_preload.tables = 0;
 }

@@ -1,5 +1,4 @@
-/* What the arguments of a call say of its data: MPI's built-in types and operators, and whether a buffer is in the memory of a
- * GPU.
+/* The data of a call by its arguments: MPI's built-in types and operators, and whether a buffer is in the memory of a GPU.
  *
  * Buffers in the memory of a GPU are left to MPI: plans read and write memory of the host. One process may pass such a buffer
  * where another passes one of the host, and yet all must decide alike. So where there can be any (the driver's library is in
@@ -55,7 +54,7 @@ static void learn_type(MPI_Datatype handle, char class) {
     s->data = (ap_data_type){.size = size, .type = engine_type(class, size), .plain = low == 0 && extent == size};
 }
 
-/* Those that an MPI has as variables cannot stand in a table that is made when the program is compiled. */
+/* At run time: some MPIs define their types as variables, which a static table cannot hold. */
 static void learn_c_types(void) {
     const MPI_Datatype with_sign[] = {MPI_SIGNED_CHAR, MPI_SHORT,   MPI_INT,     MPI_LONG,    MPI_LONG_LONG_INT,
                                       MPI_INT8_T,      MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT,
@@ -78,8 +77,8 @@ static void learn_c_types(void) {
 #endif
 }
 
-/* Which of these there are depends on the compiler that MPI was built with. C++ has its own names for bool and complex
- * numbers alone, which are never combined here. */
+/* Which of these exist depends on the compilers that MPI was built with. C++ has further names only for bool and complex numbers,
+ * which are never combined here. */
 static void learn_fortran_types(void) {
 #ifdef MPI_INTEGER
     learn_type(MPI_INTEGER, 's');
@@ -115,7 +114,7 @@ static void learn_fortran_types(void) {
 
 void ap_types_learn(void) {
     MPI_Errhandler old[2];
-    MPI_Comm where[2] = {MPI_COMM_WORLD, MPI_COMM_SELF}; /* a type that this MPI lacks may be an error there */
+    MPI_Comm where[2] = {MPI_COMM_WORLD, MPI_COMM_SELF}; /* a type that this MPI lacks may raise an error on them */
     for (int i = 0; i < 2; i++) {
         PMPI_Comm_get_errhandler(where[i], &old[i]);
         PMPI_Comm_set_errhandler(where[i], MPI_ERRORS_RETURN);
@@ -154,8 +153,8 @@ typedef int (*attribute_of)(void *data, int attribute, unsigned long long pointe
 enum { MEMORY_TYPE = 2, OF_DEVICE = 2 };
 
 typedef struct {
-    unsigned long long loaded; /* how many libraries there have ever been */
-    char name[1024];           /* of the driver's; "": it is not there */
+    unsigned long long loaded; /* libraries loaded so far, ever */
+    char name[1024];           /* path of the driver's library; "": not loaded */
 } driver_search;
 
 static int count_libraries(struct dl_phdr_info *info, size_t size, void *search) {
@@ -184,7 +183,7 @@ static int find_cuda(struct dl_phdr_info *info, size_t size, void *unused) {
 
 int ap_gpus_possible(void) { return dl_iterate_phdr(find_cuda, NULL) || !access("/dev/nvidiactl", F_OK); }
 
-/* NULL where no CUDA is loaded. Looked for again when another library has come. */
+/* cuPointerGetAttribute; NULL if CUDA is not loaded. Searched for again after another library was loaded. */
 static attribute_of find_attribute_function(void) {
     static _Atomic unsigned long long loaded;
     static _Atomic attribute_of function;
@@ -192,7 +191,7 @@ static attribute_of find_attribute_function(void) {
     dl_iterate_phdr(count_libraries, &s);
     if (s.loaded == atomic_load(&loaded)) return atomic_load(&function);
     if (!atomic_load(&function) && dl_iterate_phdr(find_driver, &s)) {
-        void *library = dlopen(s.name, RTLD_LAZY | RTLD_NOLOAD); /* held from now on */
+        void *library = dlopen(s.name, RTLD_LAZY | RTLD_NOLOAD); /* never closed */
         if (library) atomic_store(&function, (attribute_of)dlsym(library, "cuPointerGetAttribute"));
     }
     atomic_store(&loaded, s.loaded);

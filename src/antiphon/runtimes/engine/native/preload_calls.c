@@ -8,8 +8,8 @@
 
 #include "preload.h"
 
-/* Passed on at once if it is known that no plan serves calls of this function, or calls with these arguments: the little code
- * that does it lies apart from all else, in two cache lines. Else served or passed on. */
+/* Define a collective. A call is passed on at once if it is known that no plan serves this function or these arguments; the code for
+ * that is small and separate, in two cache lines. Else ap_serve decides. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
         const ap_call call = {.comm = comm, .function = FUNCTION, .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \
@@ -26,10 +26,10 @@
         return decide_##NAME ARGUMENTS; \
     }
 
-/* Where arguments mean nothing at some processes, no single call is known to be passed on, only all calls of a function. */
+/* The count of functions whose arguments are not significant at all processes: only all their calls can be known to be passed on. */
 #define EVERY_CALL 0
 
-/* Twice: for counts of type int, and for the large ones that MPI 4 has. */
+/* All collectives, expanded twice: for counts of type int, and for the large counts of MPI 4. */
 #define FROM_TO(count_of) const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u
 #define COMBINED(count_of) const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op
 #define CALLS(LARGE, FIRST, count_of, place_of, COUNT, AT) \
@@ -77,7 +77,7 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
     if ((g = ap_group_of(comm)) && !g->rank) ap_report_fallback(kind, reason);
 }
 
-/* Each call in the form that does not wait, and, where MPI has it, the persistent one; either also for large counts. */
+/* Each collective in its nonblocking form and, from MPI 4 on, the persistent one; both also with large counts. */
 #define COUNTS(n) const COUNT n[]
 
 #define WITHOUT_WAITING(LOWER, LARGE, KIND, ARGUMENTS, ...) \
@@ -130,7 +130,7 @@ ALL(PERSISTENT_C)
  * those that the module mpi_f08 calls (ompi_allreduce_f). Handles are converted to C's, and then all is as for C.
  */
 #ifdef OPEN_MPI
-/* MPI_BOTTOM and MPI_IN_PLACE are common blocks in Fortran: what their addresses mean, not what stands there. */
+/* The C value of a buffer: in Fortran MPI_BOTTOM and MPI_IN_PLACE are the addresses of common blocks. */
 static const void *of_c(const void *buffer) {
     static _Atomic(void *) bottom, in_place;
     void *const nowhere = (void *)&bottom; /* no program has a buffer there */
@@ -148,9 +148,9 @@ static const void *of_c(const void *buffer) {
 #define TYPE(type) MPI_Type_f2c(*(type))
 #define OP(op) MPI_Op_f2c(*(op))
 #define COMM(comm) MPI_Comm_f2c(*(comm))
-typedef MPI_Fint fint; /* in the length of a C int wherever it matters: see counts */
+typedef MPI_Fint fint; /* as long as int: asserted below, as lists of counts are passed on unchanged */
 
-/* The same under both names; `error` is missing where a program with mpi_f08 does not ask for it. */
+/* Define a function under both names; `error` is NULL if a program with mpi_f08 leaves it out. */
 #define FORTRAN(name, arguments, call) \
     AP_EXPORT void mpi_##name##_ arguments { \
         const int code = call; \

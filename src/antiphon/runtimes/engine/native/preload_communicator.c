@@ -1,5 +1,4 @@
-/* What is kept with a communicator: which pages of the tables are for its processes (rows), its wire, and the plans made so
- * far.
+/* The state of a communicator (ap_group): the pages of the tables that are for its processes (rows), its wire, and cached plans.
  *
  * Threading: MPI allows one collective at a time on a communicator, so an ap_group needs no lock. Shared between
  *   communicators: programs (a lock while plans are prepared), the bytes of shared memory in use (atomic), and a small cache
@@ -21,7 +20,7 @@
 
 /* ---- rows: pages of the tables that are for these processes ---- */
 
-/* Ranks that the table has on one host must be on one host. */
+/* Whether all ranks that the table has on one host are on one host here. */
 static int hosts_fit(const ap_group *g, const ap_book *book, const int *rank_of) {
     const int32_t *host = ap_preload.host;
     if (!book->host || ap_preload.set.any_hosts) return 1;
@@ -34,12 +33,12 @@ static int hosts_fit(const ap_group *g, const ap_book *book, const int *rank_of)
 
 /* The processes of a communicator as ranks of the machine. */
 typedef struct {
-    const int *rank_of; /* of each of its processes */
-    int32_t *place_of;  /* of each rank which process it is; -1: none */
+    const int *rank_of; /* per process, its rank */
+    int32_t *place_of;  /* per rank, its process; -1: none */
     int count;
 } processes;
 
-/* Where blocks have no order, it does not matter which of its processes the communicator counts first. */
+/* A page for the same ranks in another order also fits, if the collective has one block: then order does not matter. */
 static int in_other_order(const ap_page *page, const processes *p, ap_range *range) {
     if (page->kind != AP_ALLREDUCE && page->kind != AP_BROADCAST && page->kind != AP_REDUCE) return 0;
     if (page->members != (uint32_t)p->count) return 0;
@@ -50,7 +49,7 @@ static int in_other_order(const ap_page *page, const processes *p, ap_range *ran
     return 1;
 }
 
-/* Marks the pages of a table that are for these ranks, of kinds that no earlier table has. */
+/* Adds the pages of a table that are for these ranks, of kinds that no earlier table has; returns their count. */
 static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds, ap_row *row) {
     uint32_t rows = 0, new_kinds = 0;
     for (uint32_t i = 0; i < t->book->pages; i++) {
@@ -70,8 +69,8 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     return rows;
 }
 
-/* Fills the rows, or counts them where there is no place for them yet. A further table for all processes is also one for
- * as many in another order. */
+/* Fills the rows, or counts them if `row` is NULL. A table after the first that is for as many ranks as this communicator has
+ * processes fits it, too, with processes as ranks. */
 static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
     uint32_t rows = 0;
     *kinds = 0;
@@ -93,17 +92,17 @@ static int make_chooser(ap_rows *rows, int size) {
     return rows->chooser != NULL;
 }
 
-/* Rows by tables for all processes, or by those for as many ranks as there are processes here: replaces earlier rows, if
- * those had fewer collectives. False where there is no memory. */
+/* Finds rows by tables for all processes of the world, or by those for communicators of this size. They replace earlier rows that
+ * have fewer kinds of collectives. False: out of memory. */
 static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *rows) {
     const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
     int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
     processes p = {.rank_of = rank_of, .place_of = malloc(ranks * sizeof *p.place_of), .count = g->size};
     int good = p.place_of && rank_of, in_world = good, replaced = 0;
-    uint32_t kinds_here = 0; /* a bit for each */
+    uint32_t kinds_here = 0; /* one bit per kind */
     for (size_t r = 0; good && r < ranks; r++) p.place_of[r] = -1;
     for (int i = 0; i < g->size && in_world; i++) {
-        in_world &= g->process[i] >= 0; /* those that were spawned are not of this world */
+        in_world &= g->process[i] >= 0; /* spawned processes are not in this MPI_COMM_WORLD */
         rank_of[i] = of_world ? g->process[i] : i;
         if (in_world) p.place_of[rank_of[i]] = i;
     }
@@ -123,7 +122,7 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
     return good;
 }
 
-/* Finds the rows; where there are none the communicator has a reason. False: there is no memory. */
+/* Finds the rows; without any, sets the reason. False: out of memory. */
 static int find_rows(ap_group *g) {
     int kinds = 0;
     g->rows = (ap_rows){.count = 0};
@@ -140,11 +139,11 @@ void ap_rows_free(ap_rows *rows) {
 /* ---- the state of a communicator ---- */
 
 enum { MAX_PLANS = 64 };
-static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls that plans are cached for: their scratch is about that */
-static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they have the memory */
+static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls of all cached plans, which is about their scratch memory */
+static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they could allocate the plan */
 
-/* Communicators that this thread has looked up: asking MPI for an attribute takes longer than all else. When a communicator is
- * freed its handle may come back as another, so `freed` invalidates all entries. */
+/* A cache of communicators looked up by this thread, as asking MPI for an attribute takes longer than everything else. The handle of
+ * a freed communicator may be used again, so a change of `freed` invalidates all entries. */
 enum { LOOKUPS = 8 };
 static _Atomic uint64_t freed = 1;
 typedef struct {
@@ -154,11 +153,11 @@ typedef struct {
 } lookup;
 static _Thread_local lookup lookups[LOOKUPS];
 
-/* Of all communicators but MPI_COMM_WORLD together: address space more than that is not taken. */
+/* Limit on the address space of shared memory, for all communicators but MPI_COMM_WORLD together. */
 static const uint64_t MAX_SHARED_BYTES = 1ull << 26;
 static _Atomic uint64_t shared_bytes;
 
-static pthread_mutex_t programs = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time reads them */
+static pthread_mutex_t programs = PTHREAD_MUTEX_INITIALIZER; /* a program may be used by one thread at a time */
 
 static void free_plans(ap_cached_plan *plan) {
     for (ap_cached_plan *next; plan; plan = next) {
@@ -181,7 +180,7 @@ void ap_group_adopt(ap_group *g, ap_group *copy) {
 
 void ap_group_free(ap_group *g) {
     atomic_fetch_add(&freed, 1);
-    if (g->wire && !ap_preload.finalized) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
+    if (g->wire && !ap_preload.finalized) ap_wire_close(g->wire); /* while MPI finalizes, it frees the wire's communicator itself */
     atomic_fetch_sub(&shared_bytes, g->shared_bytes);
     for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
     ap_group_clear(g);
@@ -190,7 +189,7 @@ void ap_group_free(ap_group *g) {
 
 /* ---- finding a communicator ---- */
 
-/* There is no table yet: it will be for all processes of the world, and for no fewer. */
+/* Sets the reason while there is no table yet, which will be for communicators of all processes of the world. */
 static void wait_for_plans(ap_group *g) {
     g->reason = g->size == ap_preload.size ? AP_WAITING : AP_NO_TABLE;
     for (int i = 0; i < g->size; i++) {
@@ -276,7 +275,7 @@ void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error) {
 
 static const char agreement[] = "a call that makes something ready on this communicator";
 
-/* The lowest rank at which something is not good; INT_MAX: all is well. */
+/* Collective: the lowest process at which `good` is false; INT_MAX: none. */
 static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *error) {
     int failing_rank = INT_MAX;
     ap_error failed = {0, ""};
@@ -311,7 +310,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     g->connect_tried = 1;
     if (ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
     const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : available, &g->shared_bytes};
-    /* while plans are waited for they will be for the world, in its order */
+    /* without rows yet: plans will be for the world, in its order */
     const int32_t *rank_of = g->rows.rank_of ? g->rows.rank_of : g->process;
     const uint32_t ranks = g->rows.rank_of ? g->rows.ranks : (uint32_t)ap_preload.size;
     g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
@@ -321,7 +320,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     return g->wire != NULL;
 }
 
-/* A timeout while the others were waited for is an error: then there is nothing to agree upon. */
+/* As ap_group_connect; a timeout is an error (*code), as then the processes cannot agree on anything. */
 static int connect_or_fail(ap_group *g, int *code, ap_error *error) {
     int good = ap_group_connect(g, error);
     if (!good && error->code == AP_TIMEOUT) *code = MPI_ERR_OTHER;
@@ -346,7 +345,7 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
 
 /* ---- plans ---- */
 
-/* The entry for a size, put first; the same at all processes, as it depends on the calls alone. */
+/* Finds the cached plan of a size, and moves it to the front; the same at all processes, as the cache depends on calls alone. */
 static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint64_t unit, int type) {
     for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
         ap_cached_plan *k = *at;
@@ -417,7 +416,7 @@ static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
     ap_error error = {0, ""};
     if (ap_group_choose_row(g, n->kind, n->root, n->bytes, &row)) return 1;
     if (!row->state && !try_program(g, row, &error)) return 0;
-    row->state = 1; /* at all processes, else they drop everything */
+    row->state = 1; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;
     if (find_plan(g, row, n->unit, n->type)) return 1;
     ap_cached_plan *k = calloc(1, sizeof *k);
@@ -435,7 +434,7 @@ int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pa
     if (!find_rows(g) || !g->rows.count) return 0;
     while (remaining < count && (bytes += recent[remaining].bytes) <= MAX_PLAN_BYTES) remaining++;
     while (good && remaining-- && !pace->stop)
-        good = prepare_call(g, &recent[remaining], pace); /* those of the last call come first */
+        good = prepare_call(g, &recent[remaining], pace); /* from the oldest call, so that the latest is in front of the cache */
     if (good && g->wire) ap_mpi_prefault(g->wire, pace);
     return good && !pace->stop;
 }

@@ -37,7 +37,7 @@ static int count_library(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-/* Handles of one MPI mean nothing to another: better a message than whatever would come. */
+/* Handles of one MPI are invalid in another: stop with a message rather than crash later. */
 static void check_mpi(void) {
     static const char how[] = "build it with that MPI's own mpicc: antiphon build mpi --compiler .../mpicc";
     libraries loaded = {"", 0};
@@ -126,7 +126,7 @@ static void drop_table(uint32_t i) {
     for (uint32_t k = i; k < p->tables; k++) p->table[k] = p->table[k + 1];
 }
 
-/* Whether MPI_Pack gives nothing but the bytes of the elements, in their order. */
+/* Whether MPI_Pack writes exactly the bytes of the elements, in order: plans move data in that form. */
 static int check_packing(void) {
     MPI_Datatype every_other;
     int from[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0}, to[3] = {0}, at = 0, good;
@@ -149,7 +149,7 @@ static void apply_message(const message *m) {
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
 }
 
-/* Finds out once who shares memory with whom, so that connecting a communicator needs not. */
+/* Finds out once which processes share memory, for connecting communicators later. */
 static void find_shared(void) {
     ap_state *p = &ap_preload;
     int32_t *near = malloc((size_t)p->size * sizeof *near);
@@ -169,7 +169,7 @@ static void prepare_world(void) {
     if (ap_group_connect(g, &error)) ap_mpi_prefault(g->wire, &(ap_pace){0, 0});
 }
 
-/* Called by MPI when a communicator is freed. */
+/* Called by MPI when a communicator is freed: the ap_group is an attribute of it. */
 static int release_group(MPI_Comm comm, int keyval, void *value, void *extra) {
     ap_group *g = value;
     (void)comm, (void)keyval, (void)extra;
@@ -180,7 +180,7 @@ static int release_group(MPI_Comm comm, int keyval, void *value, void *extra) {
     return MPI_SUCCESS;
 }
 
-/* Properties of this MPI and these processes; the same at all. False: MPI failed. */
+/* Finds properties of this MPI and the processes, with the same result at all of them. False: MPI failed. */
 static int inspect_mpi(void) {
     ap_state *p = &ap_preload;
     ap_types_learn();

@@ -32,7 +32,7 @@ void ap_complain(char problem[AP_TEXT], const char *format, ...) {
     va_end(arguments);
 }
 
-/* "2KB", "64KiB", "1e6": as everywhere in Antiphon. */
+/* Parses a size: "2KB", "64KiB", "1e6", as everywhere in Antiphon. */
 static int read_size(const char *text, uint64_t *bytes) {
     static const char prefixes[] = "kmgtp";
     char *end;
@@ -92,7 +92,7 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
             s->timeout = 0;
         }
     }
-    s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* what MPI does has no end */
+    s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* a trial calls MPI, which has no timeout */
     const char *override = getenv("ANTIPHON_TRIED");
     double seconds[2];
     if (override && *override && !ap_trial_override(0, seconds))
@@ -105,10 +105,9 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
 
 /* ---- waiting for all processes ---- */
 
-enum { PUZZLED = 20, LOST = 300 }; /* seconds */
+enum { WARN_SECONDS = 20, ABORT_SECONDS = 300 }; /* of waiting for the other processes, until a warning and until the job is aborted */
 
-/* All processes must be here: those without this library would be waited for in vain. `certain`: all have this library,
- * and come when they come. */
+/* Processes without this library never come: so this warns, and aborts the job in the end, unless `certain`: all have it. */
 int ap_wait_for_world(int certain) {
     MPI_Request request;
     struct timespec start, t, pause = {0, 1000000};
@@ -123,12 +122,12 @@ int ap_wait_for_world(int certain) {
         nanosleep(&pause, NULL);
         if (certain) continue;
         clock_gettime(CLOCK_MONOTONIC, &t);
-        if (!done && !warned && t.tv_sec - start.tv_sec >= PUZZLED) {
+        if (!done && !warned && t.tv_sec - start.tv_sec >= WARN_SECONDS) {
             fprintf(stderr, "antiphon: process %d waits for others in MPI_Init: LD_PRELOAD must be set for all processes "
                     "(mpiexec -x LD_PRELOAD, or -genv)\n", ap_preload.rank);
             warned = 1;
         }
-        if (!done && t.tv_sec - start.tv_sec >= LOST) PMPI_Abort(MPI_COMM_WORLD, 1);
+        if (!done && t.tv_sec - start.tv_sec >= ABORT_SECONDS) PMPI_Abort(MPI_COMM_WORLD, 1);
     }
     return code;
 }

@@ -1,5 +1,5 @@
-/* What a call takes as a program makes it: by a plan, through all that a call goes through under the preloaded library, or by
- * the MPI library alone. For `tune --on mpi` (runtimes/measure), in processes that have preloaded nothing.
+/* Measure a call of MPI as a program would make it: by a plan, through the same code as under the preloaded library, or by the MPI
+ * library. For `tune --on mpi` (runtimes/measure), in processes without LD_PRELOAD.
  *
  * Threading: one thread, and all processes of the communicator together.
  * Ownership: an ap_measure owns a copy of the caller's communicator and the rows of every program measured; programs are the
@@ -11,7 +11,7 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-/* A program as if it were the only page of a table. */
+/* A program to measure, as the only page of a table. */
 typedef struct measured_plan {
     struct measured_plan *next;
     ap_program *program;
@@ -71,19 +71,10 @@ static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call 
 }
 
 static MPI_Datatype mpi_type(int type) {
-    switch (type) {
-    case AP_INT8: return MPI_INT8_T;
-    case AP_UINT8: return MPI_UINT8_T;
-    case AP_INT16: return MPI_INT16_T;
-    case AP_UINT16: return MPI_UINT16_T;
-    case AP_INT32: return MPI_INT32_T;
-    case AP_UINT32: return MPI_UINT32_T;
-    case AP_INT64: return MPI_INT64_T;
-    case AP_UINT64: return MPI_UINT64_T;
-    case AP_FLOAT32: return MPI_FLOAT;
-    case AP_FLOAT64: return MPI_DOUBLE;
-    default: return MPI_DATATYPE_NULL;
-    }
+    const MPI_Datatype none = MPI_DATATYPE_NULL; /* the types in the order of api.h */
+    const MPI_Datatype types[AP_TYPES] = {MPI_INT8_T, MPI_UINT8_T, MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T, MPI_UINT64_T, none,
+                                          MPI_FLOAT, MPI_DOUBLE, none, none, none, MPI_INT16_T, MPI_UINT16_T};
+    return type >= 0 && type < AP_TYPES ? types[type] : none;
 }
 
 static MPI_Op mpi_op(int op) { return op == AP_PROD ? MPI_PROD : op == AP_MAX ? MPI_MAX : op == AP_MIN ? MPI_MIN : MPI_SUM; }
@@ -103,14 +94,14 @@ static int call_library(const ap_call *c) {
     }
 }
 
-/* True if the call was done by the plan. */
+/* Make the call by the plan; false if it would be left to the library. */
 static int call_plan(const ap_call *c, int *code) {
     double *spent;
     return ap_serve(c, &spent, code);
 }
 
-/* A barrier before each call and the mean over the processes of the seconds within it, as benchmarks of MPI report it: what
- * a root that does not wait saves its program counts, and so does what the others wait. */
+/* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it. So
+ * both the time that a root saves by not waiting and the time that others wait count. */
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error) {
     const MPI_Datatype type = mpi_type(timed->type);
@@ -126,7 +117,7 @@ int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *ti
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
         m->group->rows = p->matched, m->group->reason = AP_SERVED;
     }
-    const uint32_t first = calls > 1 ? calls / 4 : 0; /* what others did before the first calls shows in these */
+    const uint32_t first = calls > 1 ? calls / 4 : 0; /* warm-up: caches and other processes settle */
     for (uint32_t i = 0; i < calls + first && !code; i++) {
         PMPI_Barrier(m->comm);
         const double began = PMPI_Wtime();

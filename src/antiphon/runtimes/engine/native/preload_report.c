@@ -51,13 +51,13 @@ typedef struct { /* calls that went by one plan */
 typedef struct {
     int processes;
     const char *warning;
-    const report_line *line; /* with the sums of all that count */
+    const report_line *line; /* one per page, summed over all processes */
     size_t lines;
     const uint64_t *fallbacks;      /* by kind and reason */
     const ap_plan_summary *planned; /* of plans made during the job */
 } report;
 
-/* One thread at a time. */
+/* Adds a call to a counter; the caller holds the lock. */
 static void add_use(ap_use *use, uint64_t bytes, double seconds) {
     use->min_bytes = use->calls && use->min_bytes < bytes ? use->min_bytes : bytes;
     use->max_bytes = use->max_bytes > bytes ? use->max_bytes : bytes;
@@ -150,7 +150,7 @@ static void write_json(const report *s, FILE *file) {
     fprintf(file, "\n  ]\n}\n");
 }
 
-/* To the file at `path`, or as text on stderr where there is none. */
+/* As JSON to the file at `path`, or as text to stderr if there is none. */
 static void write_report(const report *s, const char *path) {
     FILE *file = path[0] ? fopen(path, "w") : NULL;
     if (file) {
@@ -218,8 +218,8 @@ static int sum_counters(sums *s) {
     return all;
 }
 
-/* A table that is for other calls than those of the job serves none: without a report nothing would show it. Process 0 alone
- * looks at what it counted, the calls on MPI_COMM_WORLD among them; reasons that a table or a setting intends say nothing. */
+/* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show. Process 0
+ * looks at its own counters, which include the calls on MPI_COMM_WORLD. If there is any other reason, this prints nothing. */
 void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, reason = AP_SERVED;
@@ -244,9 +244,9 @@ void ap_report(void) {
             line[i] = line_at(i);
             line[i].use = (ap_use){s.calls[i], UINT64_MAX - s.inverted_min[i], s.max_bytes[i], s.seconds[i]};
         }
-        const report a = {.processes = ap_preload.size, .warning = ap_preload.problem, .line = line, .lines = s.pages,
+        const report totals = {.processes = ap_preload.size, .warning = ap_preload.problem, .line = line, .lines = s.pages,
                               .fallbacks = s.calls + s.pages, .planned = &ap_auto_summary};
-        write_report(&a, ap_preload.set.report_path);
+        write_report(&totals, ap_preload.set.report_path);
     }
     free(s.calls), free(s.max_bytes), free(s.seconds), free(line);
 }

@@ -4,7 +4,7 @@
  *
  * Threading: any thread, one call at a time on a communicator. The cache of fallback calls is read without a lock and
  *   changed under one.
- * Ownership: an call_state lives on the stack of its call; buffers are the caller's, staging memory the communicator's.
+ * Ownership: a call_state lives on the stack of its call; buffers are the caller's, staging memory the communicator's.
  */
 #include <limits.h>
 #include <pthread.h>
@@ -20,20 +20,20 @@
 static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
                                                      "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
 
-/* What is known of a call while it is served. */
+/* A call while it is served. */
 typedef struct {
     const ap_call *call;
     ap_group *g;
     ap_row *row;
     ap_data_type send, recv;
-    uint64_t unit, block, bytes; /* elements and bytes of a block; bytes of the call */
+    uint64_t unit, block, bytes; /* elements of a block, its bytes, bytes of the call */
     int at_root, type, op;
 } call_state;
 
 /* ---- calls cached as fallbacks ---- */
 
 ap_fallback_call ap_fallback_calls[AP_FUNCTIONS][AP_FALLBACK_CALLS];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change them */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changing entries */
 
 static void write_entry(ap_fallback_call *entry, const ap_call *c) {
     const uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
@@ -49,19 +49,19 @@ static void write_entry(ap_fallback_call *entry, const ap_call *c) {
     atomic_store_explicit(&entry->version, version + 2, memory_order_release);
 }
 
-/* Caches a call whose size decided, by arguments that are the same whenever it is made again. */
+/* Caches the arguments of a call that goes to the library because of its size, if they identify all equal calls. */
 static void cache_fallback(const call_state *x) {
     const ap_call *c = x->call;
     if (ap_preload.set.report || ap_has_counts(&c->counts) || !ap_is_built_in(c->recv_type)) return;
-    if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* which arguments count depends on the process */
+    if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* their significant arguments differ between processes */
     pthread_mutex_lock(&lock);
     write_entry(ap_fallback_slot(c->function, c->recv_count), c);
     pthread_mutex_unlock(&lock);
 }
 
-/* From now on all calls of its function go to the library at once. */
+/* From now on all calls of this function go to the library directly. */
 static void pass_on_every_call(const ap_call *c) {
-    /* A communicator that waits for plans counts its calls, of every kind. */
+    /* But a communicator that waits for plans must count its calls, of every kind. */
     if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report) return;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < AP_FALLBACK_CALLS; i++) {
@@ -95,7 +95,7 @@ void ap_fallbacks_clear(void) {
 
 static int is_reduction(int kind) { return kind == AP_REDUCE || kind == AP_REDUCESCATTER || kind == AP_ALLREDUCE; }
 
-/* Of counts that are listed, alike at all processes: plans have blocks of one size. */
+/* Checks a list of counts, which is the same at all processes: plans need blocks of one size. */
 static int compare_counts(const ap_counts *counts, int size) {
     int alike = 1;
     for (int i = 0; i < size; i++) {
@@ -105,7 +105,7 @@ static int compare_counts(const ap_counts *counts, int size) {
     return alike ? AP_SERVED : AP_UNEVEN;
 }
 
-/* What all processes know of its size: by the arguments that are significant here. */
+/* Finds the size of a call, alike at all processes, from the arguments that are significant at this one. */
 static int measure_call(call_state *x) {
     const ap_call *c = x->call;
     int by_send = (c->kind == AP_GATHER && !x->at_root) || (c->kind == AP_SCATTER && x->at_root);
@@ -126,10 +126,10 @@ static int measure_call(call_state *x) {
     return x->bytes ? AP_SERVED : AP_NO_DATA;
 }
 
-/* Sets what is done with its elements; AP_SERVED, or why a plan cannot do it. */
+/* Sets type and operator for the plan; AP_SERVED, or why a plan cannot serve them. */
 static int find_type(call_state *x) {
     const ap_call *c = x->call;
-    if (!is_reduction(c->kind)) { /* types may differ between processes: what all know is the bytes */
+    if (!is_reduction(c->kind)) { /* types may differ between processes: move bytes, whose number all know */
         x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
         if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
         return AP_SERVED;
@@ -139,7 +139,7 @@ static int find_type(call_state *x) {
     return x->type < 0 ? AP_OTHER_TYPE : AP_SERVED;
 }
 
-/* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
+/* Whether a communicator is new. Connecting its processes takes as long as some calls: not worth it for one that is freed soon. */
 static int is_new(call_state *x) {
     ap_group *g = x->g;
     return !g->connect_tried && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.new_calls &&
@@ -169,18 +169,18 @@ static int check_call(call_state *x) {
 /* ---- where its data lies ---- */
 
 typedef struct {
-    void *buffer; /* the user's, or a copy as plain bytes */
-    void *user;
-    MPI_Count count; /* elements of `type` in a block, as this process says */
-    MPI_Count size;  /* bytes of one */
+    void *buffer; /* what the plan uses: the user's buffer, or staging memory with its elements as plain bytes */
+    void *user;   /* the user's buffer */
+    MPI_Count count; /* elements of `type` in a block, by this process's arguments */
+    MPI_Count size;  /* bytes of an element */
     MPI_Datatype type;
     MPI_Aint extent;
     uint64_t blocks;
-    uint64_t bytes;          /* of all blocks: what `buffer` really has */
-    const ap_counts *places; /* NULL: blocks lie one after another */
+    uint64_t bytes;          /* of all blocks, in `buffer` */
+    const ap_counts *places; /* where blocks begin; NULL: one after another */
 } buffer_side;
 
-/* MPICH refuses to unpack to MPI_BOTTOM: the same elements as seen from somewhere else. */
+/* A type for the same elements relative to another origin: MPICH refuses to unpack to MPI_BOTTOM. */
 static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Datatype *moved_type) {
     const char *const bottom = MPI_BOTTOM;
     const MPI_Aint displacement = PMPI_Aint_diff(bottom, origin);
@@ -188,7 +188,7 @@ static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Dataty
     return code ? code : PMPI_Type_commit(moved_type);
 }
 
-/* Between elements and plain bytes, of which an element has `size` > 0. */
+/* Converts elements to plain bytes (`into`) or back; `size` > 0: bytes per element. */
 static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count,
                             char *bytes, int into) {
     const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1;
@@ -217,13 +217,13 @@ static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Ai
     return MPI_SUCCESS;
 }
 
-/* Where a block of the user's begins. */
+/* The address of a block in the user's buffer. */
 static char *user_block(const buffer_side *s, uint64_t block) {
     MPI_Aint elements = s->places ? ap_displacement_at(s->places, (int)block) : (MPI_Aint)block * (MPI_Aint)s->count;
     return (char *)s->user + elements * s->extent;
 }
 
-/* Between the user's elements and plain bytes. */
+/* Converts blocks between the user's buffer and plain bytes in `buffer`. */
 static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t first, uint64_t blocks, int into) {
     const uint64_t at_once = s->places ? 1 : blocks;
     int code = MPI_SUCCESS;
@@ -234,13 +234,13 @@ static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t fi
     return code;
 }
 
-/* Memory of ours in a side's place, for as many bytes as it has. */
+/* Replaces a side's buffer by staging memory of the same size. */
 static int use_staging(call_state *x, buffer_side *s, int number, ap_error *error) {
     s->buffer = ap_group_staging(x->g, number, s->bytes, error);
     return s->buffer ? AP_OK : error->code;
 }
 
-/* Memory for the bytes of elements that are not plain. */
+/* Staging memory for elements that are not contiguous. */
 static int stage_elements(call_state *x, buffer_side *s, int number, ap_error *error) {
     MPI_Aint low;
     if (!s->bytes || PMPI_Type_get_extent(s->type, &low, &s->extent))
@@ -253,23 +253,23 @@ typedef struct {
     int in_place;
 } buffer_sides;
 
-/* By the caller's count and type, which need not be those of other processes. */
+/* Sets the bytes of a side by the caller's count and type, which need not be those of other processes. */
 static int set_bytes(buffer_side *s, const ap_data_type *data, ap_error *error) {
-    if (!s->blocks) return AP_OK; /* its arguments mean nothing then */
+    if (!s->blocks) return AP_OK; /* its arguments are not significant */
     unsigned __int128 bytes = (unsigned __int128)s->count * (uint64_t)data->size * s->blocks;
     if (s->count < 0 || bytes > PTRDIFF_MAX) return ap_fail(error, AP_INVALID, "there is no memory of that size");
     s->size = data->size, s->bytes = (uint64_t)bytes;
     return AP_OK;
 }
 
-/* Whether blocks that are alike lie one after another, from the beginning. */
+/* Whether the listed blocks, of equal size, lie one after another, from the beginning of the buffer. */
 static int are_contiguous(const ap_call *c, int size) {
     for (int i = 0; i < size; i++)
         if (ap_displacement_at(&c->counts, i) != (MPI_Aint)i * (MPI_Aint)ap_count_at(&c->counts, 0)) return 0;
     return 1;
 }
 
-/* How many blocks a process hands over and gets, and whether they share one buffer. */
+/* Finds the blocks that this process sends and receives, and whether the call is in place. 'n': one per process. */
 static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
@@ -284,12 +284,12 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     s.in.blocks = !sends ? 0 : blocks_of[kind].sends == 'n' ? all : (uint64_t)blocks_of[kind].sends;
     s.out.blocks = !gets ? 0 : blocks_of[kind].gets == 'n' ? all : (uint64_t)blocks_of[kind].gets;
     if (sends && c->send == MPI_IN_PLACE && kind == AP_REDUCESCATTER) {
-        s.in.user = c->recv; /* the result alone is written there, in front: in place a plan would write elsewhere, too */
+        s.in.user = c->recv; /* not in place for the plan, which would overwrite the rest of the buffer */
     } else if (sends && c->send == MPI_IN_PLACE) {
         s.in_place = 1, s.in.blocks = 0, s.in.user = NULL;
     } else if (kind == AP_SCATTER && x->at_root && c->recv == MPI_IN_PLACE) {
         s.in_place = 1;
-        s.out = s.in; /* nothing is written there: its own block stays where it is */
+        s.out = s.in; /* the root's own block stays where it is */
         s.in.blocks = 0, s.in.user = NULL;
     }
     if (kind == AP_ALLGATHER && listed) s.out.count = ap_count_at(&c->counts, 0);
@@ -301,7 +301,7 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     return set_bytes(&out->in, &x->send, error) || set_bytes(&out->out, &x->recv, error);
 }
 
-/* Makes plain bytes of what is not; true in *back if the result has to be brought to the user's elements. */
+/* Packs buffers whose elements are not contiguous. *unpacks: the result has to be unpacked into the user's buffer. */
 static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code, ap_error *error) {
     const ap_call *c = x->call;
     int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
@@ -312,9 +312,9 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
-        int own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
+        int only_own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
         int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
-        if (loads) *code = convert_blocks(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
+        if (loads) *code = convert_blocks(x, &s->out, only_own ? (uint64_t)x->g->rank : 0, only_own ? 1 : s->out.blocks, 1);
         *unpacks = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
     }
     return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together") : AP_OK;
@@ -322,14 +322,14 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
 
 /* ---- running ---- */
 
-/* Raises an error of this class on the communicator; returns it. */
+/* Prints an error, and raises one of this class on the communicator; returns the class. */
 static int raise_error(MPI_Comm comm, int class, const char *function, const ap_error *error) {
     fprintf(stderr, "antiphon: %s on process %d: %s\n", function, ap_preload.rank, error->text);
     PMPI_Comm_call_errhandler(comm, class);
     return class;
 }
 
-/* AP_OK, and *left if all processes leave it to the library. */
+/* Runs a call by its plan. AP_OK and *refused: all processes leave it to the library. */
 static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     ap_group *g = x->g;
     buffer_sides s;
@@ -365,8 +365,8 @@ static int fall_back(const call_state *x, int reason) {
     return 0;
 }
 
-/* Whether its first calls go both ways in turn: nobody has measured the plan, or promised the same order of combining at
- * each call. */
+/* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of combining
+ * (which the library might not keep). */
 static int needs_trial(const call_state *x) {
     const ap_page *page = x->row->page;
     return ap_preload.set.compares && !page->measured && !page->ordered;
@@ -395,7 +395,7 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
         if (*code) return fail_call(x, code, &error);
         return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
-    const int op = is_reduction(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
+    const int op = is_reduction(x->call->kind) ? x->op : 0; /* the same at all processes, unlike types */
     int reason = needs_trial(x) ? ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
     if (*code) return fail_call(x, code, &error);
@@ -410,29 +410,29 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
     return 1;
 }
 
-/* Whether this process has its data where the result goes, as `locate_buffers` finds it. */
+/* Whether the call is in place at this process, as `locate_buffers` finds. */
 static int is_in_place(const call_state *x) {
     const ap_call *c = x->call;
     if (c->kind == AP_SCATTER) return x->at_root && c->recv == MPI_IN_PLACE;
     return c->kind != AP_REDUCESCATTER && c->send == MPI_IN_PLACE && (x->at_root || c->kind != AP_GATHER);
 }
 
-/* A call of a communicator that has no plans yet: why it is left to the library, if it is. -1: it failed, see *code. */
+/* Handles a call while its communicator waits for plans: AP_SERVED, or why it is left to the library; -1: it failed (*code). */
 static int wait_for_plans(call_state *x, int *code) {
     ap_error error = {0, ""};
     const ap_call *c = x->call;
     uint64_t unit = x->unit;
     int plannable = !find_type(x);
-    ap_recent_call noted = {
+    ap_recent_call recent = {
         .kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type, .in_place = is_in_place(x)};
     x->unit = unit;
-    int switches = ap_auto_before_call(x->g, &noted, plannable, &error);
+    int switches = ap_auto_before_call(x->g, &recent, plannable, &error);
     if (!error.code) return switches ? check_call(x) : x->g->reason;
     fail_call(x, code, &error);
     return -1;
 }
 
-/* A call that falls back to the library must cost next to nothing here. */
+/* A call that goes to the library must cost next to nothing here. */
 int ap_serve(const ap_call *call, double **spent, int *code) {
     call_state x;
     *spent = NULL;

@@ -27,7 +27,7 @@
 #include "sha256.h"
 #include "transport.h"
 
-enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* seconds: for a table to be compiled, and until that is announced */
+enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* of compiling a table: the limit, and after how long a message is printed */
 
 extern char **environ;
 
@@ -36,7 +36,7 @@ typedef struct {
     size_t size, space;
 } buffer;
 
-/* Reads to the end of a file or pipe; false where that fails or takes longer. What was read by then stays in *out. */
+/* Reads to the end of a file or pipe; false if that fails or takes longer. *out keeps what was read before. */
 static int read_all(int file, double seconds, buffer *out) {
     const double end = ap_now() + seconds;
     for (;;) {
@@ -58,12 +58,12 @@ static int read_all(int file, double seconds, buffer *out) {
     }
 }
 
-/* A file, or a folder, that this user or root owns and no other user may write to. */
+/* Whether this user or root owns a file or folder (`kind`), and no other user may write to it. */
 static int is_trusted(const struct stat *s, mode_t kind) {
     return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* `kept`: only a file that is ours. */
+/* Reads a whole file; `trusted`: only if it is trusted. From malloc; NULL and an error. */
 static unsigned char *read_file(const char *path, int trusted, uint64_t *size, ap_error *error) {
     buffer all = {NULL, 0, 0};
     struct stat s;
@@ -104,7 +104,7 @@ static int is_python(const struct dirent *d) {
     return n > 3 && !strcmp(d->d_name + n - 3, ".py");
 }
 
-/* What turns a table into programs: a newer Antiphon makes them anew. */
+/* Adds the Python files that compile tables to the hash: a newer Antiphon compiles tables again. */
 static void mix_folder(uint64_t hash[2], const char *folder) {
     struct dirent **names = NULL;
     char path[PATH_MAX];
@@ -116,7 +116,7 @@ static void mix_folder(uint64_t hash[2], const char *folder) {
     free(names);
 }
 
-/* Beside this library, by what the table holds and what makes it into a book; "" where there is no such place. */
+/* The path of a table's book beside this library, named by hashes of the table and of the compiling code; "": none. */
 static void stored_path(const unsigned char *table, uint64_t size, char *name, size_t capacity) {
     Dl_info self;
     uint64_t hash[2] = {0xCBF29CE484222325u, 0x9E3779B97F4A7C15u};
@@ -139,7 +139,7 @@ static void stored_path(const unsigned char *table, uint64_t size, char *name, s
 
 /* ---- compiling ---- */
 
-/* The environment without what belongs to this process of the job, and where the package is. From malloc. */
+/* The environment for a child process, from malloc: without variables of this MPI process, with the package on PYTHONPATH. */
 static char **make_environment(char *search, size_t capacity) {
     static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
                                        "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
@@ -207,7 +207,7 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
 
 static int announced;
 
-/* A program may wait for this while it starts: after QUIET_SECONDS that is announced, once. */
+/* Reads the answer of the compiling process; after QUIET_SECONDS prints a message, once, as the program waits for this. */
 static int read_patiently(int file, const char *path, buffer *answer) {
     static double start;
     if (!start) start = ap_now();
@@ -220,7 +220,8 @@ static int read_patiently(int file, const char *path, buffer *answer) {
     return read_all(file, COMPILE_SECONDS, answer);
 }
 
-/* Its answer: "book", a line feed and the bytes, or "error", a blank and why. -P: no module of the job's folder is taken. */
+/* Compiles a table by Python. The answer is "book", a line feed and the bytes, or "error", a blank and a message. -P: Python must
+ * not import modules of the job's folder. */
 static unsigned char *compile_table(const char *path, const char *path_to_store, uint64_t *size, ap_error *error) {
     char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)path_to_store; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
@@ -268,7 +269,7 @@ unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
     return read_file(path, 1, size, NULL);
 }
 
-/* The book that was stored of a table; NULL where there is none that can be trusted. */
+/* The stored book of a table; NULL if there is none that is trusted and valid. */
 static unsigned char *read_stored(const char *path, uint64_t *size) {
     unsigned char *bytes = ap_read_trusted(path, size);
     if (bytes && is_valid_book(bytes, *size)) return bytes;
@@ -286,7 +287,7 @@ int ap_file_digest(const char *path, char digest[65]) {
     return bytes != NULL;
 }
 
-/* At process 0: the book of a table as bytes from malloc; NULL and an error. */
+/* At process 0: the book of a table, stored or compiled now, from malloc; NULL and an error. */
 static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *error) {
     char full[PATH_MAX], stored[PATH_MAX];
     unsigned char *bytes = NULL;
@@ -301,10 +302,10 @@ static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *er
     return compile_table(full, stored, size, error);
 }
 
-int ap_table_keep(const char *path, ap_error *error) {
+int ap_table_store(const char *path, ap_error *error) {
     char stored[PATH_MAX] = "";
     uint64_t size = 0, table = 0;
-    announced = 1; /* the caller knows */
+    announced = 1; /* no message: the caller asked for compiling */
     unsigned char *bytes = table_bytes(path, &size, error), *stored_bytes;
     if (!bytes) return error->code;
     free(bytes);
@@ -319,7 +320,7 @@ int ap_table_keep(const char *path, ap_error *error) {
 
 /* ---- the tables of this job ---- */
 
-/* Reads one table; true if it can be of use. */
+/* Reads one table; true if it is usable. */
 static uint32_t read_table(const char *path, int position, ap_table *table, char problem[AP_TEXT]) {
     const int world = ap_preload.size;
     ap_error error = {0, ""};
@@ -363,7 +364,6 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char pr
     return tables;
 }
 
-/* Whether a table puts ranks on one host that are on several here. */
 int ap_contradicts_hosts(const ap_table *t) {
     const int32_t *table_host = t->book->host, *real_host = ap_preload.host;
     if (!table_host || !t->of_world || ap_preload.set.any_hosts) return 0;

@@ -1,6 +1,6 @@
-/* Trials of plans that nobody has measured: the first calls of a kind and about a size go by the plan and by the MPI library
- * in turn, and the faster of the two serves the rest. All processes make the same calls in the same order, so all are at the
- * same turn; which was faster they agree on once.
+/* Trials of unmeasured plans: the first calls of each kind and size class (power of two) run by the plan and by the MPI library
+ * in turn, and the faster of the two serves all later ones. All processes make the same calls in the same order, so they take
+ * the same turns; which of the two was faster is agreed upon once.
  *
  * Threading: one call at a time on a communicator, to which its trials belong.
  * Ownership: trials are kept with their communicator until ap_trials_free.
@@ -10,21 +10,21 @@
 #include "clock.h"
 #include "preload.h"
 
-/* Pairs that count. One of each way goes before: it makes what is kept, memory and connections. EARLY: the calls after which
- * a clear difference decides. */
-enum { PAIRS = 3, CALLS = 2 * (PAIRS + 1), EARLY = 4 };
+/* PAIRS: pairs of calls that count, after a first pair that sets up memory and connections. EARLY_CALLS: the calls after which a
+ * clear difference decides already. */
+enum { PAIRS = 3, TRIAL_CALLS = 2 * (PAIRS + 1), EARLY_CALLS = 4 };
 
-/* A difference above this many seconds is no accident of scheduling. */
+/* Seconds: a larger difference is not caused by scheduling. */
 static const double CLEAR_SECONDS = 0.01;
 
 struct ap_trial {
     ap_trial *next;
     const ap_row *row;
-    int kind, scale, calls; /* scale: of bytes, in powers of two */
-    int slower, decided;    /* the plan was slower; no more calls are tried */
-    uint64_t bytes;         /* of the call by the plan: only one like it by the other way makes a pair with it */
+    int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
+    int slower, decided;    /* the plan was slower; the trial is over */
+    uint64_t bytes;         /* of the last call by the plan: the call by the library must be equal to make a pair */
     int op;
-    double spent[CALLS];
+    double spent[TRIAL_CALLS]; /* seconds; even: by the plan, odd: by the library */
 };
 
 static int scale_of(uint64_t bytes) {
@@ -33,7 +33,7 @@ static int scale_of(uint64_t bytes) {
     return scale;
 }
 
-/* The one for such calls, put first; NULL: there is no memory. */
+/* Finds or makes the trial for such calls, and moves it to the front of the list; NULL: out of memory. */
 static ap_trial *find_trial(ap_group *g, const ap_row *row, int kind, int scale) {
     for (ap_trial **at = &g->trials; *at; at = &(*at)->next) {
         ap_trial *trial = *at;
@@ -51,7 +51,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of the calls from there on, every other one. */
+/* The median of every second call from `first` on. */
 static double median_time(const double *spent, int first) {
     double times[PAIRS];
     for (int i = 0; i < PAIRS; i++) times[i] = spent[first + 2 * i];
@@ -62,24 +62,24 @@ static double median_time(const double *spent, int first) {
 static void override_times(double *spent) {
     double seconds[2];
     if (!ap_trial_override(ap_preload.rank, seconds)) return;
-    for (int i = 0; i < CALLS; i++) spent[i] = seconds[i % 2];
+    for (int i = 0; i < TRIAL_CALLS; i++) spent[i] = seconds[i % 2];
 }
 
-/* One pair decides only where both its calls and those before it differ the same way, and more than twofold: calls that take
- * so long are not to be made the slow way any oftener. */
+/* Whether the second pair decides: it differs more than twofold and clearly, in the same direction as the first pair. This avoids
+ * further slow calls. */
 static int is_clear(const double *spent) {
     const int slower = spent[2] > spent[3];
     const double longer = spent[2 + !slower], shorter = spent[2 + slower];
     return longer > 2 * shorter && longer - shorter > CLEAR_SECONDS && slower == (spent[0] > spent[1]);
 }
 
-/* Compare by what the slowest process took, so that all processes decide alike. */
+/* Compares the times of the slowest process, so that all processes decide alike. */
 static int decide_trial(ap_group *g, ap_trial *trial) {
-    double slowest[CALLS];
+    double slowest[TRIAL_CALLS];
     override_times(trial->spent);
-    int code = PMPI_Allreduce(trial->spent, slowest, CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
+    int code = PMPI_Allreduce(trial->spent, slowest, TRIAL_CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
     if (code) return code;
-    const int is_early = trial->calls == EARLY;
+    const int is_early = trial->calls == EARLY_CALLS;
     trial->decided = !is_early || is_clear(slowest);
     trial->slower = is_early ? slowest[2] > slowest[3] : median_time(slowest, 2) > median_time(slowest, 3);
     return code;
@@ -88,12 +88,12 @@ static int decide_trial(ap_group *g, ap_trial *trial) {
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
     ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
     *spent = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    if (trial && !trial->decided && (trial->calls == EARLY || trial->calls == CALLS)) *code = decide_trial(g, trial);
+    if (trial && !trial->decided && (trial->calls == EARLY_CALLS || trial->calls == TRIAL_CALLS)) *code = decide_trial(g, trial);
     if (*code) return AP_SERVED;
     if (trial->decided) return trial->slower ? AP_SLOWER : AP_SERVED;
     if (trial->calls % 2 && (trial->bytes != bytes || trial->op != op)) trial->calls--;
     trial->bytes = bytes, trial->op = op;
-    /* all begin together, or who was late in one call would be waited for in the next */
+    /* a process late from the last call must not count in this one's time */
     if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
     *spent = &trial->spent[trial->calls];
     **spent = ap_now();

@@ -19,7 +19,7 @@
 _Static_assert(sizeof(ap_point) == 16 && sizeof(ap_base) == 24 && sizeof(ap_class) == 24, "as in the file");
 _Static_assert(sizeof(ap_operation) == 32 && sizeof(ap_part) == 12 && sizeof(ap_finish) == 24, "as in the file");
 
-enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MOST_RANKS = 1 << 24 };
+enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MAX_RANKS = 1 << 24 };
 
 int ap_abi(void) { return AP_ABI; }
 
@@ -60,11 +60,12 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
 
 /* ---- the collective: what every rank sends and receives, from the head alone ---- */
 
-static const uint64_t MOST_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
-enum { MOST_BLOCKS = 1 << 25 };
+static const uint64_t MAX_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
+enum { MAX_BLOCKS = 1 << 25 };
 
+/* Ranks of which each has a block of its own. */
 typedef struct {
-    const int32_t *rank; /* NULL: every member has every block */
+    const int32_t *rank; /* NULL: instead every member has every block */
     uint32_t count;
 } holders;
 
@@ -79,22 +80,22 @@ static int bad_head(ap_error *error, const char *problem) {
     return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together: %s", problem);
 }
 
-/* Members ascend, roots are members, none is named twice. */
-static int names_fit(const program_head *h) {
+/* Whether members ascend, roots are members, and none of either is listed twice. */
+static int members_fit(const program_head *h) {
     const ap_facts *f = h->facts;
     int rooted = f->kind <= AP_GATHER, good = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
     if (f->kind < AP_KINDS && f->members < 2) good = 0;
     for (uint32_t i = 0; i < f->members && good; i++)
         good = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
     if (!good || !rooted) return good;
-    unsigned char *free_root = calloc(f->ranks, 1);
-    if (!free_root) return 0;
-    for (uint32_t i = 0; i < f->members; i++) free_root[h->member[i]] = 1;
+    unsigned char *is_free_root = calloc(f->ranks, 1);
+    if (!is_free_root) return 0;
+    for (uint32_t i = 0; i < f->members; i++) is_free_root[h->member[i]] = 1;
     for (uint32_t i = 0; i < f->roots && good; i++) {
-        good = h->root[i] >= 0 && (uint32_t)h->root[i] < f->ranks && free_root[h->root[i]];
-        if (good) free_root[h->root[i]] = 0;
+        good = h->root[i] >= 0 && (uint32_t)h->root[i] < f->ranks && is_free_root[h->root[i]];
+        if (good) is_free_root[h->root[i]] = 0;
     }
-    free(free_root);
+    free(is_free_root);
     return good;
 }
 
@@ -102,7 +103,7 @@ static int add_weights(const program_head *h) {
     uint64_t sum = 0;
     h->program->even = 1;
     for (uint32_t b = 0; b < h->facts->blocks; b++) {
-        if (h->weight[b] < 0 || (uint64_t)h->weight[b] > MOST_WEIGHT - sum) return 0;
+        if (h->weight[b] < 0 || (uint64_t)h->weight[b] > MAX_WEIGHT - sum) return 0;
         sum += (uint64_t)h->weight[b];
         h->program->even &= h->weight[b] == 1;
     }
@@ -110,29 +111,30 @@ static int add_weights(const program_head *h) {
     return 1;
 }
 
-/* Blocks are numbered by the first side, then by the second. */
-static int built_in(const program_head *h, ap_error *error) {
+/* Adds up the buffers of each rank for a collective that is not custom. Block b goes from holder b mod n before to holder b / n
+ * after, of n holders before. */
+static int weigh_built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
-    const holders holders_of[AP_KINDS][2] = { /* of the data before, and after */
+    const holders holders_of[AP_KINDS][2] = { /* before the collective, and after */
         [AP_BROADCAST] = {roots, every_rank},         [AP_REDUCE] = {every_rank, roots},
         [AP_SCATTER] = {roots, members},              [AP_GATHER] = {members, roots},
         [AP_ALLGATHER] = {members, every_rank},       [AP_REDUCESCATTER] = {every_rank, members},
         [AP_ALLREDUCE] = {every_rank, every_rank},    [AP_ALLTOALL] = {members, members}};
     const holders first = holders_of[f->kind][0], last = holders_of[f->kind][1];
-    ap_sides *sides = h->program->sides;
+    ap_buffer_weights *buffer_weights = h->program->buffer_weights;
     if ((uint64_t)first.count * last.count != f->blocks) return bad_head(error, "its blocks are not those of its kind");
     for (uint32_t b = 0; b < f->blocks; b++) {
         int64_t from = first.rank ? first.rank[b % first.count] : -1, to = last.rank ? last.rank[b / first.count] : -1;
         uint64_t weight = (uint64_t)h->weight[b];
-        if (from >= 0) sides[from].input += weight, sides[from].in_place += weight;
-        if (to >= 0) sides[to].output += weight, sides[to].in_place += to == from ? 0 : weight;
+        if (from >= 0) buffer_weights[from].input += weight, buffer_weights[from].in_place += weight;
+        if (to >= 0) buffer_weights[to].output += weight, buffer_weights[to].in_place += to == from ? 0 : weight;
     }
     for (uint32_t i = 0; i < f->members; i++) {
-        ap_sides *side = &sides[h->member[i]];
-        if (!first.rank) side->input = side->in_place = h->program->line;
-        if (!last.rank) side->output = side->in_place = h->program->line;
-        if (f->kind == AP_ALLTOALL) side->in_place = side->input; /* what is sent makes room for what comes */
+        ap_buffer_weights *weights = &buffer_weights[h->member[i]];
+        if (!first.rank) weights->input = weights->in_place = h->program->line;
+        if (!last.rank) weights->output = weights->in_place = h->program->line;
+        if (f->kind == AP_ALLTOALL) weights->in_place = weights->input; /* received blocks replace those sent */
     }
     return AP_OK;
 }
@@ -142,8 +144,9 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Each (rank, block) counts once on a side, however many contributions it has. */
-static int read_relation(const program_head *h, ap_error *error) {
+/* Adds up the buffers of each rank for a custom collective: (rank, block) counts once before and once after, regardless of the
+ * number of contributions. A sorted key is rank, block, and 1 for after. */
+static int weigh_relation(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const unsigned char *b = h->program->bytes;
     const uint64_t count[2] = {u32_at(b + 80), u32_at(b + 84)};
@@ -162,7 +165,7 @@ static int read_relation(const program_head *h, ap_error *error) {
     if (good) qsort(key, n, sizeof *key, by_number);
     for (uint64_t i = 0; i < n && good; i++) {
         if (i && key[i] == key[i - 1]) continue;
-        ap_sides *side = &h->program->sides[key[i] >> 32];
+        ap_buffer_weights *side = &h->program->buffer_weights[key[i] >> 32];
         uint64_t weight = (uint64_t)h->weight[(key[i] & 0xFFFFFFFFu) >> 1];
         if (key[i] & 1)
             side->output += weight;
@@ -174,34 +177,34 @@ static int read_relation(const program_head *h, ap_error *error) {
     return good ? AP_OK : bad_head(error, "its relation names what is not there");
 }
 
-/* Checks the collective that the head describes, and fills `line`, `even` and `sides`. No section is trusted for this. */
-static int read_sides(ap_program *p, ap_error *error) {
+/* Checks the collective in the head, and fills `line`, `even` and `buffer_weights` from it, not from any rank's section. */
+static int read_buffer_weights(ap_program *p, ap_error *error) {
     const ap_facts *f = &p->facts;
     const unsigned char *at = p->bytes + AP_PROGRAM_HEADER;
     program_head h = {.program = p, .facts = f, .member = (const int32_t *)(const void *)at};
     h.root = (const int32_t *)(const void *)(at + padded(4ull * f->members));
     h.weight = (const int64_t *)(const void *)((const unsigned char *)h.root + padded(4ull * f->roots));
-    if (f->blocks > MOST_BLOCKS || !names_fit(&h)) return bad_head(error, "its members, roots or blocks");
+    if (f->blocks > MAX_BLOCKS || !members_fit(&h)) return bad_head(error, "its members, roots or blocks");
     if (!add_weights(&h)) return bad_head(error, "its weights");
-    if (!(p->sides = calloc(f->ranks, sizeof *p->sides))) return ap_fail(error, AP_MEMORY, "out of memory");
-    int code = f->kind < AP_KINDS ? built_in(&h, error) : read_relation(&h, error);
-    uint64_t greatest = 1;
+    if (!(p->buffer_weights = calloc(f->ranks, sizeof *p->buffer_weights))) return ap_fail(error, AP_MEMORY, "out of memory");
+    int code = f->kind < AP_KINDS ? weigh_built_in(&h, error) : weigh_relation(&h, error);
+    uint64_t greatest_weight = 1;
     for (uint32_t r = 0; r < f->ranks; r++) {
-        greatest = p->sides[r].input > greatest ? p->sides[r].input : greatest;
-        greatest = p->sides[r].output > greatest ? p->sides[r].output : greatest;
+        greatest_weight = p->buffer_weights[r].input > greatest_weight ? p->buffer_weights[r].input : greatest_weight;
+        greatest_weight = p->buffer_weights[r].output > greatest_weight ? p->buffer_weights[r].output : greatest_weight;
     }
-    if (!code && greatest != f->buffer_weight) code = bad_head(error, "its greatest buffer");
+    if (!code && greatest_weight != f->buffer_weight) code = bad_head(error, "its greatest buffer");
     return code;
 }
 
 /* ---- the head ---- */
 
-/* Bytes of the head's tables up to the relation, and then up to the directory, as the header counts them: below 2^40. */
-static uint64_t names_of(const unsigned char *bytes, const ap_facts *f) {
+/* Bytes of the head's tables before the relation, and of the relation, by the counts in the header: below 2^40. */
+static uint64_t bytes_to_relation(const unsigned char *bytes, const ap_facts *f) {
     return padded(4ull * f->members) + padded(4ull * f->roots) + 8ull * f->blocks + padded(u32_at(bytes + 60));
 }
 
-static uint64_t relation_of(const unsigned char *bytes) {
+static uint64_t bytes_of_relation(const unsigned char *bytes) {
     uint64_t pre = u32_at(bytes + 80), post = u32_at(bytes + 84);
     return 3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) + padded(4ull * u32_at(bytes + 92));
 }
@@ -226,14 +229,14 @@ static int read_head(ap_program *p, ap_error *error) {
     f->blocks = u32_at(b + 48), f->channels = u32_at(b + 52), f->variants = u32_at(b + 56);
     f->buffer_weight = u64_at(b + 72);
     p->denominator = u64_at(b + 64);
-    p->relation = HEADER + names_of(b, f);
-    uint64_t at = p->relation + relation_of(b);
+    p->relation = HEADER + bytes_to_relation(b, f);
+    uint64_t at = p->relation + bytes_of_relation(b);
     int variants = 2;
-    if (f->kind > 8 || !f->ranks || f->ranks > MOST_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
+    if (f->kind > 8 || !f->ranks || f->ranks > MAX_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
         p->denominator >> 62 || at > head || (head - at) / ENTRY != (uint64_t)variants * f->ranks || (head - at) % ENTRY)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together");
     p->directory = at;
-    return read_sides(p, error);
+    return read_buffer_weights(p, error);
 }
 
 ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error) {
@@ -253,7 +256,7 @@ ap_program *ap_open_bytes(const void *bytes, size_t size, ap_error *error) {
 
 void ap_close(ap_program *p) {
     if (!p) return;
-    free(p->sides);
+    free(p->buffer_weights);
     free(p);
 }
 
@@ -270,26 +273,26 @@ static const void *read_table(const unsigned char *start, uint64_t *at, uint64_t
 
 typedef __int128 wide;
 
-/* A stretch in units of weight times the denominator: points lie on the line, so below 2^124; negative if it is none. */
+/* The length from one point to another, in units / denominator: below 2^124, as points lie on the line; may be negative. */
 static wide part_length(const ap_program *p, ap_point begin, ap_point end) {
     return (wide)(end.whole - begin.whole) * (wide)p->denominator + (end.part - begin.part);
 }
 
-static int bad_part(const ap_program *p, const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
+static int is_bad_part(const ap_program *p, const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
     return begin >= s->points || end >= s->points || base >= s->bases || part_length(p, s->point[begin], s->point[end]) < 0;
 }
 
-/* The line of all blocks begins at 0 and is as long as they weigh. */
-static int off_the_line(const ap_program *p, ap_point at) {
+/* Whether a point lies outside the line, which begins at 0 and is as long as all blocks weigh. */
+static int is_off_line(const ap_program *p, ap_point at) {
     return at.whole < 0 || (uint64_t)at.whole > p->line || at.part < 0 || (uint64_t)at.part >= p->denominator ||
            ((uint64_t)at.whole == p->line && at.part);
 }
 
-/* Whether all parts of an operation are in order; `filled`: the slots that one of them is long enough to fill. */
-static int good_parts(const ap_program *p, const ap_section *s, const ap_operation *op, unsigned char *filled) {
+/* Whether all parts of an operation are valid. Marks in `filled` the slots that a part fills to the end. */
+static int are_parts_good(const ap_program *p, const ap_section *s, const ap_operation *op, unsigned char *filled) {
     for (uint32_t i = op->first_part, end = i + op->parts; i < end; i++) {
         const ap_part *part = &s->part[i];
-        if (bad_part(p, s, part->begin, part->end, part->base)) return 0;
+        if (is_bad_part(p, s, part->begin, part->end, part->base)) return 0;
         const ap_base *base = &s->base[part->base];
         int writes = op->kind == AP_RECEIVE || (op->kind == AP_FOLD && i == op->first_part);
         if (writes && base->buffer == AP_INPUT) return 0;
@@ -303,9 +306,8 @@ static int good_parts(const ap_program *p, const ap_section *s, const ap_operati
     return 1;
 }
 
-/* The first operation in which something is out of range; s->operations if there is none. Operations share out the parts
- * and the waits in their order. */
-static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
+/* The first invalid operation; s->operations if there is none. Operations take the parts and waits in order, without gaps. */
+static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
     uint32_t o = 0, when = 0, parts = 0, waits = 0;
     for (; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
@@ -319,13 +321,13 @@ static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t
         uint32_t w = waits;
         parts += op->parts, waits += op->waits, when = op->when;
         while (w < waits && s->wait[w] < o) w++;
-        if (w < waits || !good_parts(p, s, op, filled)) break;
+        if (w < waits || !are_parts_good(p, s, op, filled)) break;
     }
     return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1;
 }
 
-/* Scratch is for what operations write there: no slot has more room than that. */
-static uint32_t idle_slot(const ap_section *s, const unsigned char *filled) {
+/* The first slot that no operation fills: it would demand memory for nothing. */
+static uint32_t first_unfilled_slot(const ap_section *s, const unsigned char *filled) {
     uint32_t i = 0;
     while (i < s->slots && filled[i]) i++;
     return i;
@@ -336,9 +338,9 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
     const char *bad_object = NULL;
     uint64_t at = 0;
     for (uint32_t i = 0; i < s->points && !bad_object; i++)
-        if (off_the_line(p, s->point[i])) bad_object = "point", at = i;
+        if (is_off_line(p, s->point[i])) bad_object = "point", at = i;
     for (uint32_t i = 0; i < s->classes && !bad_object; i++)
-        if (off_the_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces)
+        if (is_off_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces)
             bad_object = "class", at = i;
     for (uint32_t i = 0; i < s->slots && !bad_object; i++)
         if (s->slot[i] >= s->classes) bad_object = "slot", at = i;
@@ -350,20 +352,20 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
     }
     for (uint32_t i = 0; i < s->finishes && !bad_object; i++) {
         const ap_finish *f = &s->finish[i];
-        if (bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
+        if (is_bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
             bad_object = "finish", at = i;
     }
-    if (!bad_object && (s->operations ? (at = bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
+    if (!bad_object && (s->operations ? (at = find_bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
         bad_object = "operation";
     if (bad_object)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, bad_object,
                        (unsigned long long)at);
-    if ((at = idle_slot(s, filled)) < s->slots)
+    if ((at = first_unfilled_slot(s, filled)) < s->slots)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, slot %llu has more room than is written there",
                        rank, (unsigned long long)at);
-    ap_burden all = {0, 0};
+    ap_workload all = {0, 0};
     for (uint32_t o = 0; o < s->operations; o++)
-        if (!ap_add_burden(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
+        if (!ap_add_workload(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
             return ap_fail(error, AP_UNSUPPORTED,
                            "rank %u: more than 2^20 pieces of operations, or 2^25 of them, their parts and waits; use fewer "
                            "pieces",
@@ -371,10 +373,10 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
     return AP_OK;
 }
 
-/* What a section says of its buffers must be what the collective is. */
+/* The sizes of buffers in a section must be those of the collective. */
 static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank, int in_place, ap_error *error) {
-    const ap_sides *side = &p->sides[rank];
-    uint64_t input = in_place ? side->in_place : side->input, output = in_place ? side->in_place : side->output;
+    const ap_buffer_weights *weights = &p->buffer_weights[rank];
+    uint64_t input = in_place ? weights->in_place : weights->input, output = in_place ? weights->in_place : weights->output;
     if (s->input_weight == input && s->output_weight == output) return AP_OK;
     return ap_fail(error, AP_INVALID,
                    "the program file is wrong: rank %u says that its buffers weigh %llu and %llu; by the collective it is %llu "

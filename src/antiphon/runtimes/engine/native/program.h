@@ -1,4 +1,6 @@
 /* The program file, field by field as in docs/program.md: accessors, and the counters that bound the work of a checked file.
+ * A program says where data lies independently of its size: all blocks stand end to end on a line measured in units of weight, and
+ * at a size each unit becomes `unit` elements.
  *
  * Threading: a program is read-only once open. Ownership: an ap_program points into the caller's bytes; ap_close frees the
  *   rest.
@@ -10,7 +12,7 @@
 
 #include "api.h"
 
-/* Numbers of files and books: little-endian, as on every machine that this is compiled for, and anywhere in memory. */
+/* Numbers in files: little-endian, like the machine (program.c checks it), and not necessarily aligned. */
 static inline uint32_t u32_at(const unsigned char *p) {
     uint32_t v;
     memcpy(&v, p, sizeof v);
@@ -27,10 +29,10 @@ static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)
 
 enum {
     AP_BROADCAST, AP_REDUCE, AP_SCATTER, AP_GATHER, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_ALLTOALL, AP_KINDS
-}; /* and custom, whose number is AP_KINDS */
-enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN };
-enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH };
-enum { AP_PROGRAM_HEADER = 96 };
+}; /* kinds of collectives; a custom one has the number AP_KINDS */
+enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN }; /* operations; a fold combines values, a join only waits */
+enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH }; /* buffers; scratch is the engine's own, for data in transit */
+enum { AP_PROGRAM_HEADER = 96 }; /* bytes */
 
 /* Limits on what a program may ask for (docs/program.md, "Limits"). An operation has one instance per piece.
  * Instances: the total over operations that have more than FEW.
@@ -38,15 +40,15 @@ enum { AP_PROGRAM_HEADER = 96 };
  *   FEW times as much.
  * Elements: of a buffer, a message or an address. */
 enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
-static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes: what addresses are made of cannot wrap */
+static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes each: no sum of addresses overflows */
 
 typedef struct {
     uint64_t instances, work;
-} ap_burden;
+} ap_workload;
 
 /* Add an operation to the totals; return false if a limit is exceeded. No sum wraps: every addend is below 2^63, and callers
  * stop at the first false. */
-static inline int ap_add_burden(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
+static inline int ap_add_workload(ap_workload *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
     if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
     return (b->work += instances * (1 + parts + waits)) <= most_work;
 }
@@ -54,28 +56,31 @@ static inline int ap_add_burden(ap_burden *b, uint64_t instances, uint64_t parts
 /* Sizes of a rank's buffers, in units of weight: input, output, and its single buffer if the call is in place. */
 typedef struct {
     uint64_t input, output, in_place;
-} ap_sides;
+} ap_buffer_weights;
 
 struct ap_program {
     const unsigned char *bytes;
     size_t size;
     ap_facts facts;
     uint64_t denominator;
-    uint64_t relation, directory; /* where they begin */
-    uint64_t line;                /* weight of all blocks together */
+    uint64_t relation, directory; /* where they begin: who contributes and wants which block; where each rank's section is */
+    uint64_t line;                /* length of the line: weight of all blocks together */
     int even;                     /* each block weighs 1 */
-    ap_sides *sides;              /* of each rank */
+    ap_buffer_weights *buffer_weights;              /* of each rank */
 };
 
+/* A point of the line: whole + part / denominator. */
 typedef struct {
     int64_t whole, part;
 } ap_point;
 
+/* Maps the line to memory. Input, output: moved by `shift` units. Scratch: the point `origin` lies at the start of `slot`. */
 typedef struct {
     int64_t shift;
     uint32_t buffer, slot, origin, unused;
 } ap_base;
 
+/* The size of slots of scratch: room for that length of the line, in `pieces` equal pieces. */
 typedef struct {
     int64_t whole, part;
     uint32_t pieces, unused;
@@ -86,16 +91,18 @@ typedef struct {
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;
 } ap_operation;
 
+/* The data of an operation is made of parts: the line from one point to another, seen through a base. A fold writes its first. */
 typedef struct {
     uint32_t begin, end, base;
 } ap_part;
 
+/* A part of the output that an average divides by `count` at the end. */
 typedef struct {
     uint32_t begin, end, base, unused;
     uint64_t count;
 } ap_finish;
 
-/* The section of one rank; the tables lie in the file's bytes. Every index in them has been checked. */
+/* The section of one rank: pointers to its tables within the file. Every index in them has been checked. */
 typedef struct {
     uint64_t input_weight, output_weight;
     uint32_t points, bases, classes, slots, operations, parts, waits, finishes;
@@ -111,7 +118,7 @@ typedef struct {
 
 int ap_read_section(const ap_program *program, uint32_t rank, int in_place, ap_section *section, ap_error *error);
 
-/* As in zlib. */
+/* The checksum of zlib. */
 uint32_t ap_crc32(const unsigned char *bytes, size_t size);
 
 #endif

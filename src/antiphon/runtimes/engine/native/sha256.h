@@ -9,9 +9,10 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t ap_turned(uint32_t x, int by) { return x >> by | x << (32 - by); }
+static inline uint32_t ap_rotate_right(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-/* The first bits of the fractional parts of the roots of the first primes: square roots of 8, cube roots of 64. */
+/* The initial state and `root` are the first bits of the fractional parts of roots of the first primes: square roots of 8, and cube
+ * roots of 64. */
 static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block) {
     static const uint32_t root[64] = {
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
@@ -27,22 +28,22 @@ static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block
                block[4 * i + 3];
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (ap_turned(a, 7) ^ ap_turned(a, 18) ^ a >> 3) + w[i - 7] +
-               (ap_turned(b, 17) ^ ap_turned(b, 19) ^ b >> 10);
+        w[i] = w[i - 16] + (ap_rotate_right(a, 7) ^ ap_rotate_right(a, 18) ^ a >> 3) + w[i - 7] +
+               (ap_rotate_right(b, 17) ^ ap_rotate_right(b, 19) ^ b >> 10);
     }
     memcpy(s, state, sizeof s);
     for (int i = 0; i < 64; i++) {
         uint32_t a = s[0], e = s[4];
-        uint32_t mixed = ap_turned(e, 6) ^ ap_turned(e, 11) ^ ap_turned(e, 25);
+        uint32_t mixed = ap_rotate_right(e, 6) ^ ap_rotate_right(e, 11) ^ ap_rotate_right(e, 25);
         uint32_t t1 = s[7] + mixed + ((e & s[5]) ^ (~e & s[6])) + root[i] + w[i];
-        uint32_t t2 = (ap_turned(a, 2) ^ ap_turned(a, 13) ^ ap_turned(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+        uint32_t t2 = (ap_rotate_right(a, 2) ^ ap_rotate_right(a, 13) ^ ap_rotate_right(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof *s);
         s[4] += t1, s[0] = t1 + t2;
     }
     for (int i = 0; i < 8; i++) state[i] += s[i];
 }
 
-/* As 64 hexadecimal digits and a zero. */
+/* The digest, as 64 hexadecimal digits and a zero. */
 static inline void ap_sha256(const void *data, size_t size, char text[65]) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const unsigned char *bytes = data;

@@ -14,7 +14,7 @@
 
 typedef struct ap_shared ap_shared;
 
-/* What the others need to find the memory that one of them made. */
+/* How the others find the memory that member 0 made: its file is opened by process and number, and must hold the key. */
 typedef struct {
     uint64_t key;
     int64_t process;
@@ -22,39 +22,40 @@ typedef struct {
     uint32_t members;
 } ap_shared_name;
 
-/* Address space for that many members. */
+/* Bytes of address space for that many members. */
 uint64_t ap_shared_bytes(uint32_t members);
-/* By member 0; NULL where the system has no such memory. */
+/* Makes the memory, at member 0; NULL if the system cannot. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
-/* By the others; NULL where it cannot be seen from here: all must ask all then, and do without. */
+/* Joins the memory, at the others; NULL if it cannot be opened here. Then all members must do without it, which they agree on. */
 ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
-/* By member 0, when all others have joined, or never will. */
+/* At member 0, when no other member will join any more: closes the file. */
 void ap_shared_complete(ap_shared *shared);
 
-/* As of a transport (transport.h). */
+/* As `send` and `receive` of a wire (transport.h). */
 int ap_shared_send(ap_shared *shared, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error);
 int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error);
-/* Copies what can be copied, without waiting. Numbers of messages that are done: at most `capacity`, their count in *count;
- * *moved: whether anything was. */
+/* Copies all that can be copied without waiting. Reports at most `capacity` numbers of messages that are done, their count in
+ * *count. *moved: whether anything was copied. */
 int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error);
-/* Whether messages are under way, or done and not yet collected; how many are under way; whether any with that member. */
+/* Whether messages are under way, or done and not yet reported; the number under way; this member; whether any message is under
+ * way with that member. */
 int ap_shared_busy(const ap_shared *shared);
 int ap_shared_active(const ap_shared *shared);
-uint32_t ap_shared_member(const ap_shared *shared); /* this one's number */
-int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
-/* After some fruitless polls: sleeps until there is something for this process, or that long. */
+uint32_t ap_shared_member(const ap_shared *shared);
+int ap_shared_has_messages_with(const ap_shared *shared, uint32_t member);
+/* Sleeps until there is something for this process, at most that long. For use after some fruitless polls. */
 void ap_shared_doze(ap_shared *shared, int microseconds);
-/* A call of `wire` has begun: what comes for another one is AP_MISMATCH. */
+/* A call of `wire` has begun: messages of another call are AP_MISMATCH. */
 void ap_shared_begin(ap_shared *shared, ap_wire *wire);
-/* After a long wait: an error if another process is in another call, or has given up while a message waits for it. */
+/* Called after a long wait: an error if a process is in another call, or has given up while a message waits for it. */
 int ap_shared_look_around(ap_shared *shared, ap_error *error);
-/* ap_wire_left. */
-int ap_shared_left(ap_shared *shared, ap_error *error);
+/* As ap_wire_check_unreceived. */
+int ap_shared_check_unreceived(ap_shared *shared, ap_error *error);
 /* Notifies the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
-/* Touches what messages will go through (prefault.h). */
+/* Touches the memory that messages will go through (prefault.h). */
 void ap_shared_prefault(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);
 

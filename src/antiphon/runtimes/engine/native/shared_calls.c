@@ -9,9 +9,9 @@
 #include "shared_types.h"
 #include "transport.h"
 
-static uint64_t digest_of(const ap_called *call) {
-    uint64_t words[(offsetof(ap_called, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
-    memcpy(words, call, offsetof(ap_called, rank));
+static uint64_t digest_of(const ap_call_id *call) {
+    uint64_t words[(offsetof(ap_call_id, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
+    memcpy(words, call, offsetof(ap_call_id, rank));
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         digest = (digest ^ words[i]) * 0xBF58476D1CE4E5B9u;
         digest ^= digest >> 29;
@@ -26,28 +26,28 @@ void ap_shared_begin(ap_shared *s, ap_wire *wire) {
     own_board->last[at].call = wire->now, own_board->last[at].digest = s->call;
 }
 
-/* What stands at a place of a board; 0 where it is none. */
-static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_called *call) {
+/* Reads an entry of a member's board; false if there is none. */
+static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_call_id *call) {
     const board *their_board = board_of(s, member);
     uint64_t digest = their_board->last[at % CALLS].digest;
     *call = their_board->last[at % CALLS].call;
     return digest_of(call) == digest;
 }
 
-/* The call of that digest; 0 where it is no longer, or not yet, on the board. */
-static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_called *call) {
+/* Finds the call of that digest on a member's board; false if it is not, or no longer, there. */
+static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_call_id *call) {
     for (uint64_t at = 0; at < CALLS; at++)
         if (read_board(s, member, at, call) && digest_of(call) == digest) return 1;
     return 0;
 }
 
-int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
-    ap_called other;
+int ap_report_other_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
+    ap_call_id other;
     if (find_call(s, from, call, &other)) return ap_compare(s->wire, &other, error);
-    return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* far ahead, or behind */
+    return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* too far ahead or behind for its board */
 }
 
-int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
+int ap_shared_has_messages_with(const ap_shared *s, uint32_t member) {
     if (s->out[member].first) return 1;
     for (uint32_t i = 0; i < s->in[member].count; i++)
         if (s->in[member].lanes[i].posted) return 1;
@@ -55,25 +55,25 @@ int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
 }
 
 static int gave_up(const ap_shared *s, uint32_t member) {
-    return atomic_load(&((opening *)s->memory)->bells[member].gave_up) != 0;
+    return atomic_load(&((shared_head *)s->memory)->bells[member].gave_up) != 0;
 }
 
 int ap_shared_look_around(ap_shared *s, ap_error *error) {
-    ap_called other;
+    ap_call_id other;
     int code = AP_OK;
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         if (i == s->me) continue;
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
             if (read_board(s, i, s->wire->now.number * STAGES + stage, &other))
                 code = ap_compare_loosely(s->wire, &other, error);
-        if (!code && gave_up(s, i) && ap_shared_waits_for(s, i))
+        if (!code && gave_up(s, i) && ap_shared_has_messages_with(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
     }
     return code;
 }
 
-int ap_shared_left(ap_shared *s, ap_error *error) {
-    ap_called other;
+int ap_shared_check_unreceived(ap_shared *s, ap_error *error) {
+    ap_call_id other;
     int code = AP_OK;
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         const incoming *in = &s->in[i];
@@ -84,4 +84,4 @@ int ap_shared_left(ap_shared *s, ap_error *error) {
     return code;
 }
 
-void ap_shared_give_up(ap_shared *s) { atomic_store(&((opening *)s->memory)->bells[s->me].gave_up, 1); }
+void ap_shared_give_up(ap_shared *s) { atomic_store(&((shared_head *)s->memory)->bells[s->me].gave_up, 1); }

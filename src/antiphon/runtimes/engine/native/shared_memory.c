@@ -15,7 +15,7 @@
 #include "shared_types.h"
 #include "prefault.h"
 
-static size_t size_for(uint32_t members) { return opening_of(members) + members * share_of(members); }
+static size_t size_for(uint32_t members) { return head_bytes(members) + members * member_bytes(members); }
 
 uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
 
@@ -58,7 +58,7 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     }
     s->file = file;
     *name = (ap_shared_name){any_number(), getpid(), file, members};
-    ((opening *)s->memory)->key = name->key;
+    ((shared_head *)s->memory)->key = name->key;
     return s;
 #else
     return NULL;
@@ -74,11 +74,11 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
     off_t expected_size = (off_t)size_for(name->members);
-    /* where processes are numbered otherwise, that number may be of another one */
+    /* in another PID namespace the number may be that of another process: check the file */
     if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == expected_size)
         s = map_memory(file, name->members, me);
     close(file);
-    if (s && ((opening *)s->memory)->key != name->key) {
+    if (s && ((shared_head *)s->memory)->key != name->key) {
         ap_shared_close(s);
         s = NULL;
     }
@@ -90,14 +90,14 @@ void ap_shared_complete(ap_shared *s) {
     s->file = -1;
 }
 
-/* All of it; where that is much, what this one writes, and not while others wait for it. */
+/* All of it if that is little; else only the part that this process writes, and only in the background. */
 void ap_shared_prefault(ap_shared *s, ap_pace *pace) {
     enum { MUCH = 1 << 26 };
     unsigned char *from = (unsigned char *)queue_of(s, s->me, 0);
     if (s->bytes <= MUCH)
         ap_prefault(s->memory, s->bytes, pace);
     else if (pace->gentle)
-        ap_prefault(from, share_of(s->members), pace);
+        ap_prefault(from, member_bytes(s->members), pace);
 }
 
 static uint32_t free_messages(message *m) {
@@ -109,7 +109,7 @@ static uint32_t free_messages(message *m) {
     return count;
 }
 
-/* Data for others, too, goes on to these. */
+/* Frees the sends to one member; payloads that have other receivers stay. */
 static void free_targets(ap_shared *s, outgoing *o) {
     for (target *t; (t = o->first);) {
         target **at = &t->of->targets;
@@ -121,7 +121,7 @@ static void free_targets(ap_shared *s, outgoing *o) {
         s->active--;
     }
     o->last = NULL;
-    s->freshes = 0;
+    s->recents = 0;
 }
 
 void ap_shared_close(ap_shared *s) {
@@ -133,7 +133,7 @@ void ap_shared_close(ap_shared *s) {
             free_messages(s->in[i].lanes[k].posted), free_messages(s->in[i].lanes[k].unexpected);
         free(s->in[i].lanes);
     }
-    for (item *entry = s->items, *next; entry; entry = next) next = entry->next, free(entry);
+    for (payload *entry = s->spare_payloads, *next; entry; entry = next) next = entry->next, free(entry);
     for (target *entry = s->targets, *next; entry; entry = next) next = entry->next, free(entry);
     free_messages(s->spare_messages);
     free(s->out), free(s->in), free(s->free_block), free(s->users), free(s->done), free(s);

@@ -37,22 +37,22 @@ static void *take_spare(void **list, void *next) {
     return spare;
 }
 
-/* Data that a send may share: the same, of which nothing is in a block yet. Receivers get what is for them in the order in
- * which it was started; as no send joins one older than the last to its receiver, no two wait for each other. */
-static item *to_join(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
+/* A payload that a send can join: the same data, of which nothing is in a block yet. It must be younger than the last payload to
+ * this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each other. */
+static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
     if (bytes <= INLINE_BYTES) return NULL;
-    for (uint32_t i = 0; i < s->freshes; i++)
-        if (s->fresh[i]->data == data && s->fresh[i]->bytes == bytes)
-            return !last || last->of->serial < s->fresh[i]->serial ? s->fresh[i] : NULL;
+    for (uint32_t i = 0; i < s->recents; i++)
+        if (s->recent[i]->data == data && s->recent[i]->bytes == bytes)
+            return !last || last->of->serial < s->recent[i]->serial ? s->recent[i] : NULL;
     return NULL;
 }
 
-static item *new_item(ap_shared *s, const void *data, size_t bytes) {
-    item *it = TAKE(s->items, item);
+static payload *new_payload(ap_shared *s, const void *data, size_t bytes) {
+    payload *it = TAKE(s->spare_payloads, payload);
     if (!it) return NULL;
-    *it = (item){.data = data, .bytes = bytes, .serial = ++s->serial};
-    if (s->freshes < FRESH) s->fresh[s->freshes++] = it;
+    *it = (payload){.data = data, .bytes = bytes, .serial = ++s->serial};
+    if (s->recents < MAX_RECENT) s->recent[s->recents++] = it;
     return it;
 }
 
@@ -60,8 +60,8 @@ int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data
                    ap_error *error) {
     outgoing *o = &s->out[to];
     target *t = reserve_done(s) ? TAKE(s->targets, target) : NULL;
-    item *it = t ? to_join(s, to, data, bytes) : NULL;
-    if (t && !it && !(it = new_item(s, data, bytes))) free(t), t = NULL;
+    payload *it = t ? find_same_payload(s, to, data, bytes) : NULL;
+    if (t && !it && !(it = new_payload(s, data, bytes))) free(t), t = NULL;
     if (!t) return ap_fail(error, AP_MEMORY, "out of memory");
     *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
     it->targets = t, it->pending++;
@@ -140,19 +140,19 @@ int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data,
 
 /* ---- sleeping ---- */
 
-static bell *bell_of(const ap_shared *s, uint32_t member) { return &((opening *)s->memory)->bells[member]; }
+static bell *bell_of(const ap_shared *s, uint32_t member) { return &((shared_head *)s->memory)->bells[member]; }
 
 #ifdef __linux__
 static void wake_sleeper(bell *b) { syscall(SYS_futex, &b->word, FUTEX_WAKE, 1, NULL, NULL, 0); }
-static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *capacity) {
-    syscall(SYS_futex, &b->word, FUTEX_WAIT, word, capacity, NULL, 0);
+static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *duration) {
+    syscall(SYS_futex, &b->word, FUTEX_WAIT, word, duration, NULL, 0);
 }
-#else /* where there is no such memory either (shared_memory.c) */
+#else /* never called: shared_memory.c works on Linux only */
 static void wake_sleeper(bell *b) { (void)b; }
 static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *capacity) { (void)b, (void)word, (void)capacity; }
 #endif
 
-/* After something was put where that one sees it. Either it sees that before it sleeps, or this sees that it is asleep. */
+/* Wakes a member after something was put into its queue. Either it sees that before it sleeps, or this sees that it sleeps. */
 static void ring_bell(const ap_shared *s, uint32_t member) {
     bell *b = bell_of(s, member);
     atomic_thread_fence(memory_order_seq_cst);
@@ -161,7 +161,7 @@ static void ring_bell(const ap_shared *s, uint32_t member) {
     wake_sleeper(b);
 }
 
-static int something_new(const ap_shared *s) {
+static int has_news(const ap_shared *s) {
     for (uint32_t i = 0; i < s->members; i++)
         if ((s->in[i].posted && atomic_load(&s->in[i].queue->head) != s->in[i].tail) ||
             (s->out[i].first && atomic_load(&s->out[i].queue->tail) != s->out[i].tail))
@@ -170,21 +170,21 @@ static int something_new(const ap_shared *s) {
 }
 
 void ap_shared_doze(ap_shared *s, int microseconds) {
-    const struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
+    const struct timespec duration = {microseconds / 1000000, microseconds % 1000000 * 1000L};
     bell *b = bell_of(s, s->me);
     const uint32_t word = atomic_load(&b->word);
     atomic_store(&b->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    if (something_new(s))
-        sched_yield(); /* what is there may be for a message that waits for something else */
+    if (has_news(s))
+        sched_yield(); /* it may be for a message that waits for something else */
     else
-        sleep_until_rung(b, word, &patience);
+        sleep_until_rung(b, word, &duration);
     atomic_store(&b->asleep, 0);
 }
 
 /* ---- into blocks ---- */
 
-/* Blocks that have been read by all whom they were for. */
+/* Takes back blocks that all their receivers have read. */
 static void collect_blocks(ap_shared *s, outgoing *o) {
     uint32_t tail = atomic_load_explicit(&o->queue->tail, memory_order_acquire);
     for (; o->tail != tail; o->tail++) {
@@ -195,8 +195,9 @@ static void collect_blocks(ap_shared *s, outgoing *o) {
     }
 }
 
-/* The last blocks, one for each process, are for receivers that hold none: so no receiver waits for a slow one. */
-static int has_room(ap_shared *s, const item *it) {
+/* Whether the next bytes of a payload can be sent to all its receivers. The last free blocks, one per member, are for receivers
+ * that hold none, so that no receiver waits for a slow one. */
+static int has_room(ap_shared *s, const payload *it) {
     int holds = 0;
     for (const target *t = it->targets; t; t = t->sibling) {
         outgoing *o = &s->out[t->to];
@@ -224,7 +225,7 @@ static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t bloc
     ring_bell(s, t->to);
 }
 
-static void finish_item(ap_shared *s, item *it) {
+static void finish_payload(ap_shared *s, payload *it) {
     for (target *t = it->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
         sibling = t->sibling;
@@ -233,14 +234,14 @@ static void finish_item(ap_shared *s, item *it) {
         *t = (target){.next = s->targets};
         s->targets = t;
     }
-    *it = (item){.next = s->items};
-    s->items = it;
+    *it = (payload){.next = s->spare_payloads};
+    s->spare_payloads = it;
 }
 
-/* Each goes on alone; where there is no memory for that, they wait for one another. */
-static void split_item(ap_shared *s, item *it) {
+/* Gives each receiver a payload of its own, so that it need not wait for the others; without memory, it must. */
+static void split_payload(ap_shared *s, payload *it) {
     for (target *t; (t = it->targets->sibling);) {
-        item *own = TAKE(s->items, item);
+        payload *own = TAKE(s->spare_payloads, payload);
         if (!own) return;
         *own = *it;
         it->targets->sibling = t->sibling, it->pending--;
@@ -249,9 +250,10 @@ static void split_item(ap_shared *s, item *it) {
     }
 }
 
-static int send_on(ap_shared *s, item *it) {
+/* Sends as much of a payload as there is room for; returns whether anything was sent. */
+static int send_payload(ap_shared *s, payload *it) {
     int moved = 0;
-    it->look = s->look;
+    it->poll_number = s->poll_number;
     for (; has_room(s, it); moved = 1) {
         size_t rest = it->bytes - it->copied;
         uint32_t bytes = rest < BLOCK ? (uint32_t)rest : BLOCK, block = NO_BLOCK;
@@ -263,12 +265,12 @@ static int send_on(ap_shared *s, item *it) {
         it->copied += bytes;
         for (target *t = it->targets; t; t = t->sibling) post_entry(s, &s->out[t->to], t, block, from, bytes);
         if (it->copied == it->bytes) {
-            finish_item(s, it);
+            finish_payload(s, it);
             return 1;
         }
     }
-    it->late = moved ? 0 : it->late + 1;
-    if (it->late > LATE && it->targets->sibling) split_item(s, it);
+    it->idle_polls = moved ? 0 : it->idle_polls + 1;
+    if (it->idle_polls > MAX_IDLE_POLLS && it->targets->sibling) split_payload(s, it);
     return moved;
 }
 
@@ -279,8 +281,8 @@ static const unsigned char *data_of(const ap_shared *s, uint32_t from, const ent
     return blocks_from(s, from) + (size_t)e->block * BLOCK;
 }
 
-/* A message without a receive yet: it is copied out of the way, as the one behind it may be what is waited for. Where no
- * receive from its sender is open it stays in its queue: the sender may be far ahead. */
+/* The memory for a message that no receive was posted for. It is copied out of the queue, as a receive may wait for a message
+ * behind it. If no receive from its sender is open it stays in the queue: the sender may be far ahead. */
 static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
     message *m = l->unexpected_last;
     if (l->unexpected && m->copied < m->bytes) return m;
@@ -295,15 +297,15 @@ static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
     return m;
 }
 
-static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) {
+static int receive_entries(ap_shared *s, uint32_t from, int *moved, ap_error *error) {
     incoming *in = &s->in[from];
     uint32_t head = atomic_load_explicit(&in->queue->head, memory_order_acquire);
     while (in->tail != head) {
         const entry *e = &in->queue->entries[in->tail % QUEUE];
-        if (in->posted && e->call != s->call) return ap_of_another_call(s, from, e->call, error);
+        if (in->posted && e->call != s->call) return ap_report_other_call(s, from, e->call, error);
         lane *l = lane_of(in, e->channel);
         message *m = l ? l->posted : NULL;
-        if (l && !m && (!in->posted || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;
+        if (l && !m && (!in->posted || (e->block != NO_BLOCK && s->fruitless_polls < MAX_FRUITLESS_POLLS))) return AP_OK;
         if (l && !m) m = take_unexpected(s, l, e);
         if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
         if (m->bytes != e->total || e->bytes > m->bytes - m->copied) return wrong_length(m->bytes, e->total, error);
@@ -321,16 +323,16 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
 
 int ap_shared_progress(ap_shared *s, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error) {
     *count = *moved = 0;
-    s->look++, s->freshes = 0;
+    s->poll_number++, s->recents = 0;
     for (uint32_t i = 0; i < s->members; i++) {
-        uint32_t to = (s->me + 1 + i) % s->members; /* not all to the same */
-        while (s->out[to].first && s->out[to].first->of->look != s->look && send_on(s, s->out[to].first->of)) *moved = 1;
+        outgoing *o = &s->out[(s->me + 1 + i) % s->members]; /* members begin with different receivers */
+        while (o->first && o->first->of->poll_number != s->poll_number && send_payload(s, o->first->of)) *moved = 1;
     }
     for (uint32_t i = 0; i < s->members; i++) {
-        int code = receive_on(s, (s->me + s->members - i) % s->members, moved, error);
+        int code = receive_entries(s, (s->me + s->members - i) % s->members, moved, error);
         if (code) return code;
     }
-    s->stuck = *moved || s->dones ? 0 : s->stuck + 1;
+    s->fruitless_polls = *moved || s->dones ? 0 : s->fruitless_polls + 1;
     *count = s->dones < (uint32_t)capacity ? (int)s->dones : capacity;
     for (int i = 0; i < *count; i++) numbers[i] = s->done[i];
     s->dones -= (uint32_t)*count;

@@ -12,26 +12,27 @@
 
 #include "shared.h"
 
-/* A block is a piece of shared memory through which bytes are copied.
+/* Here a block is a piece of shared memory through which bytes are copied, and not a block of a collective.
  *
  * QUEUE: entries of a queue from one process to another.
- * BLOCKS: blocks of a process, besides one per process.
+ * BLOCKS: blocks of a sender, besides one per receiver.
  * BLOCK: bytes of a block; it stays in a near cache between the copy into it and the copy out of it.
  * INLINE_BYTES: messages up to this size are in the queue's entry itself.
- * FRESH: recent sends among which a send of the same data to another process is recognized; both then share blocks.
- * LATE: polls without progress until a message to several receivers continues to each separately.
- * STUCK: polls without progress until messages that no receive was posted for are copied out of their blocks.
+ * MAX_RECENT: recent sends among which a send of the same data to another process is recognized; both then share blocks.
+ * MAX_IDLE_POLLS: polls without progress until a message to several receivers continues to each separately.
+ * MAX_FRUITLESS_POLLS: polls without progress until messages that no receive was posted for are copied out of their blocks.
  * CALLS, STAGES: calls of a process, and stages of each, that other processes can read. */
-enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
+enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, MAX_RECENT = 16, MAX_IDLE_POLLS = 64 };
+enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
 
 /* ---- in the memory that is shared ---- */
 
 typedef struct {
     uint32_t channel;
-    uint16_t block, bytes; /* NO_BLOCK: the bytes are here */
-    uint64_t total;        /* of the message */
-    uint64_t call;         /* digest of the call that it is of */
+    uint16_t block, bytes; /* where the bytes are; NO_BLOCK: in inline_data */
+    uint64_t total;        /* bytes of the whole message */
+    uint64_t call;         /* digest of the call that the message belongs to */
     unsigned char inline_data[INLINE_BYTES];
 } entry;
 
@@ -44,56 +45,58 @@ typedef struct {
 
 /* Wakes a process that sleeps until there is something for it. */
 typedef struct {
-    _Alignas(64) _Atomic uint32_t word; /* another number with each ring */
+    _Alignas(64) _Atomic uint32_t word; /* the futex; incremented with each ring */
     _Atomic uint32_t asleep;
-    _Atomic uint32_t gave_up; /* after an error */
+    _Atomic uint32_t gave_up; /* the process has given up after an error */
 } bell;
 
-/* The last calls that a process began, for others that find a message of another call, or wait for too long. An entry that is
- * being written, or never was, does not match its digest. */
+/* The last calls that a process began. Others read it if they find a message of another call, or wait for long. An entry that is
+ * being written, or was never written, does not match its digest. */
 typedef struct {
     struct {
-        _Alignas(64) ap_called call;
+        _Alignas(64) ap_call_id call;
         uint64_t digest;
     } last[CALLS];
 } board;
 
+/* The head of the memory: the key (ap_shared_name), a bell per member, then a board per member. */
 typedef struct {
     uint64_t key;
     bell bells[];
-} opening;
+} shared_head;
 
 /* ---- of this process ---- */
 
-typedef struct item item;
+typedef struct payload payload;
 
-/* One send. */
+/* One send: a receiver of a payload. */
 typedef struct target {
     struct target *next;    /* to the same receiver, later */
-    struct target *sibling; /* of the same data */
-    item *of;
+    struct target *sibling; /* another receiver of the same payload */
+    payload *of;
     uint32_t to, channel, number;
 } target;
 
 /* Data on its way into blocks, to one receiver or more. */
-struct item {
-    item *next; /* among those that are not used */
+struct payload {
+    payload *next; /* in the list of spare ones */
     const unsigned char *data;
     size_t bytes, copied;
-    uint64_t serial;
+    uint64_t serial;      /* order in which payloads were started */
     target *targets;
-    uint64_t look; /* the last one that tried it */
-    uint32_t pending, late;
+    uint64_t poll_number; /* of the last poll that tried to send it */
+    uint32_t pending, idle_polls; /* receivers; polls in which nothing of it was sent */
 };
 
+/* What this process sends to one member. */
 typedef struct {
     queue *queue;
-    uint32_t head, tail, blocks_held; /* held: blocks that it has not let go */
+    uint32_t head, tail, blocks_held; /* own copies of the queue's; blocks that the receiver has not read yet */
     uint32_t block[QUEUE];
     target *first, *last;
 } outgoing;
 
-/* One receive, or what came without one (`own` memory). */
+/* A receive, or a message that arrived before its receive (in `own` memory). */
 typedef struct message {
     struct message *next;
     unsigned char *data, *own;
@@ -103,15 +106,16 @@ typedef struct message {
 
 typedef struct {
     uint32_t channel;
-    message *posted, *posted_last, *unexpected, *unexpected_last; /* never both */
+    message *posted, *posted_last, *unexpected, *unexpected_last; /* two lists; one of them is empty */
 } lane;
 
+/* What this process receives from one member; a lane per channel. */
 typedef struct {
     queue *queue;
     uint32_t tail;
     lane *lanes;
     uint32_t count, space, last;
-    uint32_t posted; /* receives that are open */
+    uint32_t posted; /* receives that are not complete */
 } incoming;
 
 struct ap_shared {
@@ -123,13 +127,13 @@ struct ap_shared {
     uint32_t *free_block, free_blocks, *users; /* users of each block */
     outgoing *out;
     incoming *in;
-    item *items, *fresh[FRESH]; /* fresh: what sends of the same data may join */
-    uint32_t freshes;
-    target *targets;
+    payload *spare_payloads, *recent[MAX_RECENT]; /* recent: those that further sends of the same data may join */
+    uint32_t recents;
+    target *targets; /* spare ones */
     message *spare_messages;
-    uint32_t *done, dones, space, active;
-    uint64_t look, serial;
-    uint32_t stuck; /* looks in which nothing moved */
+    uint32_t *done, dones, space, active; /* numbers of messages that are done; active: messages under way */
+    uint64_t poll_number, serial;
+    uint32_t fruitless_polls; /* polls in which nothing moved, up to now */
     ap_wire *wire;  /* whose calls are compared, or NULL */
     uint64_t call;  /* digest of the call under way; 0: none is compared */
 };
@@ -138,26 +142,26 @@ static inline size_t ap_page(size_t bytes) { return (bytes + 4095) & ~(size_t)40
 
 static inline uint32_t blocks_of(uint32_t members) { return BLOCKS + members; }
 
-static inline size_t share_of(uint32_t members) {
+static inline size_t member_bytes(uint32_t members) {
     return ap_page(members * sizeof(queue)) + (size_t)blocks_of(members) * BLOCK;
 }
 
-static inline size_t opening_of(uint32_t members) {
-    return ap_page(sizeof(opening) + members * (sizeof(bell) + sizeof(board)));
+static inline size_t head_bytes(uint32_t members) {
+    return ap_page(sizeof(shared_head) + members * (sizeof(bell) + sizeof(board)));
 }
 
 static inline board *board_of(const ap_shared *s, uint32_t member) {
-    return (board *)(((opening *)s->memory)->bells + s->members) + member;
+    return (board *)(((shared_head *)s->memory)->bells + s->members) + member;
 }
 
 static inline queue *queue_of(const ap_shared *s, uint32_t from, uint32_t to) {
-    return (queue *)(s->memory + opening_of(s->members) + from * share_of(s->members)) + to;
+    return (queue *)(s->memory + head_bytes(s->members) + from * member_bytes(s->members)) + to;
 }
 
-/* What came from there is not of the call under way (shared_calls.c). */
-int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error);
+/* Reports that a message from a member is not of the call under way: AP_MISMATCH, or another error (shared_calls.c). */
+int ap_report_other_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error);
 
-/* The blocks of one. */
+/* The blocks of a member. */
 static inline unsigned char *blocks_from(const ap_shared *s, uint32_t from) {
     return (unsigned char *)queue_of(s, from, 0) + ap_page(s->members * sizeof(queue));
 }

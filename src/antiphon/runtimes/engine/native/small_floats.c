@@ -1,5 +1,5 @@
-/* float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that vectorises;
- * where the processor has instructions for float16 those. NaN stays NaN, its payload may change.
+/* Convert float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that compilers
+ * vectorise; float16 by the processor's instructions if it has any. NaN stays NaN, its payload may change.
  *
  * Threading: no state. Ownership: all memory is the caller's.
  */
@@ -24,21 +24,21 @@ static float float_of(uint32_t u) {
     return x;
 }
 
-/* The exponent moves by 112; numbers below 2^-14 are made exact by one subtraction. */
+/* The bias of the exponent differs by 112. Subnormal numbers (below 2^-14) become exact by one subtraction in float32. */
 static inline float from_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13;
-    uint32_t normal = rest + (112u << 23), endless = rest | 0x7F800000u;
-    uint32_t tiny = bits_of(float_of(rest + (113u << 23)) - float_of(113u << 23));
-    uint32_t magnitude = rest >= 0x0F800000u ? endless : rest < 0x00800000u ? tiny : normal;
+    uint32_t normal = rest + (112u << 23), infinite = rest | 0x7F800000u;
+    uint32_t subnormal = bits_of(float_of(rest + (113u << 23)) - float_of(113u << 23));
+    uint32_t magnitude = rest >= 0x0F800000u ? infinite : rest < 0x00800000u ? subnormal : normal;
     return float_of(magnitude | sign);
 }
 
 static inline uint16_t to_half(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
-    /* adding 2^-1 rounds at the last place of numbers below 2^-14, in the way of the processor: to even */
-    uint32_t tiny = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
+    /* subnormal: adding 2^-1 makes the processor round at the last place of a float16, to even */
+    uint32_t subnormal = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
     uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
-    uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? tiny : normal;
+    uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? subnormal : normal;
     return (uint16_t)(magnitude | sign);
 }
 
@@ -47,19 +47,19 @@ static inline uint16_t to_brain(float x) {
     return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded);
 }
 
-/* The exponent moves by 120; 448 is the largest number, and what would be beyond it is no number. */
+/* The bias differs by 120. There is no infinity: 448 is the largest number, and the code beyond it is NaN. */
 static inline float from_e4m3(uint8_t b) {
     uint32_t sign = (uint32_t)(b & 0x80) << 24, rest = (uint32_t)(b & 0x7F) << 20;
-    uint32_t tiny = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
-    uint32_t magnitude = rest == 0x07F00000u ? 0x7FC00000u : rest < 0x00800000u ? tiny : rest + (120u << 23);
+    uint32_t subnormal = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
+    uint32_t magnitude = rest == 0x07F00000u ? 0x7FC00000u : rest < 0x00800000u ? subnormal : rest + (120u << 23);
     return float_of(magnitude | sign);
 }
 
 static inline uint8_t to_e4m3(float x) {
     uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    uint32_t tiny = bits_of(float_of(rest) + 16384.0f) - bits_of(16384.0f);
+    uint32_t subnormal = bits_of(float_of(rest) + 16384.0f) - bits_of(16384.0f);
     uint32_t normal = (rest - (120u << 23) + 0x7FFFFu + (rest >> 20 & 1)) >> 20;
-    return (uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? tiny : normal) | sign);
+    return (uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? subnormal : normal) | sign);
 }
 
 /* The upper half of a float16. */
@@ -67,9 +67,9 @@ static inline float from_e5m2(uint8_t b) { return from_half((uint16_t)(b << 8));
 
 static inline uint8_t to_e5m2(float x) {
     uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    uint32_t tiny = bits_of(float_of(rest) + 128.0f) - bits_of(128.0f);
+    uint32_t subnormal = bits_of(float_of(rest) + 128.0f) - bits_of(128.0f);
     uint32_t normal = (rest - (112u << 23) + 0xFFFFFu + (rest >> 21 & 1)) >> 21;
-    uint32_t magnitude = rest > 0x7F800000u ? 0x7Eu : rest >= 0x47800000u ? 0x7Cu : rest < 0x38800000u ? tiny : normal;
+    uint32_t magnitude = rest > 0x7F800000u ? 0x7Eu : rest >= 0x47800000u ? 0x7Cu : rest < 0x38800000u ? subnormal : normal;
     return (uint8_t)(magnitude | sign);
 }
 

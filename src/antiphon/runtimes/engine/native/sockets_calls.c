@@ -8,48 +8,48 @@
 
 #include "sockets_types.h"
 
-/* To all, once in a call: which it is. */
-static int tell_all(socket_wire *w, ap_error *error) {
+/* Sends all others a note with the call that this process is in; once per call. */
+static int notify_all(socket_wire *w, ap_error *error) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         if (w->peers[r].by->fd < 0) continue;
-        message *head_seen = new_message(&w->spare);
-        if (!head_seen) return ap_fail(error, AP_MEMORY, "out of memory");
-        head_seen->head = (head){0, NOTE, 0, w->base.now};
-        ap_sockets_send(w, r, head_seen);
+        message *note = new_message(&w->spare);
+        if (!note) return ap_fail(error, AP_MEMORY, "out of memory");
+        note->head = (head){0, NOTE, 0, w->base.now};
+        ap_sockets_send(w, r, note);
     }
-    w->quiet = 1;
+    w->has_notified = 1;
     return AP_OK;
 }
 
-/* The head of a message that no receive has asked for; `call_done`: the call of this process is done. */
-static int compare_head(socket_wire *w, const head *head_seen, int call_done, ap_error *error) {
-    uint64_t first = w->base.now.number + (call_done ? 1 : 0); /* what is for a later call may lie there */
-    return head_seen->call.number < first ? ap_compare(&w->base, &head_seen->call, error)
-                                          : ap_compare_loosely(&w->base, &head_seen->call, error);
+/* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. */
+static int compare_head(socket_wire *w, const head *other, int call_done, ap_error *error) {
+    uint64_t first = w->base.now.number + (call_done ? 1 : 0); /* a message of a later call may have arrived */
+    return other->call.number < first ? ap_compare(&w->base, &other->call, error)
+                                          : ap_compare_loosely(&w->base, &other->call, error);
 }
 
-/* The next head from there, if it has come and nothing is wanted of him: what is missing of it is read. */
+/* The next head from a rank, if it has arrived and no receive from that rank is open; reads the rest of it. */
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
     if (s->out_of_order) return 1;
     const size_t missing = sizeof *next - s->head_bytes;
-    if (ap_sockets_ahead(s) < missing && !s->ended) ap_sockets_pull(w, s, missing - ap_sockets_ahead(s));
-    if (ap_sockets_ahead(s) < missing) return 0;
+    if (ap_sockets_bytes_ahead(s) < missing && !s->ended) ap_sockets_pull(w, s, missing - ap_sockets_bytes_ahead(s));
+    if (ap_sockets_bytes_ahead(s) < missing) return 0;
     memcpy((unsigned char *)next + s->head_bytes, s->ahead + s->first, missing);
     next->call.rank = rank;
     return 1;
 }
 
-/* Messages from a rank that no receive asked for show which call it is in, or was. */
+/* Messages from a rank that no receive was posted for show which call it is in, or was in. */
 static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
     head next;
-    for (const message *head_seen = p->aside.first; head_seen && !code; head_seen = head_seen->next)
-        code = compare_head(w, &head_seen->head, call_done, error);
-    while (!code && next_head(w, rank, ap_sockets_next(w, p), &next)) {
-        stream *s = ap_sockets_next(w, p);
+    for (const message *aside = p->aside.first; aside && !code; aside = aside->next)
+        code = compare_head(w, &aside->head, call_done, error);
+    while (!code && next_head(w, rank, ap_sockets_next_stream(w, p), &next)) {
+        stream *s = ap_sockets_next_stream(w, p);
         if (next.mark == MESSAGE) return compare_head(w, &next, call_done, error);
         if (next.mark != NOTE || s->out_of_order) break;
         ap_sockets_skip_head(w, p, s);
@@ -59,13 +59,13 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
 }
 
 int ap_sockets_look_around(socket_wire *w, ap_error *error) {
-    int code = w->quiet ? AP_OK : tell_all(w, error);
+    int code = w->has_notified ? AP_OK : notify_all(w, error);
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, 0, error);
     w->moved = 0;
     return code;
 }
 
-int ap_sockets_left(ap_wire *self, ap_error *error) {
+int ap_sockets_check_unreceived(ap_wire *self, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
     for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead(w, r, 1, error);

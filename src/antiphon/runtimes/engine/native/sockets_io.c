@@ -1,4 +1,4 @@
-/* Sending and receiving by the sockets of a wire, and which sockets are polled.
+/* Sending and receiving by the sockets of a wire, and choosing the sockets to poll.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: nothing is allocated here; what is received goes to messages or through sockets_streams.c.
@@ -11,7 +11,7 @@
 
 /* ---- out ---- */
 
-/* The next bytes to send, in at most PARTS parts. */
+/* The areas of memory to send next, at most PARTS of them; returns their count. */
 static size_t gather_parts(const stream *s, struct iovec *parts) {
     size_t count = 0;
     uint64_t skip = s->sent;
@@ -27,28 +27,28 @@ static size_t gather_parts(const stream *s, struct iovec *parts) {
     return count;
 }
 
-/* Count bytes that were sent; messages sent in full are done. */
+/* Counts bytes that were sent; messages sent in full are done. */
 static void count_sent(socket_wire *w, stream *s, uint64_t bytes) {
     w->moved = 1, s->sent += bytes;
     while (s->sends.first && s->sent >= sizeof(head) + s->sends.first->bytes) {
         message *m = pop_message(&s->sends);
         s->sent -= sizeof(head) + m->bytes;
-        if (m->head.mark == MESSAGE) ap_done_add(&w->done, m->number, &w->fault);
+        if (m->head.mark == MESSAGE) ap_completions_add(&w->done, m->number, &w->fault);
         recycle_message(&w->spare, m);
     }
 }
 
-/* It takes nothing any more. What was sent from there still comes, before its end. */
+/* The socket accepts nothing any more. Data that the other end sent before can still be read. */
 static void stop_sending(socket_wire *w, stream *s, int error_number) {
     if (!s->stopped_sending) s->stopped_sending = 1, s->error_number = error_number;
-    if (s->sends.first) ap_sockets_gone(w, ap_sockets_rank(w, s), s->error_number);
+    if (s->sends.first) ap_sockets_report_lost(w, ap_sockets_rank(w, s), s->error_number);
 }
 
 /* Sends as much as the socket takes now. */
 static void push_stream(socket_wire *w, stream *s) {
     while (s->fd >= 0 && s->sends.first) {
         struct iovec parts[PARTS];
-        if (w->fault.code) s->stopped_sending = 1; /* memory of messages is the program's again */
+        if (w->fault.code) s->stopped_sending = 1; /* the memory of messages is the program's again */
         if (s->stopped_sending) {
             stop_sending(w, s, 0);
             return;
@@ -75,27 +75,28 @@ void ap_sockets_send(socket_wire *w, uint32_t rank, message *m) {
 
 /* ---- in ---- */
 
-/* Nothing more comes by it. What was sent before may still come by another rail. */
+/* The other end has closed the socket. Messages sent before may still arrive by another rail. */
 static void end_stream(socket_wire *w, stream *s, int error_number) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
     s->ended = 1, s->error_number = error_number;
-    if (!s->incoming && !s->head_bytes && ap_sockets_next(w, p) != s) return;
-    if (ap_sockets_wanted(w, p, s)) ap_sockets_gone(w, rank, error_number);
+    if (!s->incoming && !s->head_bytes && ap_sockets_next_stream(w, p) != s) return;
+    if (ap_sockets_is_wanted(w, p, s)) ap_sockets_report_lost(w, rank, error_number);
 }
 
-/* Where the next bytes go: those of a long message into its memory, and the head behind it to the stage; of a long message that
- * is awaited the head alone, so that the rest can follow into its memory; else `max_bytes` bytes to the stage. */
+/* Chooses where to read the next bytes to. Within a long message: into its memory, and the head behind it into the stage. Before a
+ * long message for which a receive is open: its head alone, so that its data can follow into its memory. Else: `max_bytes` bytes
+ * into the stage. */
 static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct iovec *parts) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
     parts[0] = (struct iovec){w->stage, max_bytes};
-    if (!ap_sockets_wanted(w, p, s) || ap_sockets_ahead(s)) return 1;
+    if (!ap_sockets_is_wanted(w, p, s) || ap_sockets_bytes_ahead(s)) return 1;
     if (!s->incoming) {
         if (p->receives.first && p->receives.first->bytes >= DIRECT) parts[0].iov_len = sizeof(head) - s->head_bytes;
         return 1;
     }
-    if (s->incoming->bytes < DIRECT || !ap_sockets_widened(w, rank, s)) return 1;
+    if (s->incoming->bytes < DIRECT || !ap_sockets_make_room(w, rank, s)) return 1;
     parts[0] = (struct iovec){s->incoming->data + s->received, s->incoming->capacity - s->received};
     parts[1] = (struct iovec){w->stage, sizeof(head)};
     return p->receives.first && s->incoming->capacity == s->incoming->bytes ? 2 : 1;
@@ -106,7 +107,7 @@ void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
     do {
         struct iovec parts[2] = {{0}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = choose_parts(w, s, max_bytes, parts)};
-        const int straight = parts[0].iov_base != w->stage;
+        const int in_message = parts[0].iov_base != w->stage;
         const size_t requested = parts[0].iov_len + (message.msg_iovlen > 1 ? parts[1].iov_len : 0);
         const ssize_t got = message.msg_iovlen > 1 ? recvmsg(s->fd, &message, MSG_DONTWAIT)
                                                    : recv(s->fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT);
@@ -117,20 +118,20 @@ void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
             return;
         }
         size_t staged = (size_t)got;
-        if (straight) {
+        if (in_message) {
             const size_t in_place = staged < parts[0].iov_len ? staged : parts[0].iov_len;
             staged -= in_place;
-            ap_sockets_came(w, s, in_place);
+            ap_sockets_count_received(w, s, in_place);
         }
         if (staged) ap_sockets_take(w, s, w->stage, staged);
-        if ((size_t)got < requested) return; /* nothing more is there now */
-    } while (!s->ended && ap_sockets_wanted(w, p, s));
+        if ((size_t)got < requested) return; /* nothing more has arrived */
+    } while (!s->ended && ap_sockets_is_wanted(w, p, s));
 }
 
 /* ---- which are polled ---- */
 
-/* The fewest bytes that must come by it before any message that is wanted of its rank is complete. */
-static uint64_t sure_bytes(const socket_wire *w, const peer *p, const stream *s) {
+/* The least number of bytes that will arrive by a socket before any receive from its rank can be complete. */
+static uint64_t min_bytes_to_come(const socket_wire *w, const peer *p, const stream *s) {
     if (s->incoming) return s->incoming->bytes - s->received;
     if (w->rails > 1) return 1;
     uint64_t fewest = p->receives.first->bytes;
@@ -139,8 +140,8 @@ static uint64_t sure_bytes(const socket_wire *w, const peer *p, const stream *s)
     return fewest < DIRECT ? 1 : sizeof(head) - s->head_bytes + fewest;
 }
 
-/* Called before every wait: a socket that waited for more than comes would never report it. */
-static void set_least(stream *s, uint64_t bytes) {
+/* Called before every wait: a socket that waits for more bytes than will arrive would never report. */
+static void set_low_water(stream *s, uint64_t bytes) {
     const int low_water = bytes < DIRECT || !s->low_water_works ? 1 : bytes < MAX_LOW_WATER ? (int)bytes : MAX_LOW_WATER;
     if (low_water == s->low_water) return;
     if (setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water))
@@ -151,12 +152,12 @@ static void set_least(stream *s, uint64_t bytes) {
 
 static int wants_input(const socket_wire *w, stream *s) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
-    if (!ap_sockets_wanted(w, p, s) || (s->ended && ap_sockets_next(w, p) != s)) return 0;
-    set_least(s, sure_bytes(w, p, s));
+    if (!ap_sockets_is_wanted(w, p, s) || (s->ended && ap_sockets_next_stream(w, p) != s)) return 0;
+    set_low_water(s, min_bytes_to_come(w, p, s));
     return 1;
 }
 
-int ap_sockets_watch(socket_wire *w) {
+int ap_sockets_fill_polled(socket_wire *w) {
     int waits_for_many = 0;
     w->polled_count = 0;
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
@@ -171,7 +172,7 @@ int ap_sockets_watch(socket_wire *w) {
     return waits_for_many;
 }
 
-void ap_sockets_attend(socket_wire *w, int look) {
+void ap_sockets_handle_polled(socket_wire *w, int look) {
     for (nfds_t i = 0; i < w->polled_count; i++) {
         const short reported = w->polled[i].revents;
         stream *s = w->polled_stream[i];

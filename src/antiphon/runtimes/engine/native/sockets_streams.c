@@ -1,4 +1,4 @@
-/* Bytes that have come by a socket: where they belong, and what is kept until a receive wants it.
+/* Bytes that have arrived by a socket: where they belong, and storing those that no receive wants yet.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: messages set aside own their memory, streams that of bytes read ahead.
@@ -8,18 +8,18 @@
 
 #include "sockets_types.h"
 
-void ap_sockets_gone(socket_wire *w, uint32_t rank, int error_number) {
+void ap_sockets_report_lost(socket_wire *w, uint32_t rank, int error_number) {
     if (w->fault.code) return;
     ap_fail(&w->fault, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank,
             error_number ? strerror(error_number) : "it has been closed");
 }
 
-int ap_sockets_unfit(uint32_t rank, uint64_t received, uint64_t expected, ap_error *error) {
+int ap_sockets_report_length(uint32_t rank, uint64_t received, uint64_t expected, ap_error *error) {
     return ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %llu are expected", rank,
                    (unsigned long long)received, (unsigned long long)expected);
 }
 
-/* The message that was coming is there. */
+/* The arriving message is complete. */
 static void end_message(socket_wire *w, stream *s) {
     message *m = s->incoming;
     s->incoming = NULL;
@@ -27,11 +27,11 @@ static void end_message(socket_wire *w, stream *s) {
         m->complete = 1;
         return;
     }
-    ap_done_add(&w->done, m->number, &w->fault);
+    ap_completions_add(&w->done, m->number, &w->fault);
     recycle_message(&w->spare, m);
 }
 
-/* Memory for `bytes` of a message that comes and is set aside: never more than can be meant for this run. */
+/* Memory for `bytes` of a message that is set aside while it arrives: never more than a message of this run can need. */
 static int widen_message(socket_wire *w, uint32_t rank, message *m, uint64_t bytes) {
     peer *p = &w->peers[rank];
     uint64_t max_bytes = w->base.expected + BEYOND, other_bytes = p->aside_bytes - m->capacity;
@@ -44,12 +44,12 @@ static int widen_message(socket_wire *w, uint32_t rank, message *m, uint64_t byt
     return AP_OK;
 }
 
-int ap_sockets_widened(socket_wire *w, uint32_t rank, stream *s) {
+int ap_sockets_make_room(socket_wire *w, uint32_t rank, stream *s) {
     message *m = s->incoming;
     return s->received < m->capacity || m->capacity == m->bytes || !widen_message(w, rank, m, m->bytes);
 }
 
-/* No receive has asked for it yet, but it is in front of a message that one has. */
+/* Sets the arriving message aside: no receive was posted for it, but it is in front of a message with one. */
 static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     message *m = new_message(&w->spare);
@@ -63,7 +63,7 @@ static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
     widen_message(w, rank, m, m->bytes < STAGE ? m->bytes : STAGE);
 }
 
-/* The next head is there: where do its elements go? */
+/* The next head is complete: choose where its elements go. */
 static void place_message(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     s->out_of_order = 0, p->next++, s->head_bytes = 0, s->received = 0;
@@ -72,27 +72,27 @@ static void place_message(socket_wire *w, uint32_t rank, stream *s) {
         ap_compare_loosely(&w->base, &s->head.call, &w->fault);
         return;
     }
-    /* with a receive open, what is for a later call cannot come yet */
+    /* while a receive is open, no message of a later call can arrive */
     if ((p->receives.first || s->head.call.number < w->base.now.number) && ap_compare(&w->base, &s->head.call, &w->fault))
         return;
     s->incoming = take_from_channel(&p->receives, s->head.channel);
     if (!s->incoming)
         put_aside(w, rank, s);
     else if (s->incoming->bytes != s->head.bytes)
-        ap_sockets_unfit(rank, s->head.bytes, s->incoming->bytes, &w->fault);
+        ap_sockets_report_length(rank, s->head.bytes, s->incoming->bytes, &w->fault);
     if (!w->fault.code && !s->head.bytes) end_message(w, s);
 }
 
-/* Heads that came before those which were sent before them: whether there were any. */
+/* Handles heads that arrived before others that had been sent earlier; returns whether there were any. */
 static int place_out_of_order(socket_wire *w, uint32_t rank) {
     peer *p = &w->peers[rank];
     int progress = 0;
-    for (; !w->fault.code && p->receives.first && ap_sockets_next(w, p)->out_of_order; progress = 1)
-        place_message(w, rank, ap_sockets_next(w, p)), w->moved = 1;
+    for (; !w->fault.code && p->receives.first && ap_sockets_next_stream(w, p)->out_of_order; progress = 1)
+        place_message(w, rank, ap_sockets_next_stream(w, p)), w->moved = 1;
     return progress;
 }
 
-/* Some of a head has come. */
+/* Some bytes of a head have arrived. */
 static void head_came(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
     peer *p = &w->peers[rank];
     s->head_bytes += (uint32_t)bytes;
@@ -101,38 +101,38 @@ static void head_came(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
         return;
     }
     if (s->head_bytes < sizeof(head)) return;
-    s->out_of_order = ap_sockets_next(w, p) != s;
+    s->out_of_order = ap_sockets_next_stream(w, p) != s;
     if (!s->out_of_order) place_message(w, rank, s);
     place_out_of_order(w, rank);
 }
 
-void ap_sockets_came(socket_wire *w, stream *s, size_t bytes) {
+void ap_sockets_count_received(socket_wire *w, stream *s, size_t bytes) {
     w->moved = 1, s->received += bytes;
     if (s->received == s->incoming->bytes) end_message(w, s);
 }
 
-/* As many of these bytes as are wanted. */
+/* Uses these bytes as far as they are wanted; returns their number. */
 static size_t use_bytes(socket_wire *w, uint32_t rank, stream *s, const unsigned char *data, size_t bytes) {
     const peer *p = &w->peers[rank];
     size_t used = 0;
-    while (used < bytes && ap_sockets_wanted(w, p, s)) {
+    while (used < bytes && ap_sockets_is_wanted(w, p, s)) {
         message *m = s->incoming;
-        if (m && !ap_sockets_widened(w, rank, s)) break;
+        if (m && !ap_sockets_make_room(w, rank, s)) break;
         size_t n = m ? (size_t)(m->capacity - s->received) : sizeof(head) - s->head_bytes;
         if (n > bytes - used) n = bytes - used;
         memcpy(m ? m->data + s->received : (unsigned char *)&s->head + s->head_bytes, data + used, n);
         used += n, w->moved = 1;
         if (m)
-            ap_sockets_came(w, s, n);
+            ap_sockets_count_received(w, s, n);
         else
             head_came(w, rank, s, n);
     }
     return used;
 }
 
-/* Until it is wanted. */
-static void keep_ahead(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
-    const size_t ahead = ap_sockets_ahead(s);
+/* Stores bytes until they are wanted. */
+static void store_ahead(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
+    const size_t ahead = ap_sockets_bytes_ahead(s);
     if (s->last + bytes > s->space && s->first) memmove(s->ahead, s->ahead + s->first, ahead), s->first = 0, s->last = ahead;
     if (s->last + bytes > s->space) {
         size_t space = 2 * s->space > ahead + bytes ? 2 * s->space : ahead + bytes;
@@ -141,7 +141,7 @@ static void keep_ahead(socket_wire *w, stream *s, const unsigned char *data, siz
             ap_fail(&w->fault, AP_MEMORY, "no memory for %zu bytes that came ahead", space);
             return;
         }
-        w->aheads += !s->ahead;
+        w->streams_ahead += !s->ahead;
         s->ahead = larger, s->space = space;
     }
     memcpy(s->ahead + s->last, data, bytes);
@@ -150,36 +150,36 @@ static void keep_ahead(socket_wire *w, stream *s, const unsigned char *data, siz
 
 void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
     const uint32_t rank = ap_sockets_rank(w, s);
-    if (w->fault.code) return; /* no receive wants it any more */
-    size_t used = ap_sockets_ahead(s) ? 0 : use_bytes(w, rank, s, data, bytes);
-    if (used < bytes && !w->fault.code) keep_ahead(w, s, data + used, bytes - used);
+    if (w->fault.code) return; /* no receive is valid any more */
+    size_t used = ap_sockets_bytes_ahead(s) ? 0 : use_bytes(w, rank, s, data, bytes);
+    if (used < bytes && !w->fault.code) store_ahead(w, s, data + used, bytes - used);
 }
 
 static void forget_ahead(socket_wire *w, stream *s) {
     if (!s->ahead) return;
     free(s->ahead);
-    s->ahead = NULL, s->first = s->last = s->space = 0, w->aheads--;
+    s->ahead = NULL, s->first = s->last = s->space = 0, w->streams_ahead--;
 }
 
 void ap_sockets_skip_head(socket_wire *w, peer *p, stream *s) {
     s->first += sizeof(head) - s->head_bytes;
     s->head_bytes = 0, p->next++;
-    if (!ap_sockets_ahead(s)) forget_ahead(w, s);
+    if (!ap_sockets_bytes_ahead(s)) forget_ahead(w, s);
 }
 
-static int settle_stream(socket_wire *w, uint32_t rank, stream *s) {
-    if (!ap_sockets_ahead(s) || !ap_sockets_wanted(w, &w->peers[rank], s)) return 0;
-    s->first += use_bytes(w, rank, s, s->ahead + s->first, ap_sockets_ahead(s));
-    if (!ap_sockets_ahead(s)) forget_ahead(w, s);
+static int use_ahead(socket_wire *w, uint32_t rank, stream *s) {
+    if (!ap_sockets_bytes_ahead(s) || !ap_sockets_is_wanted(w, &w->peers[rank], s)) return 0;
+    s->first += use_bytes(w, rank, s, s->ahead + s->first, ap_sockets_bytes_ahead(s));
+    if (!ap_sockets_bytes_ahead(s)) forget_ahead(w, s);
     return 1;
 }
 
-void ap_sockets_settle(socket_wire *w) {
-    for (int progress = w->rails > 1 || w->aheads; progress && !w->fault.code;) {
+void ap_sockets_use_ahead(socket_wire *w) {
+    for (int progress = w->rails > 1 || w->streams_ahead; progress && !w->fault.code;) {
         progress = 0;
         for (uint32_t r = 0; r < w->base.ranks; r++) {
             progress |= w->rails > 1 && place_out_of_order(w, r);
-            for (uint32_t k = 0; k < w->rails && w->aheads; k++) progress |= settle_stream(w, r, &w->peers[r].by[k]);
+            for (uint32_t k = 0; k < w->rails && w->streams_ahead; k++) progress |= use_ahead(w, r, &w->peers[r].by[k]);
         }
     }
 }

@@ -12,8 +12,8 @@
 
 enum { AP_WINDOW = 16 }; /* messages of a lane (to one peer on one channel) that are under way at once */
 
-/* Iterates over the stretches of a message. If an operation without pieces is split, its stretches are taken as one sequence of
- * elements, of which instance i gets the i-th of n equal parts: `low` to `high`. */
+/* Iterates over the stretches of memory of a message (`passed`: elements so far). If an operation without pieces is split, its
+ * stretches are one sequence of elements, of which instance i gets the i-th of n equal parts: `low` to `high`. */
 typedef struct {
     const ap_step *step;
     uint32_t instance, next;
@@ -47,12 +47,14 @@ static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch 
     return 0;
 }
 
+/* The class of staging memory for that many bytes: 2^class bytes, at least 64. */
 static inline int ap_size_class(size_t bytes) {
     int i = 6;
     while (i < 63 && (size_t)1 << i < bytes) i++;
     return i;
 }
 
+/* Staging memory from the pool, a linked list per class whose links lie in the memory itself; else from malloc. */
 static inline void *ap_take_stage(ap_plan *plan, size_t bytes) {
     int i = ap_size_class(bytes);
     void *block = plan->pool[i];
@@ -67,6 +69,7 @@ static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
     plan->pool[i] = stage;
 }
 
+/* The bytes of a message. They lie in the one stretch *only, or *several is set to 1 (it must be 0 before). */
 static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_step *s, uint32_t instance, ap_stretch *only,
                                       int *several) {
     ap_cursor c = ap_segments(s, instance);

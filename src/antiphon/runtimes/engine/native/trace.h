@@ -9,8 +9,8 @@
 
 #include "api.h"
 
-/* Where the kernel keeps time by the counter of the processor, reading that takes half as long as asking for nanoseconds:
- * the caller that starts a trace decides (ap_trace, `ticks`). */
+/* Reading the processor's counter takes half as long as asking the kernel for nanoseconds. Whether the counter is reliable is
+ * for the caller to decide that starts a trace (`ticks` of ap_trace). */
 static inline int64_t ap_nanoseconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -26,7 +26,7 @@ static inline int64_t ap_clock(const ap_trace *t) {
     return ap_nanoseconds();
 }
 
-/* The number of the record, for ap_trace_end. */
+/* Adds a record; returns its number, for ap_trace_end. */
 static inline uint64_t ap_trace_begin(ap_trace *t, ap_record r) {
     uint64_t number = t->count++;
     t->record[number & (t->capacity - 1)] = r;

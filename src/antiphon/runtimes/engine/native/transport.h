@@ -11,52 +11,53 @@
 
 #include "api.h"
 
-enum { AP_MESSAGE_OVERHEAD = 128 };
+enum { AP_MESSAGE_OVERHEAD = 128 }; /* bytes of memory that a transport may take for a message beside its data */
 
 struct ap_wire {
     /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
     int (*send)(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error);
     int (*receive)(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error);
-    /* Numbers of messages that are done: at most `capacity`, their count in *count. With `block`, waits until there is one;
-     * with `timeout` > 0 not longer than so many seconds (then AP_TIMEOUT). */
+    /* Reports messages that are done: at most `capacity` numbers, their count in *count. With `block`, waits for at least one;
+     * after `timeout` seconds without progress, if that is above 0, AP_TIMEOUT. */
     int (*completed)(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error);
     void (*close)(ap_wire *self);
     uint64_t expected;            /* bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages */
-    void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
-    int (*unreceived)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
-    /* A run has failed: nothing is written to memory of its messages any more; NULL: nothing is written between runs. */
+    void (*begin)(ap_wire *self); /* a call has begun, and `now` is new; may be NULL */
+    int (*unreceived)(ap_wire *self, ap_error *error); /* ap_wire_check_unreceived; may be NULL */
+    /* A run has failed: write no more to the memory of its messages. NULL: this transport writes only during runs. */
     void (*fail)(ap_wire *self);
     uint32_t ranks;
-    int broken;
-    const ap_called *call; /* the caller's; NULL: nothing is compared */
-    ap_called now, other;  /* the call under way; after AP_MISMATCH that of another */
+    int broken;            /* after a failure: the wire can only be closed */
+    const ap_call_id *call; /* the caller's; NULL: nothing is compared */
+    ap_call_id now, other;  /* the call under way; after AP_MISMATCH that of another */
     ap_trace *trace;       /* the caller's; NULL: nothing is recorded */
-    ap_hearing *hearing;   /* the caller's; NULL: signals are not checked */
+    ap_python_signals *signals;   /* the caller's; NULL: signals are not checked */
     double signal_check_time;
 };
 
 /* Seconds without any progress until a waiting process checks whether the others are in another call. */
 #define AP_QUIET 0.1
 
-/* Called after AP_QUIET seconds without progress: AP_STOPPED where a signal's handler has raised something. */
+/* Called after AP_QUIET seconds without progress: AP_STOPPED if a signal handler has raised an exception. */
 int ap_check_signals(ap_wire *wire, double time, ap_error *error);
 
-static inline int ap_same_call(const ap_called *first, const ap_called *second) {
-    return !memcmp(first, second, offsetof(ap_called, rank));
+static inline int ap_same_call(const ap_call_id *first, const ap_call_id *second) {
+    return !memcmp(first, second, offsetof(ap_call_id, rank));
 }
 
-/* After a failure: it can only be closed. */
+/* Marks a wire as broken after a failure. */
 void ap_wire_break(ap_wire *wire);
 
 /* Called before the first message of a call. */
 void ap_begin_call(ap_wire *wire);
-/* What a message came for: AP_MISMATCH where this is not the call that `wire` is in. */
-int ap_compare(ap_wire *wire, const ap_called *other, ap_error *error);
-/* What another says to be in, or was in, and no message: only what cannot be is AP_MISMATCH. */
-int ap_compare_loosely(ap_wire *wire, const ap_called *other, ap_error *error);
+/* Compares the call that a message belongs to: AP_MISMATCH if `wire` is in another one. */
+int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error);
+/* Compares a call that another process has announced, without a message: it may be ahead or behind, so AP_MISMATCH only if
+ * both are at the same number with different calls. */
+int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error);
 
-/* transport_threads.c: a wire for each rank, to be closed each; false where there is no memory. */
+/* transport_threads.c: a wire for each rank, each to be closed; false: out of memory. */
 int ap_threads_open(uint32_t ranks, ap_wire **wires);
 
 /* Fills `error`, unless it is NULL; returns the code. */

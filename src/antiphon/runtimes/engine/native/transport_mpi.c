@@ -1,5 +1,5 @@
-/* The transport over MPI: messages by MPI on a communicator of its own (mpi_messages.c), and between processes of a host through
- * shared memory. All calls are those of PMPI: this library also offers some of MPI's own names (preload_calls.c).
+/* The transport over MPI: messages by MPI on its own communicator (mpi_messages.c), and between processes of a host through shared
+ * memory. It calls the PMPI functions, because this library itself defines some of MPI's names (preload_calls.c).
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: a wire owns its communicator and its shared memory; after a failure both are left to the end of the process, as
@@ -14,66 +14,65 @@
 #include "clock.h"
 #include "mpi_types.h"
 
-/* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
- * to MOST_NAP, one after another longer, with AWAKE looks from one to the next; else until it gives the processor away. */
-enum { LOOKS = 2, NAP = 100, MOST_NAP = 500, AWAKE = 8, SPINS = 1000 };
+/* Polls of shared memory without progress. With more processes than processors: after MAX_POLLS it sleeps NAP microseconds, then
+ * longer each time, up to MAX_NAP, with POLLS_PER_NAP polls between two sleeps. Else: after SPINS it yields the processor. */
+enum { MAX_POLLS = 2, NAP = 100, MAX_NAP = 500, POLLS_PER_NAP = 8, SPINS = 1000 };
 
-static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
+static int is_peer_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer)) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (is_peer_near(w, peer)) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer)) return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (is_peer_near(w, peer)) return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
 }
 
 static void begin_call(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
-    w->quiet = 0;
+    w->has_notified = 0;
     if (w->shared) ap_shared_begin(w->shared, self);
 }
 
 static int check_unreceived(ap_wire *self, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    return w->shared ? ap_shared_left(w->shared, error) : AP_OK;
+    return w->shared ? ap_shared_check_unreceived(w->shared, error) : AP_OK;
 }
 
-static int too_late(mpi_wire *w, double timeout, ap_error *error) {
+static int report_timeout(mpi_wire *w, double timeout, ap_error *error) {
     w->base.broken = 1;
     return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call; %d messages are under way",
                    timeout, w->active + (w->shared ? ap_shared_active(w->shared) : 0));
 }
 
-/* Where calls are compared a wait is cut into short ones, between which this one looks at the others. */
-static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
+/* `completed` without shared memory. If calls are compared, it waits for short times, and checks the others in between. */
+static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     double end = 0, patience = w->base.call && !(timeout > 0 && timeout < AP_QUIET) ? AP_QUIET : timeout;
     for (;;) {
         int code = ap_mpi_progress_remote(w, block, patience, numbers, capacity, count, error);
         if (code || *count || !block || !w->active) return code;
         if (end == 0) end = ap_now() + timeout - patience;
-        if (timeout > 0 && ap_now() >= end) return too_late(w, timeout, error);
+        if (timeout > 0 && ap_now() >= end) return report_timeout(w, timeout, error);
         if ((code = ap_mpi_check_others(w, error))) return code;
     }
 }
 
-/* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
- * it has to do: so sleeps are short, between two of them MPI is called several times, as what it does for others takes
- * several steps, and a process with messages by MPI does not sleep. */
-static int wait_a_turn(mpi_wire *w, unsigned turn) {
-    const int waits = w->yields && turn >= LOOKS && !w->active, sleeps = waits && (turn - LOOKS) % AWAKE == 0;
+/* Called between two polls without progress. MPI makes progress only while it is called, and other processes may depend on that. So
+ * sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not sleep. */
+static int pause_between_polls(mpi_wire *w, unsigned turn) {
+    const int waits = w->yields && turn >= MAX_POLLS && !w->active, sleeps = waits && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
     if (waits || turn % (w->yields ? 4 : 64) == 3)
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
-    const unsigned naps = (turn - LOOKS) / AWAKE;
+    const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
     if (sleeps)
-        ap_shared_doze(w->shared, naps < MOST_NAP / NAP ? NAP * (int)(naps + 1) : MOST_NAP);
+        ap_shared_doze(w->shared, naps < MAX_NAP / NAP ? NAP * (int)(naps + 1) : MAX_NAP);
     else if (w->yields || turn > SPINS)
         sched_yield();
     return code;
@@ -83,7 +82,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     mpi_wire *w = (mpi_wire *)self;
     double end = 0, quiet = 0;
     *count = 0;
-    if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, capacity, count, error);
+    if (!w->shared || !ap_shared_busy(w->shared)) return complete_remote(w, block, timeout, numbers, capacity, count, error);
     for (unsigned turn = 0;; turn++) {
         int moved, remote_count = 0, code = ap_shared_progress(w->shared, numbers, capacity, count, &moved, error);
         if (!code && w->active && *count < capacity)
@@ -91,22 +90,22 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
         *count += remote_count;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
-        if ((timeout > 0 || self->call) && (turn % 64 == 63 || (w->yields && turn > LOOKS))) {
+        if ((timeout > 0 || self->call) && (turn % 64 == 63 || (w->yields && turn > MAX_POLLS))) {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
-            if (timeout > 0 && time > end) return too_late(w, timeout, error);
+            if (timeout > 0 && time > end) return report_timeout(w, timeout, error);
             if (self->call && time > quiet && (code = ap_mpi_check_others(w, error))) return code;
             if (time > quiet) quiet = time + AP_QUIET;
         }
-        if ((code = wait_a_turn(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
+        if ((code = pause_between_polls(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
     }
 }
 
 /* Processes of this job on this host; 0: not counted yet. */
 static int processes_here;
 
-/* A number for the computer whose processors these are, the same in all its namespaces and containers; two computers may
- * have the same by chance. MPI reports those that share memory, which may be fewer: it can be configured to use TCP. */
+/* A number for this computer, the same in all its containers; two computers may have the same by chance. MPI itself can only report
+ * processes that share memory, which may be fewer. */
 static int hash_computer(void) {
     char text[256] = "";
     uint32_t sum = 2166136261u;
@@ -127,12 +126,12 @@ static int count_here(MPI_Comm comm, int *count) {
 
 int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_here); }
 
-/* Whether the processes of this host are more than the processors that they may use, and MPI does not care. Those of the
- * whole job count; where nobody has said how many these are, at least those of `comm`. */
+/* Whether the job has more processes on this host than processors that they may use. If their number is not known, those of `comm`
+ * are counted. */
 static int is_crowded(MPI_Comm comm) {
     int processes = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    const char *launcher_count = getenv("MPI_LOCALNRANKS"); /* by MPICH's launcher */
+    const char *launcher_count = getenv("MPI_LOCALNRANKS"); /* set by MPICH's launcher */
     cpu_set_t set;
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
     if (!processes && launcher_count) processes = atoi(launcher_count);
@@ -149,10 +148,10 @@ static void close_wire(ap_wire *self) {
     else if (self->broken && w->shared)
         ap_shared_give_up(w->shared);
     if (!over && !self->broken && w->comm != MPI_COMM_NULL) {
-        if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* what the engine does not know of */
+        if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* messages that are not reported to the engine */
         PMPI_Comm_free(&w->comm);
     }
-    /* after a failure messages may be under way for ever: the communicator and what they use are left as they are */
+    /* after a failure messages may stay under way: the communicator and their memory are leaked */
     if (!self->broken) {
         for (int i = 0; i < w->active; i++) free(w->flight[i].packet);
         free(w->request), free(w->flight), free(w->index);
@@ -180,7 +179,7 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     return w;
 }
 
-/* A communicator of the same processes. MPI_Comm_dup would call what the user attached to his to be copied. */
+/* A communicator of the same processes. MPI_Comm_dup would also copy the user's attributes, by calling his functions. */
 static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
     MPI_Group group;
     int code = PMPI_Comm_group(comm, &group);
@@ -211,38 +210,39 @@ int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
     if (near != MPI_COMM_NULL) {
         int me = 0;
         PMPI_Comm_rank(world, &me);
-        first = me; /* the least of those near: it is there for all of them alone */
+        first = me; /* a number that identifies this group of processes */
         code = PMPI_Bcast(&first, 1, MPI_INT32_T, 0, near);
         PMPI_Comm_free(&near);
     }
     return code ? code : PMPI_Allgather(&first, 1, MPI_INT32_T, near_of, 1, MPI_INT32_T, world);
 }
 
-/* Whom each process of `comm` is near to, where the caller does not know. */
+/* Fills in `near` of ap_vicinity if the caller does not know it. */
 static int find_near(mpi_wire *w, int processes, int32_t **near) {
     if (!(*near = malloc((processes ? (size_t)processes : 1) * sizeof **near))) return MPI_ERR_NO_MEM;
     return ap_mpi_near(w->of, *near);
 }
 
-/* What a process says of the memory for those near it: where it is, if it is the one that made it. */
+/* What each process tells the others before memory is shared: the name of the memory, if it made it. */
 typedef struct {
     ap_shared_name name;
-    int32_t fits; /* it may take as much as it would have to */
+    int32_t fits; /* whether it may take the memory that it needs */
 } offer;
 
 typedef struct {
-    int me, processes, first, members, place; /* first: of those near; place: this one's among them */
+    int me, processes; /* this process, and the number of all, in the communicator */
+    int first, members, place; /* the processes that share memory with this one: the first, the count, this one's number */
     const int32_t *near;
     const int *of;
-} near_ones;
+} neighbours;
 
-static int is_near(const near_ones *n, int process) {
+static int is_near(const neighbours *n, int process) {
     int at = n->of ? n->of[process] : process, own = n->of ? n->of[n->me] : n->me;
     return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[own];
 }
 
-static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
-    near_ones n = {.processes = processes, .first = -1, .near = near, .of = of};
+static neighbours find_near_ones(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
+    neighbours n = {.processes = processes, .first = -1, .near = near, .of = of};
     PMPI_Comm_rank(w->of, &n.me);
     for (int i = 0; i < processes; i++) {
         if (!is_near(&n, i)) continue;
@@ -253,8 +253,8 @@ static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near
     return n;
 }
 
-/* Which place among those near each rank of the program has; whether that is all of them in *all. */
-static int find_places(mpi_wire *w, const near_ones *n, int *all) {
+/* Fills in, per rank of the program, its member number in shared memory. *all: whether all processes share the memory. */
+static int find_places(mpi_wire *w, const neighbours *n, int *all) {
     *all = 1;
     if (!(w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near))) return 0;
     int *place = malloc((size_t)n->processes * sizeof *place), count = 0;
@@ -265,9 +265,9 @@ static int find_places(mpi_wire *w, const near_ones *n, int *all) {
     return place != NULL;
 }
 
-/* Memory with those of the wire's processes that are near, if all can have it: one round says where it is, another whether
- * all have found it. *all_near: none is remote, so messages need no MPI. *fits is false where it is more than a process may take. */
-static int share_memory(mpi_wire *w, const near_ones *n, uint64_t max_bytes, int *all_near, int *fits) {
+/* Shares memory with the processes of this host, if all processes can: one round tells where it is, another whether all have found
+ * it. *all_near: all processes share it, so messages need no MPI. *fits: false if it is more than a process may take. */
+static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_near, int *fits) {
     enum { MAX_LOCAL = 256 };
     offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};
     offer local[MAX_LOCAL], *all = n->processes <= MAX_LOCAL ? local : malloc((size_t)n->processes * sizeof *all);
@@ -292,7 +292,7 @@ static int share_memory(mpi_wire *w, const near_ones *n, uint64_t max_bytes, int
     return code ? code : all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
 }
 
-/* For messages to those that are far. */
+/* Prepares messages by MPI to processes that share no memory with this one. */
 static int connect_far(mpi_wire *w) {
     int has_bound = 0, *tag_bound = NULL, code = duplicate_comm(w->of, &w->comm);
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
@@ -303,7 +303,7 @@ static int connect_far(mpi_wire *w) {
 
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
     int processes = 0, all_near = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
-    int32_t *looked = NULL;
+    int32_t *found_near = NULL;
     if (code) {
         ap_mpi_failed(error, "MPI_Comm_size", code);
         return NULL;
@@ -312,17 +312,17 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     if (!w) return NULL;
     w->of = comm;
     w->yields = is_crowded(comm);
-#ifndef OPEN_MPI /* it gives the processor away by itself, and is a little faster at that */
+#ifndef OPEN_MPI /* Open MPI yields the processor by itself, and is a little faster at that */
     w->crowded = w->yields;
 #endif
-    if (!vicinity) code = find_near(w, processes, &looked);
-    near_ones n = {0};
+    if (!vicinity) code = find_near(w, processes, &found_near);
+    neighbours n = {0};
     if (!code) {
-        n = look_near(w, processes, vicinity ? vicinity->near : looked, vicinity ? vicinity->of : NULL);
+        n = find_near_ones(w, processes, vicinity ? vicinity->near : found_near, vicinity ? vicinity->of : NULL);
         code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_near, &fits);
     }
-    free(looked);
-    /* remote processes are compared, too: wires that compare calls have a communicator for that */
+    free(found_near);
+    /* without a vicinity calls may be compared, which takes notes by MPI (mpi_messages.c) */
     if (!code && fits && !(all_near && vicinity)) code = connect_far(w);
     if (vicinity) *vicinity->used = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
     if (!code && fits) return &w->base;

@@ -1,5 +1,5 @@
-/* The transport between processes that are all on one host: through memory that they share. There is a socket to poll for every
- * other process, which closes when that process ends; and one for this process, which closes when its calls must end at once.
+/* The transport between processes that are all on one host: through memory that they share. For every other process there is
+ * a socket to poll, which closes when that process ends; and one for this process, which closes when its calls must be aborted.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: a wire owns the shared memory and the sockets given to it.
@@ -14,14 +14,14 @@
 #include "clock.h"
 #include "transport.h"
 
-/* Looks before it sleeps, and how long at most until it looks after the others. */
-enum { LOOKS = 16, NAP = 20000 };
+/* Polls before it sleeps; microseconds of sleep, at most, until it checks whether the other processes still live. */
+enum { MAX_POLLS = 16, MAX_NAP = 20000 };
 
 typedef struct {
     ap_wire base;
     ap_shared *shared;
     uint32_t count;
-    uint32_t *whose; /* rank of each */
+    uint32_t *rank_of; /* per socket polled, its rank */
     struct pollfd *polled;
 } shared_wire;
 
@@ -34,14 +34,14 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
     return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-/* A process that has ended, and that a message waits for. What it sent before is still in memory, so the caller polls once
+/* Finds a process that has ended while a message waits for it. Its last messages may still be in memory, so the caller polls once
  * more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)
         if (w->polled[i].revents) {
-            *rank = w->whose[i];
-            if (*rank == ap_shared_member(w->shared) || ap_shared_waits_for(w->shared, *rank)) return 1;
+            *rank = w->rank_of[i];
+            if (*rank == ap_shared_member(w->shared) || ap_shared_has_messages_with(w->shared, *rank)) return 1;
         }
     return 0;
 }
@@ -63,7 +63,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
                 code = ap_fail(error, AP_TRANSPORT, "the group has been aborted here");
             else
                 code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", gone_rank);
-        } else if (turn < LOOKS) {
+        } else if (turn < MAX_POLLS) {
             sched_yield();
         } else {
             double time = ap_now();
@@ -72,7 +72,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
             if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             else if (!code && !(is_gone = find_gone(w, &gone_rank)))
-                ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
+                ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * MAX_NAP ? (int)(1e6 * (end - time)) + 1 : MAX_NAP);
         }
     }
     if (code) self->broken = 1;
@@ -81,20 +81,20 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
 
 static void begin_call(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
 
-static int check_unreceived(ap_wire *self, ap_error *error) { return ap_shared_left(((shared_wire *)self)->shared, error); }
+static int check_unreceived(ap_wire *self, ap_error *error) { return ap_shared_check_unreceived(((shared_wire *)self)->shared, error); }
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
     if (w->shared) ap_shared_close(w->shared);
     for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
-    free(w->whose), free(w->polled), free(w);
+    free(w->rank_of), free(w->polled), free(w);
 }
 
 ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled, ap_error *error) {
     shared_wire *w = calloc(1, sizeof *w);
-    if (w) w->polled = calloc(ranks ? ranks : 1, sizeof *w->polled), w->whose = calloc(ranks ? ranks : 1, sizeof *w->whose);
-    if (!w || !w->polled || !w->whose) {
-        if (w) free(w->polled), free(w->whose), free(w);
+    if (w) w->polled = calloc(ranks ? ranks : 1, sizeof *w->polled), w->rank_of = calloc(ranks ? ranks : 1, sizeof *w->rank_of);
+    if (!w || !w->polled || !w->rank_of) {
+        if (w) free(w->polled), free(w->rank_of), free(w);
         ap_shared_close(shared);
         for (uint32_t r = 0; r < ranks; r++)
             if (polled[r] >= 0) close(polled[r]);
@@ -103,7 +103,7 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled
     }
     for (uint32_t r = 0; r < ranks; r++)
         if (polled[r] >= 0) {
-            w->whose[w->count] = r;
+            w->rank_of[w->count] = r;
             w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire, .begin = begin_call,

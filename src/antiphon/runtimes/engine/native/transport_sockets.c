@@ -1,8 +1,8 @@
 /* The transport over stream sockets: one for each pair of ranks, or several (rails), which messages use in turn. A message is
- * a head, then the elements.
+ * sent as a head (message_queue.h), then the elements.
  *
- * A socket is read only while a receive from its rank is open, so messages that no receive asks for stay with the sender. What
- * comes on another channel than that receive's is set aside. With several sockets heads are handled in the order in which they
+ * A socket is read only while a receive from its rank is open, so messages without a receive stay with the sender. Messages on
+ * another channel that precede the wanted one are set aside. With several sockets heads are handled in the order in which they
  * were sent, while elements come by all of them.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
@@ -39,28 +39,28 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     return AP_OK;
 }
 
-/* By which it is coming; NULL: it has come. */
+/* The stream that a message is arriving by; NULL: it has arrived. */
 static stream *stream_of(const socket_wire *w, const peer *p, const message *m) {
     for (uint32_t k = 0; k < w->rails; k++)
         if (p->by[k].incoming == m) return &p->by[k];
     return NULL;
 }
 
-/* One that was put aside is asked for. */
+/* Completes a receive by a message that was set aside, or directs the rest of that message to the receive's memory. */
 static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *data, size_t bytes, uint32_t number,
                        ap_error *error) {
     peer *p = &w->peers[rank];
     stream *by = stream_of(w, p, set_aside);
     p->aside_bytes -= sizeof *set_aside + set_aside->capacity;
     int code = ap_compare(&w->base, &set_aside->head.call, error);
-    if (!code && set_aside->bytes != bytes) code = ap_sockets_unfit(rank, set_aside->bytes, bytes, error);
-    if (!code && !set_aside->complete) { /* the rest goes where it belongs */
+    if (!code && set_aside->bytes != bytes) code = ap_sockets_report_length(rank, set_aside->bytes, bytes, error);
+    if (!code && !set_aside->complete) { /* the rest is received in place */
         memcpy(data, set_aside->data, by->received);
         free(set_aside->data);
         set_aside->data = data, set_aside->number = number, set_aside->own_memory = 0, set_aside->capacity = bytes;
         return AP_OK;
     }
-    if (!code) memcpy(data, set_aside->data, bytes), code = ap_done_add(&w->done, number, error);
+    if (!code) memcpy(data, set_aside->data, bytes), code = ap_completions_add(&w->done, number, error);
     if (by) by->incoming = NULL;
     free(set_aside->data), recycle_message(&w->spare, set_aside);
     return code;
@@ -80,27 +80,27 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     return AP_OK;
 }
 
-/* Waits for any socket that has something to do, `patience` seconds at most, and does it. */
+/* Waits until a socket can be read or written, at most `patience` seconds, and does so. */
 static int poll_once(socket_wire *w, double patience, ap_error *error) {
-    ap_sockets_settle(w);
-    if (ap_done_any(&w->done) || w->fault.code) return AP_OK;
-    const int waits_for_many = ap_sockets_watch(w);
+    ap_sockets_use_ahead(w);
+    if (ap_completions_any(&w->done) || w->fault.code) return AP_OK;
+    const int waits_for_many = ap_sockets_fill_polled(w);
     if (!w->polled_count) return ap_fail(error, AP_STUCK, "nothing is under way");
     if (waits_for_many && patience > MAX_QUIET) patience = MAX_QUIET;
     const int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     const int reported = poll(w->polled, w->polled_count, milliseconds);
     if (reported < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
-    if (reported >= 0) ap_sockets_attend(w, !reported && waits_for_many && milliseconds);
+    if (reported >= 0) ap_sockets_handle_polled(w, !reported && waits_for_many && milliseconds);
     return AP_OK;
 }
 
-static void begin_call(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
+static void begin_call(ap_wire *self) { ((socket_wire *)self)->has_notified = 0; }
 
 static int is_busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         const peer *p = &w->peers[r];
         for (uint32_t k = 0; k < w->rails; k++)
-            if (p->by[k].sends.first || p->receives.first || ap_sockets_wanted(w, p, &p->by[k])) return 1;
+            if (p->by[k].sends.first || p->receives.first || ap_sockets_is_wanted(w, p, &p->by[k])) return 1;
     }
     return 0;
 }
@@ -110,7 +110,7 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
     int code = AP_OK;
     w->moved = 0;
     if (!block) code = poll_once(w, 0, error);
-    while (!code && block && !ap_done_any(&w->done) && !w->fault.code) {
+    while (!code && block && !ap_completions_any(&w->done) && !w->fault.code) {
         if (timeout > 0 && (w->moved || end == 0)) end = ap_now() + timeout;
         double remaining = timeout > 0 ? end - ap_now() : 1e7;
         w->moved = 0;
@@ -126,15 +126,15 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
 static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
-    if (!ap_done_any(&w->done) && !w->fault.code && is_busy(w)) code = wait_for_one(w, block, timeout, error);
+    if (!ap_completions_any(&w->done) && !w->fault.code && is_busy(w)) code = wait_for_one(w, block, timeout, error);
     if (code && !w->fault.code) w->fault = *error;
     if (!code && w->fault.code) *error = w->fault, code = w->fault.code;
     if (code) self->broken = 1;
-    *count = code ? 0 : ap_done_take(&w->done, numbers, capacity);
+    *count = code ? 0 : ap_completions_take(&w->done, numbers, capacity);
     return code;
 }
 
-/* From now on nothing is written to memory of messages. */
+/* From now on nothing is written to the memory of messages. */
 static void fail_wire(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
     if (!w->fault.code) ap_fail(&w->fault, AP_TRANSPORT, "an earlier run failed; make a new connection");
@@ -175,7 +175,7 @@ static void close_wire(ap_wire *self) {
 
 /* ---- the beginning ---- */
 
-/* Whether SO_RCVLOWAT delays reports: for TCP under Linux. Elsewhere single bytes are reported, or fewer cannot be read. */
+/* Whether SO_RCVLOWAT delays poll, as for TCP under Linux. Elsewhere it has no effect, or prevents reading fewer bytes. */
 static int can_wait(int fd) {
     int family = 0;
 #ifdef __linux__
@@ -204,7 +204,7 @@ static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
     return w;
 }
 
-/* Whether that socket can be used, which is made non-blocking: all rails to a rank, or none; none to the rank itself. */
+/* Makes a socket non-blocking; false if it cannot be used. A rank has sockets on all rails or on none, this rank on none. */
 static int check_socket(const socket_wire *w, uint32_t rank, uint32_t i) {
     const int fd = w->streams[i].fd, flags = fd < 0 ? 0 : fcntl(fd, F_GETFL);
     if ((fd < 0) != (w->streams[i / w->rails * w->rails].fd < 0)) return 0;
@@ -220,7 +220,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const in
         return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire,
-                        .fail = fail_wire, .begin = begin_call, .unreceived = ap_sockets_left, .ranks = ranks};
+                        .fail = fail_wire, .begin = begin_call, .unreceived = ap_sockets_check_unreceived, .ranks = ranks};
     for (uint32_t i = 0; i < ranks * rails; i++) {
         w->streams[i] = (stream){.fd = fds[i], .low_water_works = can_wait(fds[i]), .low_water = 1};
         w->streams[i].sends.end = &w->streams[i].sends.first;

@@ -7,8 +7,8 @@
 
 #include "api.h"
 
-/* `sockets`: for each rank as many as `rails` that are connected to it, to its in the same order, -1 where there is none (as for
- * the rank itself). They belong to the wire from now on, also where this fails, and are closed with it. */
+/* `sockets`: for each rank, `rails` sockets that are connected to it, in the same order at both ends; -1: none (as for the rank
+ * itself). They belong to the wire from now on, even if this fails, and are closed with it. */
 ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const int32_t *sockets, ap_error *error);
 
 #endif

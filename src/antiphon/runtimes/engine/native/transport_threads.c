@@ -1,5 +1,5 @@
-/* The transport between threads of one process, without any buffering: a send is done only together with its receive, after
- * both have started. The strictest transport there can be, for tests and for machines without MPI.
+/* The transport between threads of one process, without any buffering: a send and its receive are done together, once
+ * both have started. No transport can be stricter, so it is used in tests; and on machines without MPI.
  *
  * Threading: one thread for each wire; one lock for all of them.
  * Ownership: the mailboxes are freed with the last wire.
@@ -24,9 +24,9 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t news;
     message *sends, *receives; /* under way to this rank, in order */
-    uint32_t *done;            /* numbers that are done, of this rank's messages */
+    uint32_t *done;            /* numbers of this rank's messages that are done */
     size_t count, space;
-    int mixed; /* lengths of a send and its receive differ */
+    int lengths_differ; /* a send and its receive have different lengths */
 } mailbox;
 
 typedef struct {
@@ -52,7 +52,7 @@ static int add_done(mailbox *b, uint32_t number) {
     return 1;
 }
 
-/* The first message of a queue from one rank on one channel, taken out; NULL if there is none. */
+/* Removes and returns the first message from one rank on one channel; NULL if there is none. */
 static message *take_message(message **queue, uint32_t from, uint32_t channel) {
     for (; *queue; queue = &(*queue)->next)
         if ((*queue)->from == from && (*queue)->channel == channel) {
@@ -68,25 +68,25 @@ static void append_message(message **queue, message *m) {
     *queue = m;
 }
 
-/* One lock for all: this transport is to be right, not fast. */
+/* Starts a send or receive; copies the data if the other one of the pair waits already. One lock for all: this need not be fast. */
 static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_error *error) {
     mailbox *target = &w->all->of_rank[to], *own = &w->all->of_rank[w->rank], *other;
-    message *mate;
+    message *partner;
     int good = 1;
     pthread_mutex_lock(&w->all->lock);
-    mate = take_message(sends ? &target->receives : &target->sends, m.from, m.channel);
-    if (!mate) {
+    partner = take_message(sends ? &target->receives : &target->sends, m.from, m.channel);
+    if (!partner) {
         message *waiting = malloc(sizeof *waiting);
         good = waiting != NULL;
         if (good) *waiting = m, waiting->next = NULL, append_message(sends ? &target->sends : &target->receives, waiting);
     } else {
         other = sends ? target : &w->all->of_rank[m.from];
-        if (mate->bytes == m.bytes)
-            memcpy(sends ? mate->target : m.target, sends ? m.data : mate->data, m.bytes);
+        if (partner->bytes == m.bytes)
+            memcpy(sends ? partner->target : m.target, sends ? m.data : partner->data, m.bytes);
         else
-            target->mixed = 1;
-        good = add_done(own, m.number) && add_done(other, mate->number);
-        free(mate);
+            target->lengths_differ = 1;
+        good = add_done(own, m.number) && add_done(other, partner->number);
+        free(partner);
         pthread_cond_broadcast(&other->news);
     }
     pthread_mutex_unlock(&w->all->lock);
@@ -113,17 +113,17 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     end.tv_sec += (time_t)seconds, end.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
     if (end.tv_nsec >= 1000000000L) end.tv_sec++, end.tv_nsec -= 1000000000L;
     pthread_mutex_lock(&w->all->lock);
-    int late = 0;
-    while (block && !b->count && !late) late = pthread_cond_timedwait(&b->news, &w->all->lock, &end) == ETIMEDOUT;
+    int timed_out = 0;
+    while (block && !b->count && !timed_out) timed_out = pthread_cond_timedwait(&b->news, &w->all->lock, &end) == ETIMEDOUT;
     *count = b->count < (size_t)capacity ? (int)b->count : capacity;
     if (*count) {
         memcpy(numbers, b->done, (size_t)*count * sizeof *numbers);
         b->count -= (size_t)*count;
         memmove(b->done, b->done + *count, b->count * sizeof *numbers);
     }
-    int mixed = b->mixed;
+    int lengths_differ = b->lengths_differ;
     pthread_mutex_unlock(&w->all->lock);
-    if (mixed) return ap_fail(error, AP_TRANSPORT, "rank %u: a message is as long as its receive is not", w->rank);
+    if (lengths_differ) return ap_fail(error, AP_TRANSPORT, "rank %u: a message is as long as its receive is not", w->rank);
     if (block && !*count)
         return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
     return AP_OK;

@@ -10,7 +10,7 @@
 
 enum { BATCH = 64 };
 
-/* A message to or from a peer, whose length both know. */
+/* A message to or from a peer: its data and length. `comes`: it is received. */
 typedef struct {
     uint32_t peer;
     int comes;
@@ -27,7 +27,7 @@ static int start_message(ap_wire *wire, const leg *l, uint32_t number, ap_error 
 static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, double timeout, ap_error *error) {
     uint32_t numbers[BATCH];
     int code = AP_OK;
-    for (int comes = 1; comes >= 0; comes--) /* receives first: data finds its place on arrival */
+    for (int comes = 1; comes >= 0; comes--) /* receives first, so that data need not be buffered on arrival */
         for (uint32_t i = 0; i < count && !code; i++)
             if (legs[i].comes == comes) code = start_message(wire, &legs[i], i, error);
     for (uint32_t pending = count; pending && !code;) {
@@ -38,13 +38,14 @@ static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, dou
     return code;
 }
 
-/* What each sends to all: `sum` of what it sends and, taken off, of what it expects, each times a number of those two, so that
- * the sum of all is 0 where they say the same; whether its lengths `differ`. */
+/* What each rank tells all others. `sum`: the sum of all its send lengths minus that of its receive lengths, each multiplied by a
+ * pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add up to 0. `differ`: whether
+ * its lengths are not all the same. */
 typedef struct {
     uint64_t sum, differ;
 } word;
 
-/* Another number that looks random, the same everywhere. */
+/* A pseudo-random function of a number, the same at all ranks. */
 static uint64_t hash_number(uint64_t n) {
     n = (n + 1) * 0x9E3779B97F4A7C15u;
     n = (n ^ (n >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -62,7 +63,7 @@ static word make_word(uint32_t ranks, uint32_t me, const uint64_t *send_bytes, c
     return w;
 }
 
-/* Exchanges words: afterwards `words` holds one of each rank. */
+/* Exchanges words: afterwards words[i] is that of rank i. */
 static int exchange_words(ap_wire *wire, uint32_t me, word *words, leg *legs, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks;
     uint32_t count = 0;
@@ -101,14 +102,14 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     leg *legs = calloc(ranks, 2 * sizeof *legs);
     int code = words && legs ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) {
-        wire->expected = (uint64_t)(ranks - 1) * (sizeof *words + 2 * AP_MESSAGE_OVERHEAD); /* others may be ahead */
+        wire->expected = (uint64_t)(ranks - 1) * (sizeof *words + 2 * AP_MESSAGE_OVERHEAD); /* others may be in the second exchange already */
         for (uint32_t i = 0; i < ranks; i++) wire->expected += i == me ? 0 : receive_bytes[i];
         ap_begin_call(wire);
         words[me] = make_word(ranks, me, send_bytes, receive_bytes);
         code = exchange_words(wire, me, words, legs, timeout, error);
         for (uint32_t i = 0; i < ranks; i++) all.sum += words[i].sum, all.differ |= words[i].differ;
         *outcome = all.sum ? AP_DISAGREED : all.differ ? AP_MOVED : AP_EVEN;
-        /* what goes out is only read */
+        /* the data to send is only read */
         if (!code && *outcome == AP_MOVED)
             code = exchange_data(wire, me, (unsigned char *)(uintptr_t)from, send_bytes, to, receive_bytes, legs, timeout,
                                  error);

@@ -2,15 +2,15 @@
  *
  * Role: above the transports' own files; reaches them through the functions of ap_wire.
  * Threading: a wire is used by one thread at a time. ap_check_signals takes Python's lock while it asks.
- * Ownership: `call`, `trace` and `hearing` are the caller's and outlive their use.
+ * Ownership: `call`, `trace` and `signals` are the caller's and outlive their use.
  */
 #include "transport.h"
 
-void ap_wire_call(ap_wire *wire, const ap_called *call) { wire->call = call; }
+void ap_wire_call(ap_wire *wire, const ap_call_id *call) { wire->call = call; }
 
-void ap_wire_theirs(const ap_wire *wire, ap_called *other) { *other = wire->other; }
+void ap_wire_other_call(const ap_wire *wire, ap_call_id *other) { *other = wire->other; }
 
-int ap_wire_left(ap_wire *wire, ap_error *error) {
+int ap_wire_check_unreceived(ap_wire *wire, ap_error *error) {
     return wire->call && wire->unreceived && !wire->broken ? wire->unreceived(wire, error) : AP_OK;
 }
 
@@ -25,21 +25,21 @@ void ap_begin_call(ap_wire *wire) {
     if (wire->begin) wire->begin(wire);
 }
 
-int ap_compare(ap_wire *wire, const ap_called *other, ap_error *error) {
+int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error) {
     if (ap_same_call(&wire->now, other)) return AP_OK;
     wire->other = *other;
     return ap_fail(error, AP_MISMATCH, "rank %u makes another call (its number %llu) than this one (%llu)", other->rank,
                    (unsigned long long)other->number, (unsigned long long)wire->now.number);
 }
 
-/* A process at another number is late, or ahead; so is one at another stage of the same call, which may know more plans. */
-int ap_compare_loosely(ap_wire *wire, const ap_called *other, ap_error *error) {
-    ap_called alike = *other;
+/* A process at another number is only late or ahead, and so is one at another stage of the same call. */
+int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) {
+    ap_call_id alike = *other;
     alike.stage = wire->now.stage, alike.group = wire->now.group;
     return other->number == wire->now.number ? ap_compare(wire, &alike, error) : AP_OK;
 }
 
-/* Everybody hears from everybody, by way of others: in round k from the one 2^k before. */
+/* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     uint32_t numbers[2];
@@ -61,12 +61,12 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
 
 /* ---- signals ---- */
 
-void ap_wire_hear(ap_wire *wire, ap_hearing *hearing) { wire->hearing = hearing; }
+void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals) { wire->signals = signals; }
 
-/* Python runs a program's handlers in its main thread, between two steps of its own: never, while that thread waits in here. So
- * a call that waits for long asks Python whether there is something to handle. */
+/* Python runs signal handlers in its main thread, between two bytecodes: never while that thread waits in here. So a call that waits
+ * for long asks Python to run them. */
 int ap_check_signals(ap_wire *wire, double time, ap_error *error) {
-    ap_hearing *h = wire->hearing;
+    ap_python_signals *h = wire->signals;
     if (!h || !h->in_main_thread || time < wire->signal_check_time + AP_QUIET) return AP_OK;
     wire->signal_check_time = time;
     int state = h->ensure(), raised = h->check();
