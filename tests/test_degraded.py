@@ -1,5 +1,6 @@
 """`antiphon topology degrade` and `antiphon.machines.degrade`: machines with failures."""
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.reshape import degrade, keep
+from antiphon.core.reshape import degrade, only
 from antiphon.core.topology import Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput
@@ -51,11 +52,46 @@ def test_nodes_are_named_as_show_prints_them() -> None:
         antiphon.machines.degrade(machine, drop_links="0-nvswitch")
 
 
-def test_ranks_are_dropped_and_the_others_renumbered() -> None:
+def test_dropped_ranks_lose_their_links_and_the_others_keep_their_numbers() -> None:
     machine = antiphon.machines.degrade("dgx1v", drop_ranks=[0, 5])
-    assert machine == keep(topology("dgx1v"), [1, 2, 3, 4, 6, 7]).topology
-    both = antiphon.machines.degrade("dgx1v", drop_ranks=[7], drop_links="0-3")
-    assert (both.ranks, both.name) == (7, "dgx1v degraded only 0,1,2,3,4,5,6")
+    assert replace(machine, name="") == replace(only(topology("dgx1v"), [1, 2, 3, 4, 6, 7]), name="")
+    with pytest.warns(UnlikelyInput, match="dgx1v degraded: ranks without links are left out: 0,5"):
+        assert antiphon.plan("allreduce", machine).collective.members == (1, 2, 3, 4, 6, 7)
+    with pytest.raises(Invalid, match="root 5: has no links"):
+        antiphon.collective("broadcast", machine, root=5)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "ends", "bandwidth"),
+    [
+        ("dgx1v", {"drop_links": "0-3:1"}, (0, 3), 25),  # one of two NVLinks
+        ("dgx1v", {"drop_links": "0-3:2"}, (3, 0), 0),
+        ("dgx1v", {"drop_links": "0-3:nvlink"}, (0, 3), 0),
+        ("dgx1v", {"slow": "3=0.5"}, (3, 0), 25),  # a rank: all of its links
+        ("dgx-a100", {"drop_links": "2-nvswitch:6"}, (8, 2), 150),
+        ("cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, (3, 16), 0),  # ranks 2 and 3 share it
+        ("cluster:box=dgx1v,boxes=2", {"slow": "host0/nic1=5GB/s"}, (3, 16), 5),
+        ("cluster:box=dgx-a100,boxes=2", {"drop_nics": "host1/gpu2"}, (10, 18), 0),  # its own card
+        ("cluster:box=dgx-a100,boxes=2", {"drop_nics": "10"}, (18, 10), 0),
+        ("ring:ranks=4", {"fraction": 0.99, "remaining": 0.5}, (1, 2), 12.5),
+        ("ring:ranks=4", {"fraction": 0.1, "of": "ranks", "remaining": "1GB/s", "seed": 1}, None, 2),
+    ],
+)  # fmt: skip
+def test_items_that_fail(machine: str, options: dict[str, Any], ends: tuple[int, int] | None, bandwidth: float) -> None:
+    broken = antiphon.machines.degrade(machine, **options)
+    if ends is not None:
+        assert speed(broken, *ends) == Fraction(bandwidth) * 10**9
+    else:  # the two links in and the two out of one rank
+        assert sum(broken.bandwidth(link) == 10**9 for link in range(broken.links)) == 2 * bandwidth
+
+
+def test_a_slow_card_slows_its_limits_and_a_dropped_one_takes_them_along() -> None:
+    slow = antiphon.machines.degrade("cluster:box=dgx1v,boxes=2", slow="host0/nic1=5GB/s")
+    assert {x.name: float(x.bandwidth) for x in slow.limits if x.bandwidth < 12 * 10**9} == {
+        "host0/nic1 out": 5e9, "host0/nic1 in": 5e9,
+    }  # fmt: skip
+    gone = antiphon.machines.degrade("cluster:box=dgx1v,boxes=2", fraction=0.01, of="nics")
+    assert (len(slow.limits), len(gone.limits), slow.links - gone.links) == (16, 14, 4)
 
 
 def test_a_fraction_of_the_links_is_the_same_everywhere_and_grows() -> None:
@@ -73,8 +109,8 @@ def test_a_fraction_of_the_links_is_the_same_everywhere_and_grows() -> None:
 
 
 def test_parts_without_a_link_between_them_are_reported() -> None:
-    with pytest.warns(UnlikelyInput, match=r"line:ranks=4 degraded: rank 2 \(and 1 more\) is no longer reached from"):
-        antiphon.machines.degrade("line:ranks=4", drop_links="1-2")
+    with pytest.warns(UnlikelyInput, match=r"line:ranks=5 degraded: falls apart into 2 parts .*: 0-2; 3-4; plan"):
+        antiphon.machines.degrade("line:ranks=5", drop_links="2-3")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +126,15 @@ def test_parts_without_a_link_between_them_are_reported() -> None:
         ({"slow": "0-1=2"}, "expected the remaining bandwidth, such as 0.5 or 10GB/s"),
         ({"slow": {"0-1": "fast"}}, "cannot read 'fast'"),
         ({"drop_ranks": [8]}, "rank 8 is out of range; dgx1v has ranks 0 to 7"),
-        ({"drop_ranks": list(range(8))}, "names every rank"),
+        ({"drop_ranks": list(range(8))}, "no two ranks remain connected"),
+        ({"drop_links": "0-3:0"}, "expected a number of wires from 1"),
+        ({"drop_links": "0-3:pcie"}, "unknown node of dgx1v"),
+        ({"drop_nics": "0"}, "dgx1v has no network cards"),
+        ({"slow": "0-3:1=0.5"}, "names wires, which are up or down"),
+        ({"slow": "0-3=60GB/s"}, "is at most as fast as '60GB/s' already"),
+        ({"of": "disks", "fraction": 0.1}, "unknown items to choose a fraction of 'disks'"),
+        ({"of": "nics", "fraction": 0.1}, "the machine has none of these items"),
+        ({"drop_links": "0-3", "remaining": 0.5}, "describe a fraction"),
         ({"fraction": 2}, "expected a number between 0 and 1, such as 0.02"),
     ],
 )  # fmt: skip
@@ -103,7 +147,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.chdir(tmp_path)
     line = "topology degrade dgx1v --drop-links 0-3 --slow 1-2=0.5 --drop-ranks 7 -o out.json"
     assert run(line.split()) == 0
-    assert "written: out.json" in capsys.readouterr().out
+    written = capsys.readouterr().out
+    assert "written: out.json" in written
+    assert written.startswith("ranks 7 lost, 2 links lost or slower; 7 of 8 ranks remain, all connected")
     expected = antiphon.machines.degrade("dgx1v", drop_links="0-3", slow={"1-2": 0.5}, drop_ranks=[7])
     assert topology("./out.json") == expected
     assert run(["topology", "degrade", "dgx1v", "--fraction", "0.1", "--seed", "3", "-o", "out.json"]) == 0

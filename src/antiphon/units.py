@@ -221,6 +221,22 @@ def parse_ranks(text: str, label: str = "ranks") -> list[int]:
     return ranks
 
 
+def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
+    """Ascending ranks as `parse_ranks` reads them: 0-3,6; of many ranges the first ones, then "...".
+
+    >>> ranks_text([0, 1, 2, 3, 6])
+    '0-3,6'
+    """
+    ranges: list[list[int]] = []
+    for rank in ranks:
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+    return ",".join(texts if len(texts) <= longest else [*texts[:longest], "..."])
+
+
 DECIMAL, BINARY = "KB", "KiB"  # families of units of size
 _LONG_SIZES = (
     (2**50, "PiB"), (10**15, "PB"), (2**40, "TiB"), (10**12, "TB"), (2**30, "GiB"), (10**9, "GB"), (2**20, "MiB"),

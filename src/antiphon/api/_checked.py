@@ -196,7 +196,7 @@ def profile(value: Any, name: str) -> Any:
 
 CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "chunks": whole_number(1, 2**25), "collective": text,
-    "compiler": text, "deterministic": yes_or_no, "drop_links": links_of, "drop_ranks": ranks,
+    "compiler": text, "deterministic": yes_or_no, "drop_links": links_of, "drop_nics": links_of, "drop_ranks": ranks,
     "effort": effort, "factor": whole_number(2), "few": whole_number(1), "folder": path,
     "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no,
     "iterations": whole_number(1),

@@ -173,6 +173,9 @@ def degrade(
     drop_ranks: Sequence[int] | None = None,
     fraction: float | str | None = None,
     seed: int = 0,
+    drop_nics: Sequence[str] | str | None = None,
+    of: str = "links",
+    remaining: float | str | None = None,
 ) -> Topology:
     """Return a machine with failures, to plan on and to compare with the intact one (`tune(..., against=)`).
 
@@ -182,20 +185,27 @@ def degrade(
         The machine, its name or its file.
     drop_links
         Failed links, in both directions, named by node numbers or as `topology show` prints them: "0-1,3-nvswitch", or
-        a list.
+        a list. "0-1:2": two of its parallel wires; "0-1:pcie": only its links of this kind.
     slow
-        Slower links, each with a factor or its new bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
+        Slower links, network cards or ranks, each with a factor or its new bandwidth: {"0-1": 0.5, "2": "10GB/s"}, or
+        "0-1=0.5,host0/nic1=0.5".
     drop_ranks
-        Failed ranks; the others are renumbered from 0.
+        Failed ranks: they lose their links. All ranks keep their numbers.
     fraction
         Share of all links that fail, such as 0.02 for 2 %, chosen by `seed`.
     seed
         Seed of that choice; the same seed fails the same links everywhere.
+    drop_nics
+        Failed network cards, by the name of their shared limit ("host0/nic1") or the rank that has the card to itself.
+    of
+        What the fraction is of: "links", "nics" or "ranks".
+    remaining
+        The chosen ones do not fail, but are as slow as this: a factor or a bandwidth, as for `slow`.
 
     Returns
     -------
     Topology
-        The degraded machine, with the warning UnlikelyInput if ranks no longer reach each other.
+        The degraded machine, with the warning UnlikelyInput if it falls apart, which names the parts.
 
     Raises
     ------
@@ -211,7 +221,8 @@ def degrade(
 
     return degrade_machine(
         _inputs.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
-        drop_ranks=drop_ranks or (), fraction=fraction, seed=seed,
+        drop_ranks=drop_ranks or (), fraction=fraction, seed=seed, drop_nics=drop_nics or (), of=of,
+        remaining=remaining,
     )  # fmt: skip
 
 

@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
-from antiphon.api.machines import bound, degrade
+from antiphon.api.machines import bound, degrade, topology
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import certificate_lines, check_outputs, emit, working, write_pictures, written_lines
 from antiphon.core.bounds import Bound, conditions_text
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
 from antiphon.core.files import one_line
+from antiphon.core.reshape import linked_ranks
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, unknown
@@ -29,12 +30,13 @@ from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.registry import call
-from antiphon.select import bounds_only, least_times, save_frontier, sizes_of
+from antiphon.select import bounds_only, compare_links, least_times, save_frontier, sizes_of
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.text import memory_lines, topology_text
+from antiphon.topologies.degraded import connected_parts
 from antiphon.topologies.spec import UNITS
-from antiphon.units import format_bandwidth, format_seconds, format_size, parse_ranks, plain
+from antiphon.units import format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
 
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
@@ -228,38 +230,65 @@ def degrade_command(
     drop_links: Annotated[
         str,
         typer.Option(
-            "--drop-links", metavar="LINKS", help="links to remove, by nodes as `show` prints them: 0-1,3-nvswitch"
+            "--drop-links", metavar="LINKS",
+            help="links to remove, by nodes as `show` prints them: 0-1,3-nvswitch; 0-1:2 for two of its wires",
         ),
     ] = "",
     slow: Annotated[
-        str, typer.Option("--slow", metavar="LINK=LEFT", help="remaining bandwidth of links: 0-1=0.5,2-3=10GB/s")
+        str,
+        typer.Option(
+            "--slow", metavar="ITEM=LEFT", help="remaining bandwidth of links, NICs or ranks: 0-1=0.5,2-3=10GB/s,7=0.5"
+        ),
     ] = "",
     drop_ranks: Annotated[
         str,
-        typer.Option(
-            "--drop-ranks", metavar="RANKS", help="ranks to remove, e.g. 0,4-5; the others are renumbered from 0"
-        ),
+        typer.Option("--drop-ranks", metavar="RANKS", help="ranks to remove, as in 0,4-5; all keep their numbers"),
+    ] = "",
+    drop_nics: Annotated[
+        str,
+        typer.Option("--drop-nics", metavar="NICS", help="network cards to remove, such as host0/nic1, or a rank"),
     ] = "",
     fraction: Annotated[
         float | None, typer.Option("--fraction", metavar="F", help="fraction of all links to remove: 0.02 for 2 %")
     ] = None,
+    of: Annotated[str, typer.Option("--of", metavar="WHAT", help="fraction of links, nics or ranks")] = "links",
+    remaining: Annotated[
+        str, typer.Option("--left", metavar="LEFT", help="with --fraction: slow down to this instead: 0.5 or 10GB/s")
+    ] = "",
     seed: arg.Seed = 0,
     out: arg.Output = None,
     json: arg.Json = False,
-) -> None:
-    """Remove or slow down links (in both directions), or remove ranks or a random fraction of links.
+) -> None:  # fmt: skip
+    """Remove or slow down links (in both directions), network cards or ranks: by name, or a random fraction of them.
 
-    `tune COLL broken.json --against TOPO` reports what it has lost.
+    Prints what was lost, and the parts if the machine falls apart. `tune COLL broken.json --against TOPO` reports what
+    that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
     check_outputs({"-o": out})
     machine = degrade(
-        topo, drop_links=drop_links or None, slow=slow or None, fraction=fraction, seed=seed,
-        drop_ranks=parse_ranks(drop_ranks, "--drop-ranks") if drop_ranks else None,
+        topo, drop_links=drop_links or None, slow=slow or None, fraction=fraction, seed=seed, of=of,
+        drop_ranks=parse_ranks(drop_ranks, "--drop-ranks") if drop_ranks else None, drop_nics=drop_nics or None,
+        remaining=remaining or None,
     )  # fmt: skip
     if out is not None:
         save_topology(out, machine)
-    text = [topology_text(machine), *written_lines(out)]
+    text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(out)]
     emit(jsonlib.loads(dumps(machine)) if json else None, "\n".join(text), json)
+
+
+def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
+    """Return what a machine lost, as lines: ranks, links, and whether all that remain can reach each other."""
+    before, after = ({*linked_ranks(each)} for each in (intact, machine))
+    parts = connected_parts(machine)
+    lost = [f"ranks {ranks_text(sorted(before - after))} lost"] if before - after else []
+    damage = compare_links(intact, machine, frozenset(after))
+    if damage.total:
+        lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower")
+    state = f"{len(parts)} parts" if len(parts) > 1 else "all connected"
+    lines = paragraph(f"{', '.join(lost) or 'unchanged'}; {len(after)} of {intact.ranks} ranks remain, {state}", "")
+    if len(parts) > 1:
+        lines += [line for i, part in enumerate(parts) for line in paragraph(f"part {i + 1}: ranks {ranks_text(part)}")]
+    return [*lines, *(paragraph(damage.describe()) if damage.total else [])]
 
 
 def bound_command(

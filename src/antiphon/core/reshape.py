@@ -91,6 +91,13 @@ def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     return replace(reduced, name=_only_name(topology, chosen_ranks) if name is None else name)
 
 
+def linked_ranks(topology: Topology) -> list[int]:
+    """Return the ranks that have a link, ascending: the others have failed, or are not part of an allocation."""
+    linked = np.zeros(topology.nodes, bool)
+    linked[topology.link_src] = linked[topology.link_dst] = True
+    return np.flatnonzero(linked[: topology.ranks]).tolist()
+
+
 def degrade(
     topology: Topology,
     *,

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from antiphon.core.collective import KINDS, ROOTED, Collective, kind_named
+from antiphon.core.reshape import linked_ranks
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote, unknown
-from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span
+from antiphon.errors import Invalid, quote, unknown, warn_unlikely
+from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span, ranks_text
 
 
 def is_file(spec: str) -> bool:
@@ -50,7 +51,23 @@ def collective(
         raise Invalid(f"{kind} has no root; leave it out")
     if root is not None and not 0 <= root < topology.ranks:
         raise Invalid(f"root {root} is out of range; topology {topology.name} has ranks 0 to {topology.ranks - 1}")
-    return Collective(kind, topology.ranks, tuple(ranks or ()), () if root is None else (operator.index(root),))
+    roots = () if root is None else (operator.index(root),)
+    return Collective(kind, topology.ranks, tuple(ranks or _connected_ranks(topology, root)), roots)
+
+
+def _connected_ranks(topology: Topology, root: int | None) -> tuple[int, ...]:
+    """Return the ranks that take part if none are named: those with links, with a warning that names the others.
+
+    (): all, also where fewer than two ranks have links.
+    """
+    linked = linked_ranks(topology)
+    if len(linked) == topology.ranks or len(linked) < 2:
+        return ()
+    without = ranks_text(sorted({*range(topology.ranks)} - {*linked}))
+    if root is not None and root not in linked:
+        raise Invalid(f"root {root}: has no links on {topology.name}; choose a rank that has (not {without})")
+    warn_unlikely(f"{topology.name}: ranks without links are left out: {without}")
+    return tuple(linked)
 
 
 def _rank_numbers(ranks: Sequence[int]) -> tuple[int, ...]:

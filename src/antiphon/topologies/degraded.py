@@ -1,8 +1,14 @@
-"""Apply failures to a machine: links that are down or slow, named as `topology show` prints them, missing ranks, or a
-random fraction of failed links.
+"""Apply failures to a machine: links, ranks and network cards that are down or slow, named or chosen at random.
 
-A link is named by its two ends: "0-1", "3-nvswitch", or whole places. A fraction of links is chosen by hashing each
-pair of nodes with the seed and taking the smallest hashes, so that a larger fraction includes a smaller one.
+A link is named by its two ends: "0-1", "3-nvswitch", or whole places; "0-1:2" means two of its parallel wires (unit
+links), "0-1:pcie" only links of this kind. A network card is named by its shared limit ("host0/nic1"), or by the rank
+that it belongs to where no other rank uses it. Failures change links and limits only: nodes, and so ranks, keep their
+numbers, and a failed rank is one without links.
+
+A fraction is chosen by hashing each item with the seed and taking the smallest hashes, so that a larger fraction
+includes a smaller one.
+
+Example: `degrade_machine(topology("dgx1v"), drop_links=["0-3:1"])` leaves one of the two NVLinks between GPUs 0 and 3.
 """
 
 from __future__ import annotations
@@ -10,56 +16,263 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.reshape import degrade, keep
+from antiphon.core.columns import Longs
+from antiphon.core.reshape import degrade, linked_ranks
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote, unknown, warn_unlikely
-from antiphon.units import exact
+from antiphon.units import exact, parse_bandwidth, ranks_text
 
 Pair = tuple[int, int]
 DEGRADED = " degraded"  # appended to the machine's name, once
+
+
+ITEMS = ("links", "nics", "ranks")  # of which a fraction can fail
 
 
 def degrade_machine(
     topology: Topology,
     *,
     drop_links: Sequence[str] = (),
-    slow: Mapping[str, object] | None = None,
+    drop_nics: Sequence[str] = (),
     drop_ranks: Sequence[int] = (),
+    slow: Mapping[str, object] | None = None,
     fraction: object = None,
+    of: str = "links",
+    remaining: object = None,
     seed: int = 0,
 ) -> Topology:
-    """Return the machine after these failures; a link stands for both directions.
+    """Return the machine after these failures; a link stands for both directions, and all nodes keep their numbers.
 
-    `drop_links`: failed links. `slow`: by link the remaining bandwidth, a factor below 1 (0.5: half) or a bandwidth.
-    `fraction`: the share of all links that fail, chosen by `seed`. `drop_ranks`: removed last; the others are
-    renumbered from 0. Linear in the links, times the different values of `slow`.
+    `slow`: by link, network card or rank the remaining bandwidth, a factor below 1 (0.5: half) or a bandwidth.
+    `fraction`: the share of all links, network cards or ranks (`of`) that fail, chosen by `seed`; with `remaining` they
+    are slow instead, as in `slow`. Linear in the links, times the number of slow items.
     """
-    if not (drop_links or slow or drop_ranks or fraction is not None):
-        raise Invalid("degrade: says nothing to degrade; give drop_links, slow, drop_ranks or fraction")
-    name = topology.name if topology.name.endswith(DEGRADED) else f"{topology.name}{DEGRADED}"
-    machine = topology
-    by_value: dict[str, list[Pair]] = {}
-    for link, remaining in (slow or {}).items():
-        by_value.setdefault(str(remaining), []).append(pair_of(topology, link))
-    for remaining, pairs in by_value.items():
-        machine = degrade(machine, pairs=pairs, name=name, **_degrade_arguments(remaining))  # type: ignore[arg-type]
-    dropped = [pair_of(topology, link) for link in drop_links]
+    if not (drop_links or slow or drop_ranks or drop_nics or fraction is not None):
+        raise Invalid("degrade: says nothing to degrade; give drop_links, drop_nics, drop_ranks, slow or fraction")
+    if of not in ITEMS:
+        raise unknown("items to choose a fraction of", of, ITEMS)
+    if fraction is None and (remaining is not None or of != "links"):
+        raise Invalid("degrade: of and remaining describe a fraction; give fraction, too")
+    failures = _Failures(topology)
+    for name, bandwidth in (slow or {}).items():
+        failures.slow(failures.find_item(name), str(bandwidth))
+    dropped = [failures.find_link(link) for link in drop_links] + [failures.find_card(name) for name in drop_nics]
+    dropped += [failures.find_rank(rank) for rank in drop_ranks]
     if fraction is not None:
-        dropped += _chosen_pairs(topology, fraction, seed)
-    if dropped:
-        machine = degrade(machine, pairs=list(dict.fromkeys(dropped)), remove=True, name=name)
-    if drop_ranks:
-        dropped_ranks = {_check_rank(topology, rank) for rank in drop_ranks}
-        surviving = [rank for rank in range(topology.ranks) if rank not in dropped_ranks]
-        if not surviving:
-            raise Invalid("drop_ranks: names every rank; leave at least one")
-        machine = keep(machine, surviving).topology
-    _warn_if_disconnected(machine)
+        chosen = _choose_fraction(failures.all_items(of), fraction, seed)
+        if remaining is None:
+            dropped += chosen
+        for item in chosen if remaining is not None else ():
+            failures.slow(item, str(remaining))
+    for item in dropped:
+        failures.drop(item)
+    machine = failures.apply()
+    parts = connected_parts(machine)
+    if not parts:
+        raise Invalid("degrade: no two ranks remain connected; leave some links")
+    if len(parts) > 1:
+        warn_unlikely(
+            f"{machine.name}: falls apart into {len(parts)} parts between which data cannot go both ways: "
+            f"{'; '.join(ranks_text(part) for part in parts)}; plan for one part, as in allreduce:ranks=0-3"
+        )
     return machine
+
+
+def connected_parts(topology: Topology) -> list[list[int]]:
+    """Return the sets of ranks that can all send to each other, largest first; ranks without links are left out.
+
+    Empty if no rank has links.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
+    graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(nodes, nodes))
+    label = connected_components(graph, connection="strong")[1]
+    parts: dict[int, list[int]] = {}
+    for rank in linked_ranks(topology):
+        parts.setdefault(int(label[rank]), []).append(rank)
+    return sorted(parts.values(), key=lambda part: (-len(part), part))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Something that can fail: links, the shared limits that stand for it, and the number of an unconnected card.
+
+    `wires`: how many unit links in each direction fail; 0: all.
+    """
+
+    name: str
+    links: Longs
+    limits: tuple[int, ...] = ()
+    wires: int = 0
+    card: int | None = None
+    rank: int | None = None
+
+
+class _Failures:
+    """Collects failures of a machine: by link its remaining bandwidth, and the same by limit and card."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.bandwidth: dict[int, Fraction] = {}  # 0: the link is gone
+        self.limit: dict[int, Fraction] = {}
+        self.card: dict[int, Fraction | None] = {}  # None: the card is gone
+        self.lost_ranks: set[int] = set()
+
+    @cached_property
+    def cards(self) -> dict[str, _Item]:
+        """The network cards by name: shared limits, links of a rank to another host, and cards without cables."""
+        topology, cards = self.topology, {}
+        shared: dict[str, list[int]] = {}
+        for number, limit in enumerate(topology.limits):
+            name = limit.name.removesuffix(" out").removesuffix(" in")
+            shared.setdefault(name, []).append(number)
+        under_limit = np.zeros(topology.links, bool)
+        for name, numbers in shared.items():
+            links = np.unique(np.concatenate([topology.limits[i].links for i in numbers]))
+            under_limit[links] = True
+            cards[name] = _Item(name, links, tuple(numbers))
+        first = [place.split("/", 1)[0] for place in topology.places]
+        host = np.unique(first, return_inverse=True)[1]
+        nested = np.array(["/" in place for place in topology.places])
+        src, dst = topology.link_src, topology.link_dst
+        outward = (host[src] != host[dst]) & ~under_limit & (nested[src] | nested[dst])
+        for rank in np.unique(np.concatenate([src[outward], dst[outward]])).tolist():
+            if rank < topology.ranks and nested[rank]:
+                name = topology.places[rank]
+                cards[name] = _Item(name, np.flatnonzero(outward & ((src == rank) | (dst == rank))))
+        for number, card in enumerate(topology.cards):
+            cards.setdefault(card.name, _Item(card.name, np.zeros(0, np.int64), card=number))
+        return cards
+
+    def find_link(self, text: str) -> _Item:
+        """Return a link by its name "0-1", or some of its parallel links by "0-1:2" or "0-1:pcie"."""
+        topology = self.topology
+        name, colon, which = text.rpartition(":")
+        kinds = {t.kind for t in topology.types}
+        if not colon or not (which.isdigit() or which in kinds):
+            name, which = text, ""
+        a, b = pair_of(topology, name)
+        src, dst = topology.link_src, topology.link_dst
+        links = np.flatnonzero(((src == a) & (dst == b)) | ((src == b) & (dst == a)))
+        if which in kinds:
+            links = links[[topology.types[i].kind == which for i in topology.link_type[links].tolist()]]
+        if not links.size:
+            of_kind = f" of kind {which}" if which in kinds else ""
+            ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
+            raise Invalid(f"degrade: no link{of_kind} joins {ends} of {topology.name}")
+        if which.isdigit() and int(which[:9]) == 0:
+            raise Invalid(f"link {quote(text)}: expected a number of wires from 1 behind the colon")
+        return _Item(text, links, wires=int(which[:9]) if which.isdigit() else 0)
+
+    def find_card(self, name: str) -> _Item:
+        """Return a network card by its name, or by the number or place of the rank that has it to itself."""
+        nodes = _nodes_named(self.topology, name)
+        places = [self.topology.places[node] for node in nodes] if len(nodes) == 1 else []
+        for candidate in (name, *places):
+            if candidate in self.cards:
+                return self.cards[candidate]
+        if not self.cards:
+            raise Invalid(f"network card {quote(name)}: {self.topology.name} has no network cards; name links instead")
+        raise unknown(f"network card of {self.topology.name}", name, self.cards)
+
+    def find_rank(self, rank: int) -> _Item:
+        topology = self.topology
+        if not 0 <= rank < topology.ranks:
+            raise Invalid(f"rank {rank} is out of range; {topology.name} has ranks 0 to {topology.ranks - 1}")
+        links = np.flatnonzero((topology.link_src == rank) | (topology.link_dst == rank))
+        return _Item(f"rank {rank}", links, rank=rank)
+
+    def find_item(self, name: str) -> _Item:
+        """Return what a name of `slow` stands for: a rank's number, a network card or a link."""
+        if name.isdigit() and len(name) < 10:
+            return self.find_rank(int(name))
+        return self.cards[name] if name in self.cards else self.find_link(name)
+
+    def all_items(self, of: str) -> list[tuple[str, _Item]]:
+        """Return all links, cards or ranks with the text that is hashed to choose among them."""
+        topology = self.topology
+        if of == "ranks":
+            return [(f"rank {rank}", self.find_rank(rank)) for rank in linked_ranks(topology)]
+        if of == "nics":
+            return [(name, item) for name, item in self.cards.items()]
+        low, high = (f(topology.link_src, topology.link_dst).astype(np.int64) for f in (np.minimum, np.maximum))
+        pair = low * topology.nodes + high
+        order = np.argsort(pair, kind="stable")
+        starts = np.flatnonzero(np.diff(pair[order])) + 1
+        return [
+            (f"{low[links[0]]} {high[links[0]]}", _Item(f"{low[links[0]]}-{high[links[0]]}", links))
+            for links in np.split(order, starts) if len(links)
+        ]  # fmt: skip
+
+    def slow(self, item: _Item, remaining: str) -> None:
+        """Reduce the bandwidth of an item to `remaining`: a factor below 1, or a bandwidth."""
+        is_factor = not any(char.isalpha() for char in remaining.replace("e-", ""))
+        value = exact(remaining, "slow") if is_factor else parse_bandwidth(remaining, "slow")
+        if is_factor and not 0 < value < 1:
+            raise Invalid(f"slow: {quote(remaining)}: expected the remaining bandwidth, such as 0.5 or 10GB/s")
+        if item.wires:
+            raise Invalid(f"slow: {item.name}: names wires, which are up or down; name the link, or drop the wires")
+        topology, changed = self.topology, False
+
+        def reduced(now: Fraction) -> Fraction:
+            nonlocal changed
+            changed |= is_factor or value < now
+            return now * value if is_factor else min(now, value)
+
+        # A card that ranks share is slowed by its limit: each of its links alone is as fast as the card.
+        for number in item.limits:
+            self.limit[number] = reduced(self.limit.get(number, topology.limits[number].bandwidth))
+        for link in item.links.tolist():
+            self.bandwidth[link] = reduced(self.bandwidth.get(link, topology.bandwidth(link)))
+        if item.card is not None and (speed := topology.cards[item.card].bandwidth) is not None:
+            self.card[item.card] = reduced(speed)
+        if not changed:
+            raise Invalid(f"slow: {item.name}: is at most as fast as {quote(remaining)} already")
+
+    def drop(self, item: _Item) -> None:
+        """Remove an item, or as many wires of it as it names, the widest link first."""
+        if item.card is not None:
+            self.card[item.card] = None
+        if item.rank is not None:
+            self.lost_ranks.add(item.rank)
+        for direction in np.unique(self.topology.link_src[item.links]).tolist():
+            failed = self.topology.unit * item.wires
+            links = item.links[self.topology.link_src[item.links] == direction].tolist()
+            now = {link: self.bandwidth.get(link, self.topology.bandwidth(link)) for link in links}
+            for link in sorted(links, key=lambda link: (-now[link], link)):
+                lost = min(failed, now[link]) if item.wires else now[link]
+                self.bandwidth[link] = now[link] - lost
+                failed -= lost
+
+    def apply(self) -> Topology:
+        """Return the machine with all failures."""
+        topology = self.topology
+        name = topology.name if topology.name.endswith(DEGRADED) else f"{topology.name}{DEGRADED}"
+        limits = tuple(replace(x, bandwidth=self.limit.get(i, x.bandwidth)) for i, x in enumerate(topology.limits))
+        cards = [
+            replace(card, bandwidth=self.card.get(i, card.bandwidth), nodes=nodes)
+            for i, card in enumerate(topology.cards)
+            if (nodes := tuple(node for node in card.nodes if node not in self.lost_ranks))
+            and not (i in self.card and self.card[i] is None)
+        ]
+        machine = replace(topology, name=name, limits=limits, cards=tuple(cards))
+        by_bandwidth: dict[Fraction, list[int]] = {}
+        for link, bandwidth in self.bandwidth.items():
+            if bandwidth == topology.bandwidth(link):
+                continue
+            by_bandwidth.setdefault(bandwidth, []).append(link)
+        gone = by_bandwidth.pop(Fraction(0), [])
+        for bandwidth, links in by_bandwidth.items():
+            machine = degrade(machine, links=links, to=bandwidth, name=name)
+        return degrade(machine, links=gone, remove=True, name=name) if gone else machine
 
 
 def pair_of(topology: Topology, link: str) -> Pair:
@@ -88,49 +301,12 @@ def _nodes_named(topology: Topology, name: str) -> list[int]:
     return exact_matches or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]
 
 
-def _degrade_arguments(remaining: str) -> dict[str, object]:
-    """Return the arguments of `degrade`: a bandwidth as upper limit, or a factor of time."""
-    if any(char.isalpha() for char in remaining.replace("e-", "")):
-        return {"to": remaining}
-    share = exact(remaining, "slow")
-    if not 0 < share < 1:
-        raise Invalid(f"slow: {quote(remaining)}: expected the remaining bandwidth, such as 0.5 or 10GB/s")
-    return {"slower": 1 / share}
-
-
-def _chosen_pairs(topology: Topology, fraction: object, seed: int) -> list[Pair]:
-    """Return the fraction (rounded up) of all linked pairs of nodes whose hashes with the seed are smallest."""
+def _choose_fraction(items: Sequence[tuple[str, _Item]], fraction: object, seed: int) -> list[_Item]:
+    """Return the fraction (rounded up) of the items whose texts, hashed with the seed, are smallest."""
     share: Fraction = exact(fraction, "fraction")
     if not 0 < share < 1:
         raise Invalid(f"fraction: expected a number between 0 and 1, such as 0.02, got {quote(fraction)}")
-    low, high = (f(topology.link_src, topology.link_dst) for f in (np.minimum, np.maximum))
-    pairs = np.unique(np.stack([low, high], axis=1), axis=0).tolist()
-
-    def order(pair: list[int]) -> bytes:
-        return hashlib.sha256(f"{seed} {pair[0]} {pair[1]}".encode()).digest()
-
-    return [(a, b) for a, b in sorted(pairs, key=order)[: math.ceil(share * len(pairs))]]
-
-
-def _check_rank(topology: Topology, rank: int) -> int:
-    if not 0 <= rank < topology.ranks:
-        raise Invalid(f"drop_ranks: rank {rank} is out of range; {topology.name} has ranks 0 to {topology.ranks - 1}")
-    return rank
-
-
-def _warn_if_disconnected(topology: Topology) -> None:
-    """Warn if some rank is no longer reached from rank 0, or no longer reaches it."""
-    for src, dst, how in (
-        (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),
-        (topology.link_dst, topology.link_src, "no longer reaches rank 0"),
-    ):
-        reached = np.zeros(topology.nodes, bool)
-        reached[0] = True
-        count = 0
-        while count != (count := int(reached.sum())):
-            reached[dst[reached[src]]] = True
-        unreached = np.flatnonzero(~reached[: topology.ranks])
-        if unreached.size:
-            ranks = f"rank {unreached[0]}" + (f" (and {unreached.size - 1} more)" if unreached.size > 1 else "")
-            warn_unlikely(f"{topology.name}: {ranks} {how}; collectives of all ranks have no plan there")
-            return
+    if not items:
+        raise Invalid("fraction: the machine has none of these items; choose others by `of`")
+    ordered = sorted(items, key=lambda item: hashlib.sha256(f"{seed} {item[0]}".encode()).digest())
+    return [item for _, item in ordered[: math.ceil(share * len(ordered))]]
