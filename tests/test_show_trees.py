@@ -21,8 +21,17 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
 from antiphon.select import every_plan, plan
 from antiphon.show.pictures import trees as drawing
+from antiphon.show.pictures.data_trees import (
+    ANY,
+    IN,
+    IN_AND_OUT,
+    OUT,
+    SAME_BOTH_WAYS,
+    DataTree,
+    data_tree_of,
+    data_trees_of,
+)
 from antiphon.show.pictures.graph import graph_of
-from antiphon.show.pictures.growth import ANY, IN, IN_AND_OUT, OUT, SAME_BOTH_WAYS, Growth, growth_of, growths_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.trees import MAX_NODES, trees_svg
 from antiphon.topologies import topology
@@ -39,7 +48,7 @@ def made(kind: str, spec: str, planner: str, **options: object) -> tuple[Schedul
 
 
 def grown(kind: str, spec: str, planner: str, start: int | None = None, **options: object):  # type: ignore[no-untyped-def]
-    return growths_of(*made(kind, spec, planner, **options), start)
+    return data_trees_of(*made(kind, spec, planner, **options), start)
 
 
 def elements(root: Element, tag: str) -> list[Element]:
@@ -67,27 +76,27 @@ def links_of(machine: Topology) -> set[tuple[int, int]]:
 
 def test_a_broadcast_goes_out_of_its_root_along_trees_of_links() -> None:
     schedule, machine = made("broadcast", "dgx1v", "trees", root=3, pieces=1)
-    found = growths_of(schedule, machine)
+    found = data_trees_of(schedule, machine)
     assert (found.root, found.roots) == (-1, 1)
-    assert [share for share, _ in found.growths] == [2, 2, 1, 1]
+    assert [share for share, _ in found.trees] == [2, 2, 1, 1]
     assert found.total == 6
-    for _, growth in found.growths:
-        assert (growth.shape, growth.root) == (OUT, 3)
-        assert sorted(arrow.dst for arrow in growth.arrows) == [0, 1, 2, 4, 5, 6, 7]
-        assert {(arrow.src, arrow.dst) for arrow in growth.arrows} <= links_of(machine)
-        deep = {3: 0} | {arrow.dst: arrow.number for arrow in growth.arrows}
-        assert all(deep[arrow.dst] == deep[arrow.src] + 1 for arrow in growth.arrows)
+    for _, tree in found.trees:
+        assert (tree.shape, tree.root) == (OUT, 3)
+        assert sorted(arrow.dst for arrow in tree.arrows) == [0, 1, 2, 4, 5, 6, 7]
+        assert {(arrow.src, arrow.dst) for arrow in tree.arrows} <= links_of(machine)
+        deep = {3: 0} | {arrow.dst: arrow.number for arrow in tree.arrows}
+        assert all(deep[arrow.dst] == deep[arrow.src] + 1 for arrow in tree.arrows)
 
 
 def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
     found = grown("allreduce", "dgx1v", "trees", pieces=1)
-    assert {growth.shape for _, growth in found.growths} == {SAME_BOTH_WAYS}
-    assert all(len(growth.arrows) == 7 for _, growth in found.growths)
-    assert sum(share for share, _ in found.growths) == found.total == 24
+    assert {tree.shape for _, tree in found.trees} == {SAME_BOTH_WAYS}
+    assert all(len(tree.arrows) == 7 for _, tree in found.trees)
+    assert sum(share for share, _ in found.trees) == found.total == 24
     # an edge carries the shares of its trees both ways: at 24/7 no pair of ranks exceeds its links
     load: Counter[tuple[int, int]] = Counter()
-    for share, growth in found.growths:
-        for arrow in growth.arrows:
+    for share, tree in found.trees:
+        for arrow in tree.arrows:
             load.update({(arrow.src, arrow.dst): share, (arrow.dst, arrow.src): share})
     machine, wide = topology("dgx1v"), Counter[tuple[int, int]]()
     for link, pair in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)):
@@ -98,10 +107,10 @@ def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
 def test_what_comes_in_one_way_and_goes_out_another_is_told_apart() -> None:
     found = grown("allreduce", "ring:ranks=4", "ring", directions=1)
     assert found.roots == 4
-    for _, growth in found.growths:
-        assert growth.shape == IN_AND_OUT
-        inwards = {(a.src, a.dst): a.number for a in growth.arrows if a.inwards}
-        outwards = {(a.src, a.dst): a.number for a in growth.arrows if not a.inwards}
+    for _, tree in found.trees:
+        assert tree.shape == IN_AND_OUT
+        inwards = {(a.src, a.dst): a.number for a in tree.arrows if a.inwards}
+        outwards = {(a.src, a.dst): a.number for a in tree.arrows if not a.inwards}
         assert len(inwards) == len(outwards) == 3
         assert sorted(inwards.values()) == sorted(outwards.values()) == [1, 2, 3]
         assert all(b == (a + 1) % 4 for a, b in [*inwards, *outwards])
@@ -110,10 +119,10 @@ def test_what_comes_in_one_way_and_goes_out_another_is_told_apart() -> None:
 @pytest.mark.parametrize(("kind", "shape"), [("gather", IN), ("reduce", IN), ("reducescatter", IN), ("scatter", OUT)])
 def test_blocks_of_one_root_are_one_tree(kind: str, shape: str) -> None:
     found = grown(kind, "dgx1v", "binomial-tree")
-    (growth,) = [growth for _, growth in found.growths]
-    assert (growth.shape, growth.root, growth.deepest) == (shape, 0, 3)
-    assert len(growth.arrows) == 7
-    assert all(arrow.inwards == (shape == IN) for arrow in growth.arrows)
+    (tree,) = [tree for _, tree in found.trees]
+    assert (tree.shape, tree.root, tree.depth) == (shape, 0, 3)
+    assert len(tree.arrows) == 7
+    assert all(arrow.inwards == (shape == IN) for arrow in tree.arrows)
     assert (found.roots, found.root) == ((8, 0) if kind == "reducescatter" else (1, -1))
 
 
@@ -121,16 +130,16 @@ def test_of_many_roots_those_of_one_are_drawn() -> None:
     first = grown("allgather", "dgx1v", "trees", pieces=1)
     other = grown("allgather", "dgx1v", "trees", 5, pieces=1)
     assert (first.root, first.roots, other.root) == (0, 8, 5)
-    assert {growth.root for _, growth in first.growths} == {0}
-    assert {growth.root for _, growth in other.growths} == {5}
+    assert {tree.root for _, tree in first.trees} == {0}
+    assert {tree.root for _, tree in other.trees} == {5}
     with pytest.raises(Invalid, match="none has rank 8 as its root; choose among 0, 1, 2"):
         grown("allgather", "dgx1v", "trees", 8, pieces=1)
 
 
 def test_exchanges_are_no_trees() -> None:
-    ((share, growth),) = grown("allreduce", "hypercube:ranks=8", "recursive-doubling").growths
-    assert (share, growth.shape, growth.root) == (1, ANY, -1)
-    assert sorted(Counter(arrow.number for arrow in growth.arrows).items()) == [(1, 8), (2, 8), (3, 8)]
+    ((share, tree),) = grown("allreduce", "hypercube:ranks=8", "recursive-doubling").trees
+    assert (share, tree.shape, tree.root) == (1, ANY, -1)
+    assert sorted(Counter(arrow.number for arrow in tree.arrows).items()) == [(1, 8), (2, 8), (3, 8)]
 
 
 @given(st.integers(2, 12).flatmap(lambda n: st.tuples(*(st.integers(0, i - 1) for i in range(1, n)), st.randoms())))
@@ -145,17 +154,17 @@ def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
     up = [(7 - deep[i + 1], dst, src, REDUCE, ()) for i, (src, dst) in enumerate(hops)]
     expected = {(src, dst, deep[i + 1]) for i, (src, dst) in enumerate(hops)}
 
-    def seen(growth: Growth) -> set[tuple[int, int, int]]:
-        return {(arrow.src, arrow.dst, arrow.number) for arrow in growth.arrows}
+    def seen(tree: DataTree) -> set[tuple[int, int, int]]:
+        return {(arrow.src, arrow.dst, arrow.number) for arrow in tree.arrows}
 
     for shape, rows, kind in ((OUT, down, OUT), (ANY, [*up, *down], SAME_BOTH_WAYS)):
-        found = growth_of(shape, names[0], rows)
+        found = data_tree_of(shape, names[0], rows)
         assert (found.shape, found.root, seen(found)) == (kind, names[0], expected)
-    found = growth_of(IN, names[0], up)
+    found = data_tree_of(IN, names[0], up)
     assert (found.shape, seen(found)) == (IN, {(dst, src, number) for src, dst, number in expected})
     a, b = random.sample(names, 2)
     if (a, b) not in hops:
-        assert growth_of(OUT, names[0], [*down, (9, a, b, COPY, ())]).shape == ANY
+        assert data_tree_of(OUT, names[0], [*down, (9, a, b, COPY, ())]).shape == ANY
 
 
 # ---- how it is drawn ----
@@ -164,15 +173,15 @@ def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
 def test_a_panel_for_every_tree_says_how_much_and_how_deep() -> None:
     schedule, machine = made("broadcast", "dgx1v", "trees", pieces=1)
     picture = drawn(schedule, machine)
-    found = growths_of(schedule, machine).growths
+    found = data_trees_of(schedule, machine).trees
     told = words(picture)
     assert "broadcast on dgx1v: 4 trees" in told
     assert "rate 6 unit links, 150 GB/s: no schedule is faster" in told
     assert len(panels(picture)) == 4
-    for panel, (share, growth) in zip(panels(picture), found, strict=True):
-        assert f"{share}/6 of the data, {growth.deepest} deep" in words(panel)
+    for panel, (share, tree) in zip(panels(picture), found, strict=True):
+        assert f"{share}/6 of the data, {tree.depth} deep" in words(panel)
         titles = {element.text for element in elements(panel, "title")}
-        assert titles == {f"hop {a.number}: rank {a.src} to rank {a.dst}" for a in growth.arrows}
+        assert titles == {f"hop {a.number}: rank {a.src} to rank {a.dst}" for a in tree.arrows}
         assert len(elements(panel, "polygon")) == 7
         filled = [circle for circle in elements(panel, "circle") if circle.attrib["fill"] == ROOT]
         assert len(filled) == 1

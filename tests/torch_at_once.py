@@ -35,7 +35,7 @@ def check_at_once(rank: int, size: int) -> dict[str, Any]:
 def by_whom(rank: int, size: int) -> list[str]:
     """The threads that carried out calls: one alone, one that is not waited for, one after such a one, a large one."""
     group: Any = dist.new_group()
-    real, rule, threads, asked_for = group.calls.allreduce_as_one, asked.at_once, list[str](), threading.Event()
+    real, rule, threads, asked_for = group.calls.allreduce_as_one, asked.runs_in_caller, list[str](), threading.Event()
 
     def seen(*given: Any) -> None:
         threads.append(threading.current_thread().name)
@@ -54,7 +54,7 @@ def by_whom(rank: int, size: int) -> list[str]:
     lines = [torch.full((count,), float(rank + number)) for number, count in enumerate((3, 3, 3, 1 << 18))]
     dist.all_reduce(lines[0], group=group)
     work = dist.all_reduce(lines[1], group=group, async_op=True)
-    with mock.patch.object(asked, "at_once", ruled):
+    with mock.patch.object(asked, "runs_in_caller", ruled):
         dist.all_reduce(lines[2], group=group)
     assert work is not None
     assert work.is_completed(), "calls are done in the order in which they are made"

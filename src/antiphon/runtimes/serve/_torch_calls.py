@@ -40,7 +40,7 @@ from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.serving import SPLIT_KINDS, Serving
-from antiphon.runtimes.serve.torch_arguments import WrongCall, need_fit
+from antiphon.runtimes.serve.torch_arguments import WrongCall, require_block_size
 from antiphon.runtimes.serve.torch_work import CollectiveFailed
 
 Tensors = Sequence[Tensor]
@@ -183,7 +183,7 @@ class Calls:
         self._by_gloo("reduce", [tensor], _why_gloo(plan), seconds, lambda: self.gloo().reduce([tensor], options))
 
     def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
-        need_fit("reduce_scatter: the input", input, output, self.ranks)
+        require_block_size("reduce_scatter: the input", input, output, self.ranks)
         self._begin_call("reducescatter", output, op)
         plan = find_reduction(op, input.dtype)
         page = None
@@ -223,7 +223,7 @@ class Calls:
         if have_equal_sizes(inputs):
             self.reduce_scatter(output, flatten_all(inputs), op, seconds)
             return
-        need_fit("reduce_scatter: the output", output, inputs[self.rank])
+        require_block_size("reduce_scatter: the output", output, inputs[self.rank])
         # Unequal blocks: one reduce per process.
         for root, block in enumerate(inputs):
             buffer = block.detach().clone()
@@ -251,7 +251,7 @@ class Calls:
         put_back(buffer, tensor)
 
     def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
-        need_fit("all_gather: the output", output, input, self.ranks)
+        require_block_size("all_gather: the output", output, input, self.ranks)
         self._begin_call("allgather", input)
         buffer = as_contiguous(output)
         source, target = bits_of(as_contiguous(input)), bits_of(buffer)
@@ -277,7 +277,7 @@ class Calls:
             self.allgather(flat, input, seconds)
             copy_from_flat(flat, outputs)
             return
-        need_fit("all_gather: its own output", outputs[self.rank], input)
+        require_block_size("all_gather: its own output", outputs[self.rank], input)
         # Unequal blocks: one broadcast per process.
         for root, output in enumerate(outputs):
             if root == self.rank:

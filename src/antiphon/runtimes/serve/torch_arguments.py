@@ -18,8 +18,8 @@ import torch.distributed as dist
 from antiphon.errors import Unsupported
 
 Tensors = Sequence[Any]
-# Bytes: up to this size a blocking call runs in the caller's own thread. During larger ones signals would be delayed.
-_AT_ONCE = 1 << 20
+# Bytes: up to this size a blocking call runs in the caller's own thread. A larger one would delay signal handlers.
+_MAX_CALLER_BYTES = 1 << 20
 
 
 class WrongCall(ValueError, RuntimeError):
@@ -33,7 +33,6 @@ def options_of(
 
     `opts` may also be the root, operator or timeout: in the second form one of these stands in its place.
     """
-    # PyTorch has two forms of each call: options as an object, or their values in its place.
     if isinstance(opts, timedelta):
         opts, timeout = None, opts
     elif isinstance(opts, int) and not isinstance(opts, bool) and root is None and hasattr(options_class, "rootRank"):
@@ -49,10 +48,10 @@ def options_of(
     return out
 
 
-def at_once(opts: Any, inputs: Tensors, results: Tensors) -> bool:
+def runs_in_caller(opts: Any, inputs: Tensors, results: Tensors) -> bool:
     """Return whether the call is blocking and small enough to run in the caller's own thread."""
     waits = not getattr(opts, "asyncOp", True)
-    return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _AT_ONCE
+    return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _MAX_CALLER_BYTES
 
 
 def as_list(tensors: Any, tensor: Any = None) -> list[Any]:
@@ -64,13 +63,13 @@ def as_list(tensors: Any, tensor: Any = None) -> list[Any]:
 
 
 def lists_and_tensors(lists: Any, tensors: Any) -> tuple[list[Any], list[Any]]:
-    """Return lists of tensors, and tensors. A single tensor means that `lists` is a single list, too."""
+    """Return both arguments as lists: if `tensors` is a single tensor, `lists` is a single list of tensors."""
     if isinstance(tensors, torch.Tensor):
         return [list(lists)], [tensors]
     return list(lists), list(tensors)
 
 
-def need_cpu(kind: str, tensors: Tensors) -> None:
+def require_cpu(kind: str, tensors: Tensors) -> None:
     """Refuse tensors in the memory of a GPU, and name the route by which those run our plans."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
@@ -81,12 +80,13 @@ def need_cpu(kind: str, tensors: Tensors) -> None:
             )
 
 
-def need_some(kind: str, tensors: Tensors) -> None:
+def require_tensors(kind: str, tensors: Tensors) -> None:
+    """Require at least one tensor. Messages begin as gloo's do, as programs may match them."""
     if not tensors:
         raise WrongCall(f"{kind}: requires non-empty tensor list")
 
 
-def need_same(kind: str, tensors: Tensors) -> None:
+def require_alike(kind: str, tensors: Tensors) -> None:
     """Refuse tensors that differ in type, layout or shape from the first."""
     first = tensors[0]
     for number, tensor in enumerate(tensors):
@@ -108,25 +108,26 @@ def root_tensor_of(kind: str, opts: Any, tensors: Tensors) -> int:
     return number
 
 
-def need_one(kind: str, tensors: Tensors) -> None:
+def require_one_tensor(kind: str, tensors: Tensors) -> None:
     if len(tensors) != 1:
         raise WrongCall(f"{kind}: requires a single-element tensor list, not {len(tensors)} tensors")
 
 
-def need_root(kind: str, root: int, ranks: int) -> None:
+def require_root(kind: str, root: int, ranks: int) -> None:
     if not 0 <= root < ranks:
         raise WrongCall(f"{kind}: invalid root rank: {root}; the group has {ranks} processes, numbered from 0")
 
 
-def need_as_many(kind: str, outputs: Tensors, inputs: Tensors) -> None:
-    need_some(kind, inputs)
+def require_same_count(kind: str, outputs: Tensors, inputs: Tensors) -> None:
+    """Require at least one input, and as many outputs as inputs."""
+    require_tensors(kind, inputs)
     if len(outputs) != len(inputs):
         raise WrongCall(
             f"{kind}: requires input/output tensor lists to have the same length, not {len(inputs)} and {len(outputs)}"
         )
 
 
-def need_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
+def require_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
     """Require a tensor for each process, or `inputs` of them."""
     if len(tensors) != ranks * inputs:
         each = "one" if inputs == 1 else str(inputs)
@@ -136,7 +137,7 @@ def need_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs:
         )
 
 
-def need_lists_at(kind: str, name: str, lists: Tensors, at_root: bool, ranks: int) -> None:
+def require_lists_at_root(kind: str, name: str, lists: Tensors, at_root: bool, ranks: int) -> None:
     """Require one list of a tensor per process at the root, and none at any other process."""
     if at_root:
         if len(lists) != 1:
@@ -144,13 +145,13 @@ def need_lists_at(kind: str, name: str, lists: Tensors, at_root: bool, ranks: in
                 f"{kind}: requires a single-element {name} list containing a list with {ranks} tensors, not "
                 f"{len(lists)} lists"
             )
-        need_per_process(kind, name, lists[0], ranks)
+        require_per_process(kind, name, lists[0], ranks)
     elif lists and any(map(len, lists)):
         raise WrongCall(f"{kind}: requires empty {name} on non-root")
 
 
-def need_fit(name: str, tensor: Any, block: Any, ranks: int = 1) -> None:
-    """Require a tensor of as many elements as `ranks` blocks have, of their type."""
+def require_block_size(name: str, tensor: Any, block: Any, ranks: int = 1) -> None:
+    """Require that a tensor has the type of `block` and `ranks` times its elements."""
     elements = ranks * block.numel()
     if tensor.numel() != elements or tensor.dtype is not block.dtype:
         raise WrongCall(
@@ -159,12 +160,14 @@ def need_fit(name: str, tensor: Any, block: Any, ranks: int = 1) -> None:
 
 
 def operator_of(opts: Any) -> Any:
+    """Return the reduction operator of a call's options; default: sum."""
     if opts is None:
         return dist.ReduceOp.SUM
     return getattr(opts, "reduceOp", opts)  # it may be the operator itself
 
 
 def root_of(opts: Any) -> int:
+    """Return the root of a call's options, or the options themselves if they are a root; default: rank 0."""
     return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
 
 

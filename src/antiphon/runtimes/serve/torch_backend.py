@@ -39,15 +39,15 @@ def register() -> None:
 
 def _extend_monitored_barrier() -> None:
     """Let `dist.monitored_barrier` take our groups: PyTorch's own refuses all backends but those called gloo."""
-    theirs = distributed_c10d.monitored_barrier
-    if getattr(theirs, "takes_antiphon", False):
+    torch_barrier = distributed_c10d.monitored_barrier
+    if getattr(torch_barrier, "takes_antiphon", False):
         return
 
-    @wraps(theirs)
+    @wraps(torch_barrier)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         process_group = dist.group.WORLD if group is None else group
         if not isinstance(process_group, AntiphonGroup):
-            return theirs(group, timeout, wait_all_ranks)
+            return torch_barrier(group, timeout, wait_all_ranks)
         if isinstance(timeout, float | int):
             timeout = timedelta(seconds=timeout)
         return process_group.monitored_barrier(timeout, wait_all_ranks)
@@ -57,18 +57,21 @@ def _extend_monitored_barrier() -> None:
 
 
 def create(options: Any, _: Any = None) -> AntiphonGroup:
-    """Return a group, as PyTorch asks for it. Without ranks in the options it is that of all processes."""
+    """Return a new group; PyTorch calls this. Options without ranks stand for the group of all processes."""
     world_ranks = list(options.global_ranks_in_group)
     is_world = not world_ranks
-    everyone = options.group_size if is_world else dist.get_world_size()
+    world_size = options.group_size if is_world else dist.get_world_size()
     return AntiphonGroup(
         options.store, options.group_rank, options.group_size, options.timeout,
-        world_ranks or list(range(options.group_size)), everyone, is_world,
+        world_ranks or list(range(options.group_size)), world_size, is_world,
     )  # fmt: skip
 
 
 class AntiphonGroup(QueuedGroup):
-    """The collectives of a process group, as PyTorch calls them. All return a work object, except monitored_barrier."""
+    """The collectives of a process group, as methods that PyTorch calls.
+
+    All return a work object, except monitored_barrier. `opts` is PyTorch's options object of the collective.
+    """
 
     def allreduce(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None
@@ -77,14 +80,14 @@ class AntiphonGroup(QueuedGroup):
             arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.AllreduceOptions, opts, None, op, timeout),
         )
-        arguments.need_some("allreduce", tensors)
-        arguments.need_same("allreduce", tensors)
+        arguments.require_tensors("allreduce", tensors)
+        arguments.require_alike("allreduce", tensors)
         op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
         do = lambda: self.calls.allreduce_as_one(tensors, op, seconds)  # noqa: E731
         return self._submit_call("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(op)})")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        arguments.need_some("allreduce_coalesced", tensors)
+        arguments.require_tensors("allreduce_coalesced", tensors)
         op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
         do = lambda: self.calls.allreduce_several(tensors, op, seconds)  # noqa: E731
         return self._submit_call("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(op)})")
@@ -97,13 +100,14 @@ class AntiphonGroup(QueuedGroup):
             arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.ReduceOptions, opts, root, op, timeout),
         )
-        arguments.need_one("reduce", tensors)
-        place = self._root_rank("reduce", opts)
+        arguments.require_one_tensor("reduce", tensors)
+        root_rank = self._root_rank("reduce", opts)
         op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
-        detail = f" ({operator_name(op)}) to rank {place}"
+        detail = f" ({operator_name(op)}) to rank {root_rank}"
         return self._submit_call(
-            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, op, seconds), seconds, opts, detail
-        )
+            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], root_rank, op, seconds), seconds, opts,
+            detail,
+        )  # fmt: skip
 
     def broadcast(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
@@ -112,19 +116,19 @@ class AntiphonGroup(QueuedGroup):
             arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
-        place = self._root_rank("broadcast", opts)
+        root_rank = self._root_rank("broadcast", opts)
         number = arguments.root_tensor_of("broadcast", opts, tensors)
-        arguments.need_same("broadcast", tensors)
+        arguments.require_alike("broadcast", tensors)
         seconds = self._timeout_seconds(opts)
 
         def do() -> None:
-            """Copy that tensor of the root into all tensors."""
-            self.calls.broadcast(tensors[number], place, seconds)
+            """Copy one tensor of the root into all tensors, here and at the other processes."""
+            self.calls.broadcast(tensors[number], root_rank, seconds)
             for other in tensors:
                 if other is not tensors[number]:
                     other.detach().copy_(tensors[number])
 
-        return self._submit_call("broadcast", tensors, tensors, do, seconds, opts, f" from rank {place}")
+        return self._submit_call("broadcast", tensors, tensors, do, seconds, opts, f" from rank {root_rank}")
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -133,11 +137,11 @@ class AntiphonGroup(QueuedGroup):
         tensors = input_tensor if input_tensors is None else input_tensors
         output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
         opts = arguments.options_of(c10d.AllgatherOptions, opts, timeout=timeout)
-        arguments.need_as_many("allgather", output_lists, inputs)
+        arguments.require_same_count("allgather", output_lists, inputs)
         for outputs in output_lists:
-            arguments.need_per_process("allgather", "output", outputs, self._own[1], len(inputs))
+            arguments.require_per_process("allgather", "output", outputs, self._size, len(inputs))
         if len(inputs) > 1:
-            arguments.need_same("allgather", inputs)
+            arguments.require_alike("allgather", inputs)
             return self._allgather_copies(output_lists, inputs, opts)
         return self._allgather_each(output_lists, inputs, opts)
 
@@ -147,8 +151,8 @@ class AntiphonGroup(QueuedGroup):
 
         def do() -> None:
             for number, tensor in enumerate(inputs):
-                places = range(number, count * self._own[1], count)
-                self.calls.allgather_list([output_lists[0][place] for place in places], tensor, seconds)
+                indices = range(number, count * self._size, count)
+                self.calls.allgather_list([output_lists[0][index] for index in indices], tensor, seconds)
             for outputs in output_lists[1:]:
                 for output, gathered in zip(outputs, output_lists[0], strict=True):
                     output.detach().copy_(gathered)
@@ -157,7 +161,7 @@ class AntiphonGroup(QueuedGroup):
         return self._submit_call("all_gather", inputs, results, do, seconds, opts)
 
     def _allgather_each(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
-        """Gather every input into the list of its own."""
+        """Gather every input from all processes into its own list."""
         seconds = self._timeout_seconds(opts)
 
         def do() -> None:
@@ -170,18 +174,18 @@ class AntiphonGroup(QueuedGroup):
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Gather several inputs of each process. `output_lists`: a list per process, with a tensor for each input."""
-        arguments.need_some("allgather_coalesced", inputs)
-        arguments.need_per_process("allgather_coalesced", "output", output_lists, self._own[1])
+        arguments.require_tensors("allgather_coalesced", inputs)
+        arguments.require_per_process("allgather_coalesced", "output", output_lists, self._size)
         by_input = [[outputs[number] for outputs in output_lists] for number in range(len(inputs))]
         for outputs in output_lists:
-            arguments.need_as_many("allgather_coalesced", outputs, inputs)
+            arguments.require_same_count("allgather_coalesced", outputs, inputs)
         return self._allgather_each(by_input, inputs, arguments.options_of(c10d.AllgatherOptions, opts))
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
-        arguments.need_as_many("all_gather_single", output_lists, input_list)
+        arguments.require_same_count("all_gather_single", output_lists, input_list)
         seconds = self._timeout_seconds(opts)
 
         def do() -> None:
@@ -197,9 +201,9 @@ class AntiphonGroup(QueuedGroup):
         lists = input if input_tensors is None else input_tensors
         input_lists, outputs = arguments.lists_and_tensors(lists, output if output_tensors is None else output_tensors)
         opts = arguments.options_of(c10d.ReduceScatterOptions, opts, None, op, timeout)
-        arguments.need_as_many("reduce_scatter", input_lists, outputs)
+        arguments.require_same_count("reduce_scatter", input_lists, outputs)
         for inputs in input_lists:
-            arguments.need_per_process("reduce_scatter", "input", inputs, self._own[1])
+            arguments.require_per_process("reduce_scatter", "input", inputs, self._size)
         op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
 
         def do() -> None:
@@ -215,7 +219,7 @@ class AntiphonGroup(QueuedGroup):
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputTensors: Any, inputTensors: Any, opts: Any = None) -> Any:
-        arguments.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
+        arguments.require_same_count("reduce_scatter_single", outputTensors, inputTensors)
         op, seconds = arguments.operator_of(opts), self._timeout_seconds(opts)
 
         def do() -> None:
@@ -232,14 +236,14 @@ class AntiphonGroup(QueuedGroup):
         tensors = input_tensor if input_tensors is None else input_tensors
         output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
         opts = arguments.options_of(c10d.GatherOptions, opts, root, None, timeout)
-        arguments.need_one("gather", inputs)
-        place = self._root_rank("gather", opts)
-        arguments.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
+        arguments.require_one_tensor("gather", inputs)
+        root_rank = self._root_rank("gather", opts)
+        arguments.require_lists_at_root("gather", "output", output_lists, root_rank == self._rank, self._size)
         seconds = self._timeout_seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit_call(
-            "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds), seconds,
-            opts, f" to rank {place}", inputs,
+            "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], root_rank, seconds), seconds,
+            opts, f" to rank {root_rank}", inputs,
         )  # fmt: skip
 
     def scatter(
@@ -249,50 +253,40 @@ class AntiphonGroup(QueuedGroup):
         tensors = output_tensor if output_tensors is None else output_tensors
         input_lists, outputs = arguments.lists_and_tensors(input_tensors, tensors)
         opts = arguments.options_of(c10d.ScatterOptions, opts, root, None, timeout)
-        arguments.need_one("scatter", outputs)
-        place = self._root_rank("scatter", opts)
-        arguments.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
+        arguments.require_one_tensor("scatter", outputs)
+        root_rank = self._root_rank("scatter", opts)
+        arguments.require_lists_at_root("scatter", "input", input_lists, root_rank == self._rank, self._size)
         seconds = self._timeout_seconds(opts)
         inputs = list(input_lists[0]) if input_lists else []
         return self._submit_call(
-            "scatter", inputs, list(outputs), lambda: self.calls.scatter(outputs[0], inputs, place, seconds), seconds,
-            opts, f" from rank {place}",
+            "scatter", inputs, list(outputs), lambda: self.calls.scatter(outputs[0], inputs, root_rank, seconds),
+            seconds, opts, f" from rank {root_rank}",
         )  # fmt: skip
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
         opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         for name, tensors in (("output", output_tensors), ("input", input_tensors)):
-            arguments.need_per_process("alltoall", name, tensors, self._own[1])
+            arguments.require_per_process("alltoall", name, tensors, self._size)
         seconds = self._timeout_seconds(opts)
         return self._submit_call(
-            "all_to_all",
-            input_tensors,
-            list(output_tensors),
-            lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds),
-            seconds,
-            opts,
-            alike=(),
-        )
+            "all_to_all", input_tensors, list(output_tensors),
+            lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds), seconds, opts, compared=(),
+        )  # fmt: skip
 
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any = (), input_split_sizes: Any = (),
         opts: Any = None, timeout: Any = None,
     ) -> Any:  # fmt: skip
         opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
-        seconds, ranks = self._timeout_seconds(opts), self._own[1]
+        seconds, ranks = self._timeout_seconds(opts), self._size
         sizes = [
             arguments.elements_of(output, output_split_sizes, ranks),
             arguments.elements_of(input, input_split_sizes, ranks),
         ]
         return self._submit_call(
-            "all_to_all_single",
-            [input],
-            [output],
-            lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds),
-            seconds,
-            opts,
-            alike=(),
-        )
+            "all_to_all_single", [input], [output],
+            lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds), seconds, opts, compared=(),
+        )  # fmt: skip
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         opts = arguments.options_of(c10d.BarrierOptions, opts, timeout=timeout)
@@ -300,10 +294,10 @@ class AntiphonGroup(QueuedGroup):
         return self._submit_call("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Wait as gloo does; a timeout of 0 is one."""
+        """Wait as gloo does; with a timeout of 0, fail unless all processes are here already."""
         self._monitored.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
-    # names of earlier versions of PyTorch
+    # names by which earlier versions of PyTorch call the same methods
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single

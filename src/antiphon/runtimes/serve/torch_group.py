@@ -1,4 +1,4 @@
-"""A process group of PyTorch: start, queue of calls, end. Its collectives are in the subclass of torch_backend.
+"""A process group of PyTorch: start, queue of calls, end. Its collectives are in a subclass (torch_backend).
 
     GroupFacts     answers PyTorch's questions: rank, size, names, options, number of calls
       QueuedGroup  connects the processes, queues calls for its worker thread, closes
@@ -28,7 +28,7 @@ from antiphon.runtimes.serve.group_start import Processes, start_serving
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_profiled import Profiled
-from antiphon.runtimes.serve.torch_store import Exchanges, Monitored
+from antiphon.runtimes.serve.torch_store import Exchanges, MonitoredBarrier
 from antiphon.runtimes.serve.torch_work import CoalescedWork, CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
@@ -45,7 +45,7 @@ DEVICES = ["cpu"]
 
 
 class _Options(c10d.Backend.Options):
-    """The options of a group, made anew whenever PyTorch asks for them, so that a deep copy need not copy."""
+    """The options of a group. PyTorch copies them deeply; no need, as they are made anew at each request."""
 
     def __deepcopy__(self, memo: Any) -> _Options:
         return self
@@ -54,8 +54,9 @@ class _Options(c10d.Backend.Options):
 class GroupFacts(_Base):
     """The interface by which PyTorch asks a process group for its ranks, names, options and number of calls."""
 
-    _own: tuple[int, int]  # rank, size
-    _places: list[int]  # ranks of the group's processes among all processes
+    _rank: int
+    _size: int
+    _world_ranks: list[int]  # ranks of the group's processes among all processes
     _call_count: int
     _names: list[str]
     _store: Any
@@ -70,12 +71,12 @@ class GroupFacts(_Base):
     getBackendName = _get_backend_name = name  # noqa: N815
 
     def rank(self) -> int:
-        return self._own[0]
+        return self._rank
 
     getRank = rank  # noqa: N815
 
     def size(self) -> int:
-        return self._own[1]
+        return self._size
 
     getSize = size  # noqa: N815
 
@@ -114,7 +115,7 @@ class GroupFacts(_Base):
     @property
     def options(self) -> Any:
         options = _Options(NAME, self._timeout)
-        options.global_ranks_in_group, options.group_name = self._places, self._names[0]
+        options.global_ranks_in_group, options.group_name = self._world_ranks, self._names[0]
         return options
 
     @property
@@ -171,25 +172,32 @@ class QueuedGroup(GroupFacts):
     """Execute collectives on one worker thread, in the order of the calls. Point-to-point messages go to gloo."""
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, is_world: bool
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        world_ranks: Sequence[int],
+        world_size: int,
+        is_world: bool,
     ) -> None:
         super().__init__(rank, size)
-        self._own, self._places, self._call_count = (rank, size), list(places), 0
+        self._rank, self._size, self._world_ranks, self._call_count = rank, size, list(world_ranks), 0
         self._timeout = timeout
         self._names = ["", "undefined"]
         self._coalesced: list[Any] | None = None
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
-        group = Processes(rank, size, self._exchange, places, everyone, is_world, seconds)
+        group = Processes(rank, size, self._exchange, world_ranks, world_size, is_world, seconds)
         serving = self._start_serving(group) if size > 1 else None
-        self._store = PrefixStore(self._exchange.generation, store)  # holds nothing of earlier processes
-        self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
+        self._store = PrefixStore(self._exchange.generation, store)  # without texts of earlier processes (torch_store)
+        self._monitored = MonitoredBarrier(PrefixStore("monitored", self._store), rank, size)
         self._gloo = LazyGloo(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
-        self._profiled = Profiled(size, places)
-        self._detail = compares_calls()
+        self._profiled = Profiled(size, world_ranks)
+        self._compares_calls = compares_calls()
 
     # ---- setting up and closing ----
 
@@ -199,7 +207,7 @@ class QueuedGroup(GroupFacts):
 
     def _wire_setup(self) -> Connecting:
         seconds = min(self._timeout.total_seconds(), _MAX_SETUP)
-        self._connecting = Connecting(*self._own, self._exchange, seconds, given_secret())
+        self._connecting = Connecting(self._rank, self._size, self._exchange, seconds, given_secret())
         return self._connecting
 
     def shutdown(self, check: bool = True) -> None:
@@ -216,7 +224,7 @@ class QueuedGroup(GroupFacts):
                 serving.close()
 
     def abort(self) -> None:
-        """Make calls under way fail at once, here and at the others."""
+        """Make calls in progress fail at once, here and at all other processes."""
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
@@ -226,29 +234,30 @@ class QueuedGroup(GroupFacts):
 
     def _submit_call(
         self, kind: str, inputs: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
-        opts: Any, detail: str = "", alike: Sequence[Any] | None = None,
+        opts: Any, detail: str = "", compared: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
         """Queue the call that `do` executes, and return its work object. `kind` and `inputs` are shown to a profiler.
 
-        `detail` and `alike` are for comparing calls: tensors with the same shapes at all processes (default: results).
+        If calls are compared between processes: `detail` is text about this call, and `compared` are the tensors that
+        must have the same shapes at all processes (default: the results).
         """
-        arguments.need_cpu(kind, [*inputs, *results])
+        arguments.require_cpu(kind, [*inputs, *results])
         self._call_count += 1
         serving = self.calls.serving
-        if self._detail and serving is not None:
-            text, execute = call_text(kind + detail, results if alike is None else alike), do
+        if self._compares_calls and serving is not None:
+            text, execute = call_text(kind + detail, results if compared is None else compared), do
 
             def do() -> None:
                 compare_calls(serving, text, seconds)
                 execute()
 
-        moments = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
-        at_once = self._coalesced is None and arguments.at_once(opts, inputs, results)
-        return self._note_begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
+        times = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
+        caller_waits = self._coalesced is None and arguments.runs_in_caller(opts, inputs, results)
+        return self._add_to_coalesced(self._worker.submit(results, do, times and self._profiled, times, caller_waits))
 
     def _root_rank(self, kind: str, opts: Any) -> int:
         root = arguments.root_of(opts)
-        arguments.need_root(kind, root, self._own[1])
+        arguments.require_root(kind, root, self._size)
         return root
 
     def _timeout_seconds(self, options: Any) -> float:
@@ -266,20 +275,20 @@ class QueuedGroup(GroupFacts):
 
     # ---- point to point: by gloo ----
 
-    def _note_begun(self, work: Any) -> Any:
+    def _add_to_coalesced(self, work: Any) -> Any:
         """Add the work to those that PyTorch coalesces at present, if it does."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        arguments.need_cpu("send", tensors)
-        return self._note_begun(self._gloo().send(tensors, peer, tag))
+        arguments.require_cpu("send", tensors)
+        return self._add_to_coalesced(self._gloo().send(tensors, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        arguments.need_cpu("recv", tensors)
-        return self._note_begun(self._gloo().recv(tensors, peer, tag))
+        arguments.require_cpu("recv", tensors)
+        return self._add_to_coalesced(self._gloo().recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        arguments.need_cpu("recv", tensors)
-        return self._note_begun(self._gloo().recv_anysource(tensors, tag))
+        arguments.require_cpu("recv", tensors)
+        return self._add_to_coalesced(self._gloo().recv_anysource(tensors, tag))

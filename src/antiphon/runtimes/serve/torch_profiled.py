@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
-CALLED, WAIT, DONE = "antiphon:", "antiphon:wait", "antiphon:done"
+CALLED, WAIT, DONE = "antiphon:", "antiphon:wait", "antiphon:done"  # names of events; the first is followed by the kind
 _TYPES = {
     torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float64: "Double",
     torch.int32: "Int", torch.int64: "Long", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
@@ -29,26 +29,29 @@ def is_profiling() -> bool:
     return bool(torch.autograd._profiler_enabled())
 
 
-class Moments:
-    """When a call ran, in nanoseconds of `time.perf_counter_ns`. The thread that executes it writes them."""
+class CallTimes:
+    """When a call began and ended, by `time.perf_counter_ns`; 0: not yet. Written by the thread that executes it."""
 
-    __slots__ = ("begun", "call", "over")
+    __slots__ = ("begin", "call", "end")
 
     def __init__(self, call: int) -> None:
-        self.call, self.begun, self.over = call, 0, 0
+        self.call, self.begin, self.end = call, 0, 0
 
 
 class Profiled:
-    """The calls of a group that a profiler has recorded."""
+    """The calls of a group while a profiler records: an event for each call, for each wait, and for each end of a call.
 
-    def __init__(self, size: int, places: Sequence[int]) -> None:
-        self._group: dict[str, Any] = {"Group size": size, "Process Group Ranks": str(list(places))}
+    `world_ranks`: ranks of the group's processes among all processes.
+    """
+
+    def __init__(self, size: int, world_ranks: Sequence[int]) -> None:
+        self._group: dict[str, Any] = {"Group size": size, "Process Group Ranks": str(list(world_ranks))}
         self._lock = threading.Lock()
-        self._open: deque[Moments] = deque()
+        self._unreported: deque[CallTimes] = deque()  # calls without an event of their end yet
 
     def record_call(
         self, kind: str, call: int, name: str, inputs: Sequence[Any], results: Sequence[Any]
-    ) -> Moments | None:
+    ) -> CallTimes | None:
         """Record a call; None, at almost no cost, if no profiler records this thread."""
         if not is_profiling():
             return None
@@ -63,28 +66,29 @@ class Profiled:
             **self._group,
         }
         with _make_event(CALLED + kind, facts):
-            moments = Moments(call)
+            times = CallTimes(call)
         with self._lock:
-            self._open.append(moments)
-        return moments
+            self._unreported.append(times)
+        return times
 
-    def waiting(self, moments: Moments | None) -> AbstractContextManager[Any]:
-        if moments is None or not is_profiling():
+    def waiting(self, times: CallTimes | None) -> AbstractContextManager[Any]:
+        """Return a context that records a wait for this call; it does nothing if no profiler records."""
+        if times is None or not is_profiling():
             return nullcontext()
-        return _make_event(WAIT, {"call": moments.call, **self._group})
+        return _make_event(WAIT, {"call": times.call, **self._group})
 
     def record_ended(self) -> None:
-        """Record how long ago calls that have ended began and ended."""
-        if not self._open or not is_profiling():
+        """Record an event for each call that has ended, with how long ago it began and ended."""
+        if not self._unreported or not is_profiling():
             return
         with self._lock:
-            ended = [moments for moments in self._open if moments.over]
-            for moments in ended:
-                self._open.remove(moments)
-        for moments in ended:
+            ended = [times for times in self._unreported if times.end]
+            for times in ended:
+                self._unreported.remove(times)
+        for times in ended:
             now = time.perf_counter_ns()
-            begun, over = now - moments.begun, now - moments.over
-            with _make_event(DONE, {"call": moments.call, "begun ns ago": begun, "over ns ago": over, **self._group}):
+            begin, end = now - times.begin, now - times.end
+            with _make_event(DONE, {"call": times.call, "begun ns ago": begin, "over ns ago": end, **self._group}):
                 pass
 
 

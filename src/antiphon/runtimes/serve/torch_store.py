@@ -23,17 +23,25 @@ _MARK_LETTERS = 32
 
 
 class Exchanges:
-    """Exchange texts. `generation`: after the second exchange, a text that only these processes of the group have."""
+    """Exchange a text between all processes by calling this object.
 
-    def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
-        self._store, self._rank, self._ranks, self._patience = store, rank, ranks, patience
+    `generation`: after the second exchange, a text that only these processes of the group have, not earlier ones.
+    `timeout`: seconds until processes that have not come count as missing.
+    """
+
+    def __init__(self, store: Any, rank: int, ranks: int, timeout: float) -> None:
+        self._store, self._rank, self._ranks, self._timeout = store, rank, ranks, timeout
         self._own_mark, self._first_text = secrets.token_hex(_MARK_LETTERS // 2), ""
         self._number = self._reads = 0
         self._end = 0.0
         self.generation = ""
 
     def __call__(self, text: str) -> list[str]:
-        """Return the texts of all processes. Outdated: repeat from the first exchange on, with the same text there."""
+        """Return the texts of all processes.
+
+        Raises Outdated if the first exchange read texts of earlier processes: the caller must then repeat all
+        exchanges, the first with the same text.
+        """
         self._number += 1
         if self._number == 1:
             if self._first_text != text:
@@ -55,11 +63,11 @@ class Exchanges:
 
     def _pause_or_time_out(self) -> None:
         """Pause before reading again, longer each time. TimedOut if processes are still missing."""
-        self._end = self._end or time.monotonic() + self._patience
+        self._end = self._end or time.monotonic() + self._timeout
         if time.monotonic() > self._end:
             raise TimedOut(
                 f"rank {self._rank}: in the store of the group there are texts of processes that are gone, and after "
-                f"{self._patience:g} seconds not yet of all {self._ranks} that are to be there"
+                f"{self._timeout:g} seconds not yet of all {self._ranks} that are to be there"
             )
         self._reads += 1
         time.sleep(min(0.001 * self._reads, _MAX_PAUSE))
@@ -78,22 +86,23 @@ def _digest_marks(texts: Sequence[str]) -> str:
     return hashlib.sha256("".join(text[:_MARK_LETTERS] for text in texts).encode()).hexdigest()[:_MARK_LETTERS]
 
 
-class Monitored:
+class MonitoredBarrier:
     """`torch.distributed.monitored_barrier` by the store, which requires no process to wait for another.
 
     Process 0 reports the process that did not come in time, or with `wait_all_ranks` all of them. The others report
-    that process 0 did not let them continue. A timeout of 0 is one."""
+    that process 0 did not let them continue. With a timeout of 0 all others must have come already.
+    """
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
-        self._passed = 0
+        self._barrier_count = 0
 
     def wait(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        self._passed += 1
+        self._barrier_count += 1
         end = time.monotonic() + timeout.total_seconds()
         milliseconds = round(timeout.total_seconds() * 1000)
         if self._rank:
-            self._store.set(f"{self._passed}/{self._rank}", "here")
+            self._store.set(f"{self._barrier_count}/{self._rank}", "here")
             if not self._wait_for_key("go", end):
                 raise RuntimeError(
                     f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received "
@@ -113,14 +122,15 @@ class Monitored:
                 f"[Rank 0]: {named} failed to pass monitoredBarrier in {milliseconds} ms\n"
                 f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms."
             )
-        self._store.set(f"{self._passed}/go", "go")
-        with suppress(RuntimeError, NotImplementedError):  # all processes have left the previous barrier
+        self._store.set(f"{self._barrier_count}/go", "go")
+        # All processes have left the previous barrier, so its keys can go; not all stores can delete keys.
+        with suppress(RuntimeError, NotImplementedError):
             for name in ("go", *map(str, range(1, self._size))):
-                self._store.delete_key(f"{self._passed - 1}/{name}")
+                self._store.delete_key(f"{self._barrier_count - 1}/{name}")
 
     def _wait_for_key(self, name: str, end: float) -> bool:
         """Wait until the store has this key; False after `end`."""
-        key = [f"{self._passed}/{name}"]
+        key = [f"{self._barrier_count}/{name}"]
         for pause in _growing_pauses():
             if self._store.check(key):
                 return True
@@ -132,6 +142,7 @@ class Monitored:
 
 
 def _growing_pauses() -> Iterator[float]:
+    """Yield seconds to sleep between two reads, doubling up to _MAX_PAUSE."""
     pause = 0.0005
     while True:
         yield pause

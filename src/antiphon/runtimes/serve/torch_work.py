@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from antiphon.errors import AntiphonError
-from antiphon.runtimes.serve.torch_profiled import Moments, Profiled
+from antiphon.runtimes.serve.torch_profiled import CallTimes, Profiled
 
 if TYPE_CHECKING:
 
@@ -36,14 +36,14 @@ class CollectiveFailed(AntiphonError, dist.DistBackendError):
     exit_code = 1
 
 
-class NotYet(CollectiveFailed):
+class WaitTimedOut(CollectiveFailed):
     """A wait has timed out; the collective itself may still complete."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the collective was not done within {seconds:g} seconds")
 
 
-class Waited(_Work):
+class CpuWork(_Work):
     """Base of work objects on the CPU, where synchronizing with a stream means waiting."""
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -59,16 +59,17 @@ class Waited(_Work):
 def future_of(
     base: torch.futures.Future[None], find: Callable[[], list[torch.Tensor]]
 ) -> torch.futures.Future[list[torch.Tensor]]:
-    """Return a future of the result of `find`, called once `base` is set.
+    """Return a future of the result of `find`, which is called once `base` is set.
 
-    Its exceptions are raised in a callback, as one set by set_exception would end the process in DDP."""
+    `find` raises the exceptions of the call. With set_exception instead, DDP would end the process.
+    """
     return base.then(lambda _: find())
 
 
-class WorkerWork(Waited):
+class WorkerWork(CpuWork):
     """A call that a worker executes: `do`. `wait` raises the exceptions of the call.
 
-    `results`: the tensors that it fills. `profiled`, `moments`: where its begin and end are recorded for a profiler.
+    `results`: the tensors that it fills. `profiled`, `times`: where its begin and end are recorded for a profiler.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class WorkerWork(Waited):
         do: Callable[[], None],
         pool: Pool,
         profiled: Profiled | None = None,
-        moments: Moments | None = None,
+        times: CallTimes | None = None,
     ) -> None:
         super().__init__()
-        self._profiled, self._moments = profiled, moments  # of a call that a profiler has recorded
+        self._profiled, self._times = profiled, times  # of a call that a profiler has recorded
         self._results, self._do, self._pool = results, do, pool
-        self._over = False
-        self._under_way = threading.Lock()  # held until the end; an event would cost as much as a small message
+        self._ended = False
+        self._under_way = threading.Lock()  # held until the end; a threading.Event takes as long as a small message
         self._under_way.acquire()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -93,10 +94,10 @@ class WorkerWork(Waited):
     # ---- for the worker ----
 
     def execute(self, done: Callable[[], None]) -> None:
-        """Execute the call in the worker. `done` is called before any wait ends."""
+        """Execute the call in the worker's thread. `done` is called before any wait ends."""
         raised: BaseException | None = None
-        if self._moments is not None:
-            self._moments.begun = time.perf_counter_ns()
+        if self._times is not None:
+            self._times.begin = time.perf_counter_ns()
         try:
             self._do()
         except BaseException as error:
@@ -106,9 +107,9 @@ class WorkerWork(Waited):
         self.end(raised)
 
     def execute_here(self) -> None:
-        """Execute the call in the thread that makes it. Exceptions of signal handlers are raised at once."""
-        if self._moments is not None:
-            self._moments.begun = time.perf_counter_ns()
+        """Execute the call in the thread that makes it. Exceptions of signal handlers propagate to the caller."""
+        if self._times is not None:
+            self._times.begin = time.perf_counter_ns()
         try:
             self._do()
         except BaseException as error:
@@ -119,16 +120,16 @@ class WorkerWork(Waited):
             self.end(None)
 
     def end(self, error: BaseException | None) -> None:
-        """Note the end of the call, let all waits go on, and complete the future if there is one."""
+        """Record the end of the call, release all waits, and complete the future if there is one."""
         # PyTorch expects its usual kinds of exceptions
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
             error = CollectiveFailed(str(error) or type(error).__name__)
-        if self._moments is not None:
-            self._moments.over = time.perf_counter_ns()
+        if self._times is not None:
+            self._times.end = time.perf_counter_ns()
         with self._lock:
             self._error = error
             del self._do  # and with it the tensors that only this call used
-            self._over = True
+            self._ended = True
             base = self._base
         self._under_way.release()
         if base is not None:  # callbacks of the future may wait for a collective: not in the worker
@@ -137,10 +138,10 @@ class WorkerWork(Waited):
     # ---- for PyTorch ----
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the end; a timeout of 0 is none. Raise the exception of the call, or NotYet."""
+        """Wait for the end; a timeout of 0 means no limit. Raise the exception of the call, or WaitTimedOut."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         if not self._wait_profiled(seconds if seconds > 0 else -1):
-            raise NotYet(seconds)
+            raise WaitTimedOut(seconds)
         if self._error is not None:
             raise self._error
         return True
@@ -149,24 +150,24 @@ class WorkerWork(Waited):
         """Wait as `_wait_until_ended`, shown to the profiler that recorded the call, if any."""
         if self._profiled is None:
             return self._wait_until_ended(seconds)
-        with self._profiled.waiting(self._moments):
-            over = self._wait_until_ended(seconds)
+        with self._profiled.waiting(self._times):
+            ended = self._wait_until_ended(seconds)
         self._profiled.record_ended()
-        return over
+        return ended
 
     def _wait_until_ended(self, seconds: float) -> bool:
         """Wait for the end, at most these seconds (-1: forever). False after a timeout."""
-        if not self._over:
+        if not self._ended:
             if not self._under_way.acquire(timeout=seconds):
                 return False
             self._under_way.release()  # for other waits
         return True
 
     def is_completed(self) -> bool:
-        return self._over
+        return self._ended
 
     def is_success(self) -> bool:
-        return self._over and self._error is None
+        return self._ended and self._error is None
 
     def exception(self) -> BaseException | None:
         return self._error
@@ -180,7 +181,7 @@ class WorkerWork(Waited):
             if self._future is None:
                 self._base = torch.futures.Future()
                 self._future = future_of(self._base, self._results_or_error)
-                if self._over:
+                if self._ended:
                     self._base.set_result(None)
             return self._future
 
@@ -190,7 +191,7 @@ class WorkerWork(Waited):
         return self._results
 
 
-class CoalescedWork(Waited):
+class CoalescedWork(CpuWork):
     """Several works that complete as one, with the exception of the first work that failed."""
 
     def __init__(self, works: Sequence[Any], pool: Pool) -> None:
@@ -205,8 +206,8 @@ class CoalescedWork(Waited):
         for work in self._works:
             try:
                 work.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if seconds > 0 else timedelta(0))
-            except NotYet:
-                raise NotYet(seconds) from None
+            except WaitTimedOut:
+                raise WaitTimedOut(seconds) from None
         return True
 
     def is_completed(self) -> bool:
@@ -272,7 +273,7 @@ class Worker:
         self.pool = Pool()
         self._todo: queue.SimpleQueue[WorkerWork | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held while a call is executed
+        self._executing = threading.Lock()  # held while a call is executed
         self._caller = 0  # the thread that executes its own call
         self._under_way = 0  # number of calls made and not done
         self._closed = False
@@ -283,15 +284,15 @@ class Worker:
         results: list[torch.Tensor],
         do: Callable[[], None],
         profiled: Profiled | None = None,
-        moments: Moments | None = None,
-        at_once: bool = False,
+        times: CallTimes | None = None,
+        caller_waits: bool = False,
     ) -> WorkerWork:
-        """Execute or queue a call. `at_once`: the caller waits for it."""
-        work = WorkerWork(results, do, self.pool, profiled, moments)
-        # it would wait for itself
+        """Execute or queue a call. `caller_waits`: the caller waits for it."""
+        work = WorkerWork(results, do, self.pool, profiled, times)
+        # A signal handler makes this call while its thread executes another: it would wait for itself.
         if self._caller == threading.get_ident():
             work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
-        elif not at_once or not self._try_here(work):
+        elif not caller_waits or not self._try_here(work):
             self._enqueue_work(work)
         return work
 
@@ -308,7 +309,7 @@ class Worker:
                     self._under_way += 1
                     entered = True
             if entered:
-                with self._turn:
+                with self._executing:
                     self._caller = threading.get_ident()
                     work.execute_here()
         finally:
@@ -335,7 +336,7 @@ class Worker:
 
     def _run_queue(self) -> None:
         while (work := self._todo.get()) is not None:
-            with self._turn:
+            with self._executing:
                 work.execute(self._note_done)
             del work
 
@@ -348,8 +349,8 @@ class Worker:
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         # wait for a call that another thread executes itself
-        over = self._caller != threading.get_ident() and self._turn.acquire(timeout=timeout)
-        if over:  # no thread executes its own call, nor does this one, in a signal handler
-            self._turn.release()
+        ended = self._caller != threading.get_ident() and self._executing.acquire(timeout=timeout)
+        if ended:  # no thread executes a call of its own
+            self._executing.release()
         self.pool.close()
-        return over and (self._thread is None or not self._thread.is_alive())
+        return ended and (self._thread is None or not self._thread.is_alive())

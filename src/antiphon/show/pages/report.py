@@ -306,7 +306,7 @@ def _sweep_section(tuning: Tuning, kind: str) -> str:
     options = escape(", ".join(tuning.sweep))
     return (
         f'<h2>Choosing {options}</h2><div class="scroll" style="{BOX}">'
-        f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE_CHART[0])}</div>"
+        f"{heatmap_svg(tuning, kind, standalone=False, max_width=WIDE_CHART[0])}</div>"
         f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
         '<p class="note">Speedup of the best value for each size over the first one of the sweep.</p>'
     )

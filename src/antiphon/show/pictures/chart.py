@@ -52,10 +52,10 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
     """
     candidates = tuning.of(kind)
     best: dict[int, str] = {}
-    for r in tuning.ranges:
-        if r.collective == kind:
-            place = next(i for i, c in enumerate(candidates) if c is r.candidate)
-            best.setdefault(place, COLOURS[len(best) % len(COLOURS)])
+    for range_ in tuning.ranges:
+        if range_.collective == kind:
+            number = next(i for i, c in enumerate(candidates) if c is range_.candidate)
+            best.setdefault(number, COLOURS[len(best) % len(COLOURS)])
     timed = [i for i, c in enumerate(candidates) if c.seconds]
     names, top = tuning.baselines.get(kind, ()), tuning.sizes[-1]
     # among equals, prefer one that is best somewhere: its line then shows both
@@ -74,10 +74,10 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
 def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
     """Return axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
     value = value_scale(tuning, kind, relative)
-    limit = tuning.limits.get(kind)
+    bound = tuning.limits.get(kind)
     values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
-    if limit is not None and not relative:
-        values += limit.times.values()
+    if bound is not None and not relative:
+        values += bound.times.values()
     values = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
     if relative:
@@ -91,28 +91,30 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: b
 
 def value_scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
     """Return the value to draw for (size, seconds): the seconds, or their ratio to the bound."""
-    limit = tuning.limits.get(kind)
-    if not relative or limit is None:
+    bound = tuning.limits.get(kind)
+    if not relative or bound is None:
         return lambda size, seconds: seconds
-    return lambda size, seconds: limit.gap(size, seconds) or 1.0
+    return lambda size, seconds: bound.gap(size, seconds) or 1.0
 
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
     """Return one chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
     frame, value = frame_of(tuning, kind, width, height, relative), value_scale(tuning, kind, relative)
-    candidates, limit = tuning.of(kind), tuning.limits.get(kind)
+    candidates, bound = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
     # Draw grey lines first: later lines lie on top.
     for i, (role, colour) in sorted(line_styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
         points = [(size, value(size, seconds)) for size, seconds in candidates[i].seconds.items()]
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
-        thick = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
+        stroke_width = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
         lines.append(
-            _draw_line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', candidates[i])
+            _draw_line(
+                frame, points, f'{dash} stroke="{colour}" stroke-width="{stroke_width}" data-c="{i}"', candidates[i]
+            )
         )
-    if limit is not None:
-        points = [(size, 1.0 if relative else seconds) for size, seconds in limit.times.items()]
+    if bound is not None:
+        points = [(size, 1.0 if relative else seconds) for size, seconds in bound.times.items()]
         lines.append(_draw_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = f"{escape(kind)}: {'times the bound' if relative else 'time'} by size"

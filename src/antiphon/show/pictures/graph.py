@@ -18,12 +18,17 @@ from antiphon.core.topology import Topology
 from antiphon.units import format_bandwidth
 
 RANK, SWITCH, STACK = "rank", "switch", "stack"
+# a box of a cluster, or another container of nodes, at the beginning of a place
 _CONTAINER = re.compile(r"((?:host|box|node|group|dc)\d+)/")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node as drawn: a rank, a switch, or a stack of ranks (`ranks` lists them). `place`: its name in the machine."""
+    """A node as drawn: a rank, a switch, or a stack of ranks that are drawn as one.
+
+    `place`: its path in the machine, such as "host0/gpu3".
+    `ranks`: the ranks that it stands for.
+    """
 
     shape: str
     label: str
@@ -56,17 +61,17 @@ class Edge:
     forward: Fraction
     backward: Fraction
     limits: tuple[str, ...] = ()
-    times: int = 1  # number of equal links drawn as one, each of this speed
+    count: int = 1  # number of equal links drawn as one, each of these speeds
 
     @property
     def bandwidth(self) -> Fraction:
         """The bandwidth of all of them together, in one direction."""
-        return self.times * max(self.forward, self.backward)
+        return self.count * max(self.forward, self.backward)
 
     def speed(self, back: bool = False) -> str:
         """Return the bandwidth of one direction as text: 25 GB/s, or 24 x 25 GB/s."""
         each = format_bandwidth(self.backward if back else self.forward)
-        return each if self.times == 1 else f"{self.times} x {each}"
+        return each if self.count == 1 else f"{self.count} x {each}"
 
     @property
     def symmetric(self) -> bool:
@@ -82,26 +87,26 @@ class Graph:
     limits: dict[str, str] = field(default_factory=dict)
 
     @cached_property
-    def near(self) -> list[list[int]]:
+    def neighbours(self) -> list[list[int]]:
         """The neighbours of every node, ascending."""
-        neighbours: list[set[int]] = [set() for _ in self.nodes]
+        neighbour_sets: list[set[int]] = [set() for _ in self.nodes]
         for edge in self.edges:
-            neighbours[edge.a].add(edge.b)
-            neighbours[edge.b].add(edge.a)
-        return [sorted(near) for near in neighbours]
+            neighbour_sets[edge.a].add(edge.b)
+            neighbour_sets[edge.b].add(edge.a)
+        return [sorted(neighbours) for neighbours in neighbour_sets]
 
-    def is_tree(self, among: Sequence[int]) -> bool:
+    def is_tree(self, nodes: Sequence[int]) -> bool:
         """Return whether these nodes form a tree whose leaves are the ranks."""
-        inside = set(among)
-        degree = {node: sum(other in inside for other in self.near[node]) for node in among}
-        ends = all(degree[n] == 1 for n in among if self.nodes[n].shape != SWITCH)
-        return ends and sum(degree.values()) == 2 * (len(among) - 1) and self._is_connected(among)
+        inside = set(nodes)
+        degree = {node: sum(other in inside for other in self.neighbours[node]) for node in nodes}
+        ends = all(degree[n] == 1 for n in nodes if self.nodes[n].shape != SWITCH)
+        return ends and sum(degree.values()) == 2 * (len(nodes) - 1) and self._is_connected(nodes)
 
-    def _is_connected(self, among: Sequence[int]) -> bool:
-        inside, stack = set(among), [among[0]]
-        inside.discard(among[0])
+    def _is_connected(self, nodes: Sequence[int]) -> bool:
+        inside, stack = set(nodes), [nodes[0]]
+        inside.discard(nodes[0])
         while stack:
-            fresh = [other for other in self.near[stack.pop()] if other in inside]
+            fresh = [other for other in self.neighbours[stack.pop()] if other in inside]
             inside.difference_update(fresh)
             stack += fresh
         return not inside
@@ -115,7 +120,7 @@ def graph_of(topology: Topology) -> Graph:
         last = place.rpartition("/")[2]
         nodes.append(Node(SWITCH, "" if last == "router" else last[:16], place))
     # shared limits: equal ones of both directions ("card0 out", "card0 in") are one
-    named: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
+    limit_names: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
     limits: dict[str, str] = {}
     sizes = {limit.name: (limit.bandwidth, len(limit.links)) for limit in topology.limits}
     for limit in topology.limits:
@@ -127,15 +132,15 @@ def graph_of(topology: Topology) -> Graph:
             name = limit.name
             limits[name] = how
         for link in limit.links:
-            named[link].append(name)
+            limit_names[link].append(name)
     speeds: dict[tuple[int, int, str], Fraction] = defaultdict(Fraction)
     shared: dict[tuple[int, int, str], set[str]] = defaultdict(set)
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
     for link, (a, b, kind) in enumerate(ends):
         type_ = topology.types[kind]
         speeds[a, b, type_.kind] += type_.bandwidth
-        if link in named:
-            shared[min(a, b), max(a, b), type_.kind].update(named[link])
+        if link in limit_names:
+            shared[min(a, b), max(a, b), type_.kind].update(limit_names[link])
     return Graph(tuple(nodes), _gather_edges(speeds, shared), limits)
 
 
@@ -177,23 +182,23 @@ def _leaf_names(graph: Graph) -> list[str]:
         speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)
     names = []
     for number, node in enumerate(graph.nodes):
-        is_leaf = node.shape == RANK and len(graph.near[number]) == 1
-        names.append(f"{graph.near[number][0]} {speed[number, graph.near[number][0]]}" if is_leaf else "")
+        is_leaf = node.shape == RANK and len(graph.neighbours[number]) == 1
+        names.append(f"{graph.neighbours[number][0]} {speed[number, graph.neighbours[number][0]]}" if is_leaf else "")
     return names
 
 
 def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
-    """Merge nodes of the same name into a stack in the place of the first, labelled by the box if that is the name."""
-    first: dict[str, int] = {}
+    """Merge nodes of the same name into one, a stack. If the name is that of a box, so is the label of the stack."""
+    number_of_name: dict[str, int] = {}
     new_number, members = [], defaultdict(list)
     representatives: list[Node] = []
     for number, name in enumerate(names):
-        if not name or name not in first:
-            first[name] = len(representatives)
+        if not name or name not in number_of_name:
+            number_of_name[name] = len(representatives)
             representatives.append(graph.nodes[number])
             new_number.append(len(representatives) - 1)
         else:
-            new_number.append(first[name])
+            new_number.append(number_of_name[name])
         members[new_number[-1]].append(number)
     nodes = []
     for number, node in enumerate(representatives):
@@ -204,14 +209,14 @@ def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
             nodes.append(Node(STACK, box or f"{len(ranks)} ranks", place, ranks))
         else:
             nodes.append(node)
-    together: dict[tuple[int, int, str, Fraction, Fraction], list[Edge]] = defaultdict(list)
+    merged: dict[tuple[int, int, str, Fraction, Fraction], list[Edge]] = defaultdict(list)
     for edge in graph.edges:
         a, b = new_number[edge.a], new_number[edge.b]
         if a != b:
             forward, backward = (edge.forward, edge.backward) if a < b else (edge.backward, edge.forward)
-            together[min(a, b), max(a, b), edge.kind, forward, backward].append(edge)
+            merged[min(a, b), max(a, b), edge.kind, forward, backward].append(edge)
     edges = [
-        Edge(*key, tuple(sorted({name for e in alike for name in e.limits})), sum(e.times for e in alike))
-        for key, alike in sorted(together.items())
+        Edge(*key, tuple(sorted({name for e in equal_edges for name in e.limits})), sum(e.count for e in equal_edges))
+        for key, equal_edges in sorted(merged.items())
     ]
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges))

@@ -30,9 +30,10 @@ LEVELS = (
 )
 MAX_ROWS = 160
 MAX_TITLES = 1500  # cells with tooltips; more of them are drawn as one shape per colour
-WIDEST = 1400
-TITLE, FOOT, GAP, EDGE = 40, 34, 30, 16  # pixels: above a collective, below a panel, between panels, at the edges
-SHORT = 5  # letters of a value that fits above a column
+MAX_WIDTH = 1400  # pixels
+# pixels: above the panels of a collective, below a panel, between panels, at the edges
+TITLE_HEIGHT, FOOT_HEIGHT, PANEL_GAP, EDGE_MARGIN = 40, 34, 30, 16
+MAX_SHORT_LABEL = 5  # letters of a value that fits above a column
 DARK = """<style>@media (prefers-color-scheme: dark) {
 .hm-back { fill: #17181a } .hm-ink { fill: #e9e6df } .hm-soft { fill: #a5a199 } .hm-line { stroke: #55524b }
 .hm-dot { fill: #17181a } %s }</style>"""
@@ -40,19 +41,18 @@ DARK = """<style>@media (prefers-color-scheme: dark) {
 
 @dataclass(frozen=True)
 class Panel:
-    """One planner: its settings (values of options) with their seconds per size, the best row per size, and sizes in
-    pixels of a cell and of the labels to the left of the cells."""
+    """One planner: the settings (values of options) that were tried, as rows, and their times."""
 
     planner: str
     rows: tuple[Setting, ...]
-    seconds: tuple[tuple[float, ...], ...]
-    best: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]  # per row and size
+    best: tuple[int, ...]  # per size, the row of the fastest setting
     wins: tuple[bool, ...]  # per size: whether the planner is also the fastest of all
-    key: str  # the option, where it is one: then the labels are its values alone
+    key: str  # the option, if only one was swept: then the labels are its values alone; else ""
     labels: tuple[str, ...]
-    of: int  # number of rows, drawn or not
-    cell: tuple[float, float]
-    left: float
+    total_rows: int  # number of rows, drawn or not
+    cell: tuple[float, float]  # pixels: width and height of a cell
+    left: float  # pixels of the labels to the left of the cells
 
     @property
     def width(self) -> float:
@@ -60,24 +60,26 @@ class Panel:
 
     @property
     def has_short_labels(self) -> bool:
-        return bool(self.key) and max(map(len, self.labels)) <= SHORT
+        return bool(self.key) and max(map(len, self.labels)) <= MAX_SHORT_LABEL
 
     @property
     def head(self) -> float:
-        """Pixels above the cells."""
+        """Pixels above the cells, for the planner and the labels of the best values."""
         return 44.0 if self.has_short_labels else 22.0
 
     @property
     def height(self) -> float:
-        return self.head + self.cell[1] * len(self.rows) + FOOT
+        return self.head + self.cell[1] * len(self.rows) + FOOT_HEIGHT
 
 
-def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: float = WIDEST) -> str:
+def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_width: float = MAX_WIDTH) -> str:
     """Return a picture: for every collective (or just one) a panel per planner that was swept, side by side.
 
     Rows: the values; columns: sizes; colour: seconds over those of the planner's best value at this size, which is
-    marked. `alone`: with titles, and it follows a dark screen; else it is part of a light page. `widest`: pixels,
-    unless one panel needs more. O(cells).
+    marked. O(cells).
+
+    `standalone`: with titles, and in dark colours on a dark screen; else it is part of a page.
+    `max_width`: pixels, unless one panel needs more.
     """
     kinds = [kind] if kind else list(tuning.collectives)
     panels_of = {name: panels(tuning, name) for name in kinds}
@@ -91,19 +93,19 @@ def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: floa
             continue
         options = ", ".join(tuning.sweep)
         title = f"{name} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {tuning.rests_on(name)}"
-        if alone:
-            body.append(_draw_text(EDGE, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
-            width = max(width, 2 * EDGE + 9.0 * len(title))
-        y += TITLE if alone else 12
-        for line in _break_lines(row_panels, widest):
-            x = float(EDGE)
+        if standalone:
+            body.append(_draw_text(EDGE_MARGIN, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
+            width = max(width, 2 * EDGE_MARGIN + 9.0 * len(title))
+        y += TITLE_HEIGHT if standalone else 12
+        for line in _break_lines(row_panels, max_width):
+            x = float(EDGE_MARGIN)
             for panel in line:
                 body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_draw_panel(tuning, panel, cells), "</g>"]
-                x += panel.width + GAP
-            width = max(width, x - GAP + EDGE)
+                x += panel.width + PANEL_GAP
+            width = max(width, x - PANEL_GAP + EDGE_MARGIN)
             y += max(panel.height for panel in line) + 10
     body += _draw_legend(y + 8)
-    return "\n".join([*_svg_head(width, y + 62, alone), *body, "</svg>"]) + "\n"
+    return "\n".join([*_svg_head(width, y + 62, standalone), *body, "</svg>"]) + "\n"
 
 
 def _svg_head(width: float, height: float, themed: bool) -> list[str]:
@@ -136,12 +138,12 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
     labels = tuple(str(setting[0][1]) if len(keys) == 1 else options_text(dict(setting)) for setting in rows)
     longest, key = max(map(len, labels)), next(iter(keys)) if len(keys) == 1 else ""
     # Cells as wide as the label of the best value above them, if it is short.
-    wide = max(18.0, 6.8 * longest + 6) if key and longest <= SHORT else 20.0
-    tall = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
+    cell_width = max(18.0, 6.8 * longest + 6) if key and longest <= MAX_SHORT_LABEL else 20.0
+    cell_height = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
         planner, rows, tuple(seconds[row] for row in shown), tuple(shown.index(row) for row in best),
         tuple(seconds[row][size] <= fastest[size] * (1 + 1e-9) for size, row in enumerate(best)),
-        key, labels, len(seconds), (wide, tall), 6.3 * max(longest, len(key)) + 10,
+        key, labels, len(seconds), (cell_width, cell_height), 6.3 * max(longest, len(key)) + 10,
     )  # fmt: skip
 
 
@@ -152,11 +154,11 @@ def _shown_rows(count: int, best: set[int]) -> list[int]:
     return sorted(best | {i * (count - 1) // (MAX_ROWS - 1) for i in range(MAX_ROWS)})
 
 
-def _break_lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
+def _break_lines(panels: Sequence[Panel], max_width: float) -> Iterator[list[Panel]]:
     """Yield lines of panels, as many beside each other as fit the width."""
     line: list[Panel] = []
     for panel in panels:
-        if line and sum(p.width + GAP for p in [*line, panel]) > widest:
+        if line and sum(p.width + PANEL_GAP for p in [*line, panel]) > max_width:
             yield line
             line = []
         line.append(panel)
@@ -164,9 +166,9 @@ def _break_lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]
 
 
 def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
-    wide, tall = panel.cell
-    bottom = panel.head + tall * len(panel.rows)
-    shown_text = f" ({len(panel.rows)} of {panel.of} values)" if panel.of > len(panel.rows) else ""
+    cell_width, cell_height = panel.cell
+    bottom = panel.head + cell_height * len(panel.rows)
+    shown_text = f" ({len(panel.rows)} of {panel.total_rows} values)" if panel.total_rows > len(panel.rows) else ""
     out = [
         _draw_text(panel.left, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
         _draw_text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
@@ -174,14 +176,14 @@ def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
         *_draw_best(tuning, panel),
         *_row_labels(panel),
     ]
-    label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * wide >= 46), 16)
+    label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * cell_width >= 46), 16)
     for i in range(0, len(tuning.sizes), label_spacing):
-        x = panel.left + wide * (i + 0.5)
+        x = panel.left + cell_width * (i + 0.5)
         out.append(f'<path class="hm-line" d="M{x:.1f} {bottom + 2:.1f} v4" stroke="#b9b4a8"/>')
         out.append(
             _draw_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"')
         )
-    out.append(_draw_text(panel.left + wide * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
+    out.append(_draw_text(panel.left + cell_width * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
     return out
 
 
@@ -197,24 +199,24 @@ def _level_of(panel: Panel, row: int, size: int) -> int:
 
 def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw every cell as a shape with its time as a tooltip."""
-    wide, tall = panel.cell
+    cell_width, cell_height = panel.cell
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
             level = _level_of(panel, row, size)
-            at = f'x="{panel.left + wide * size:.1f}" y="{panel.head + tall * row:.1f}"'
-            box = f'{at} width="{wide - 1:.1f}" height="{tall - 1:.1f}"'
+            at = f'x="{panel.left + cell_width * size:.1f}" y="{panel.head + cell_height * row:.1f}"'
+            box = f'{at} width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
             title = escape(_cell_text(tuning, panel, row, size))
             yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
 
 
 def _draw_shapes(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw one shape per colour, of all its cells."""
-    wide, tall = panel.cell
+    cell_width, cell_height = panel.cell
     shapes: dict[int, list[str]] = {}
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
-            x, y = panel.left + wide * size, panel.head + tall * row
-            cell = f"M{x:.1f} {y:.1f}h{wide - 1:.1f}v{tall - 1:.1f}h{1 - wide:.1f}z"
+            x, y = panel.left + cell_width * size, panel.head + cell_height * row
+            cell = f"M{x:.1f} {y:.1f}h{cell_width - 1:.1f}v{cell_height - 1:.1f}h{1 - cell_width:.1f}z"
             shapes.setdefault(_level_of(panel, row, size), []).append(cell)
     for level, drawn in sorted(shapes.items()):
         yield f'<path class="hm-{level}" fill="{LEVELS[level][1]}" d="{"".join(drawn)}"/>'
@@ -231,10 +233,10 @@ def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
 
 def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw a dot on the best cell of every column, and its value above the column if values are short."""
-    wide, tall = panel.cell
-    radius = min(wide, tall) * 0.24
+    cell_width, cell_height = panel.cell
+    radius = min(cell_width, cell_height) * 0.24
     for size, row in enumerate(panel.best):
-        x, y = panel.left + wide * (size + 0.5) - 0.5, panel.head + tall * (row + 0.5) - 0.5
+        x, y = panel.left + cell_width * (size + 0.5) - 0.5, panel.head + cell_height * (row + 0.5) - 0.5
         title = escape(_cell_text(tuning, panel, row, size))
         yield (
             f'<circle class="hm-dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#ffffff">'
@@ -250,8 +252,8 @@ def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
 
 def _row_labels(panel: Panel) -> Iterator[str]:
     """Draw the labels of the best rows, and as many others as there is room for."""
-    tall = panel.cell[1]
-    best, min_distance = set(panel.best), 10.5 / tall
+    cell_height = panel.cell[1]
+    best, min_distance = set(panel.best), 10.5 / cell_height
     shown: list[int] = []
     # Labels by priority: rows best most often, then the ends, then all others, as far as there is room.
     for row in [*sorted(best, key=lambda row: -panel.best.count(row)), 0, len(panel.rows) - 1, *range(len(panel.rows))]:
@@ -260,20 +262,22 @@ def _row_labels(panel: Panel) -> Iterator[str]:
     for row in sorted(shown):
         weight = ' font-weight="700"' if row in best else ""
         style = f'text-anchor="end" font-size="10.5"{weight}'
-        y = panel.head + tall * (row + 0.5) + 3.2
+        y = panel.head + cell_height * (row + 0.5) + 3.2
         yield _draw_text(panel.left - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
 
 
 def _draw_legend(y: float) -> list[str]:
-    out = [_draw_text(EDGE, y + 11, "slower than the best value by up to", "soft")]
-    x = EDGE + 245.0
+    out = [_draw_text(EDGE_MARGIN, y + 11, "slower than the best value by up to", "soft")]
+    x = EDGE_MARGIN + 245.0
     for i, (_, shade, _, words) in enumerate(LEVELS):
         out.append(f'<rect class="hm-{i} hm-line" x="{x:.0f}" y="{y:.0f}" width="26" height="13" fill="{shade}"/>')
         out.append(_draw_text(x + 31, y + 11, words, "soft"))
         x += 31 + 7.2 * len(words) + 14
     explanation = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
-    dot = f'<circle cx="{EDGE + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
-    return [*out, dot, _draw_text(EDGE + 16, y + 36, explanation, "soft")]
+    dot = (
+        f'<circle cx="{EDGE_MARGIN + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
+    )
+    return [*out, dot, _draw_text(EDGE_MARGIN + 16, y + 36, explanation, "soft")]
 
 
 def _draw_text(x: float, y: float, words: str, tone: str, style: str = "") -> str:

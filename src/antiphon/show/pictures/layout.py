@@ -36,7 +36,10 @@ _DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5:
 
 @dataclass
 class Drawing:
-    """The points of nodes (`position`) and the frames around boxes, within (0, 0) to (width, height)."""
+    """A part of the picture, from (0, 0) to (width, height): the points of nodes and the frames around boxes.
+
+    It is moved, flipped and framed as one.
+    """
 
     position: dict[int, Point]
     frames: list[Frame] = field(default_factory=list)
@@ -108,12 +111,12 @@ def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Dr
     if not switches:
         return _place_circles(graph, nodes)
     if graph.is_tree(nodes):
-        hubs = {s: [n for n in graph.near[s] if n in set(nodes) and n not in switches] for s in switches}
-        if len(switches) <= 2 and all(3 <= len(ends) <= 16 for ends in hubs.values()):
-            return _place_fronts(graph, hubs) if facing else _place_hubs(graph, hubs)
+        hubs = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
+        if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in hubs.values()):
+            return _place_ranks_above(graph, hubs) if facing else _place_hubs(graph, hubs)
         return _place_tree(graph, nodes)
-    owner = {n: [s for s in graph.near[n] if s in set(switches)] for n in nodes if n not in switches}
-    if all(len(hubs_of) == 1 and len(graph.near[n]) == 1 for n, hubs_of in owner.items()):
+    owner = {n: [s for s in graph.neighbours[n] if s in set(switches)] for n in nodes if n not in switches}
+    if all(len(hubs_of) == 1 and len(graph.neighbours[n]) == 1 for n, hubs_of in owner.items()):
         return _place_routers(graph, switches, {n: hubs_of[0] for n, hubs_of in owner.items()})
     return _place_levels(graph, nodes, switches)
 
@@ -194,25 +197,25 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
 def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Place each switch with its ranks around it, side by side."""
     position: dict[int, Point] = {}
-    for number, (switch, ends) in enumerate(hubs.items()):
-        radius = max(88.0, 7.6 * len(ends) + 30)
+    for number, (switch, ranks) in enumerate(hubs.items()):
+        radius = max(88.0, 7.6 * len(ranks) + 30)
         x = number * (2 * radius + 120)
         position[switch] = (x, 0.0)
-        for i, node in enumerate(ends):
-            angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ends)
+        for i, node in enumerate(ranks):
+            angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ranks)
             position[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
     return fit_drawing(graph, position)
 
 
-def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_ranks_above(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Place the ranks of each switch in a row above it, side by side."""
     position: dict[int, Point] = {}
     x = 0.0
-    for switch, ends in hubs.items():
-        for i, node in enumerate(ends):
+    for switch, ranks in hubs.items():
+        for i, node in enumerate(ranks):
             position[node] = (x + 40.0 * i, 0.0)
-        position[switch] = (x + 20.0 * (len(ends) - 1), 92.0)
-        x += 40.0 * len(ends) + 24
+        position[switch] = (x + 20.0 * (len(ranks) - 1), 92.0)
+        x += 40.0 * len(ranks) + 24
     return fit_drawing(graph, position)
 
 
@@ -224,8 +227,8 @@ def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     # peel off leaves layer by layer; the centre of the tree remains
     remaining = set(nodes)
     while len(remaining) > 2:
-        ends = [n for n in remaining if sum(other in remaining for other in graph.near[n]) <= 1]
-        remaining.difference_update(ends)
+        leaves = [n for n in remaining if sum(other in remaining for other in graph.neighbours[n]) <= 1]
+        remaining.difference_update(leaves)
     return sorted(remaining)
 
 
@@ -241,13 +244,13 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
         """Return the lowest rank below a node: children are sorted by it."""
         own = graph.nodes[node].ranks[:1]
         return min(
-            [*own, *(lowest_rank(n, node) for n in graph.near[node] if n in inside and n != above)], default=node
+            [*own, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != above)], default=node
         )
 
     def visit(node: int, depth: int) -> float:
         """Place a node and all below it; return its x."""
         visited.add(node)
-        below = [n for n in graph.near[node] if n in inside and n not in visited]
+        below = [n for n in graph.neighbours[node] if n in inside and n not in visited]
         # children in the order of ranks, so that numbers ascend from left to right
         below.sort(key=lambda n: lowest_rank(n, node))
         half = graph.nodes[node].half[0]
@@ -291,7 +294,7 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
     level, row, depth = set(ranks), list(ranks), 0
     while row:
         # the switches adjacent to the level below, not yet placed
-        row = sorted({s for n in row for s in graph.near[n] if s in set(switches)} - level)
+        row = sorted({s for n in row for s in graph.neighbours[n] if s in set(switches)} - level)
         level.update(row)
         depth += 1
         for i, switch in enumerate(row):
@@ -375,7 +378,7 @@ def _switch_levels(graph: Graph, drawings: Sequence[Drawing], outside: Sequence[
     row, free = list(level), set(outside)
     while row:
         number = level[row[0]] + 1
-        row = sorted({s for node in row for s in graph.near[node] if s in free})
+        row = sorted({s for node in row for s in graph.neighbours[node] if s in free})
         free.difference_update(row)
         level.update(dict.fromkeys(row, number))
     return level | dict.fromkeys(free, 1)
@@ -388,7 +391,7 @@ def _find_box_rows(graph: Graph, upper: set[int], level: dict[int, int], rows: i
     side = {node: "upper" if node in upper else "lower" for node, number in level.items() if number == 0}
     for node in sorted(level, key=lambda n: level[n]):
         if level[node]:
-            row_sides = {side[n] for n in graph.near[node] if level[n] < level[node]}
+            row_sides = {side[n] for n in graph.neighbours[node] if level[n] < level[node]}
             side[node] = row_sides.pop() if len(row_sides) == 1 else "both"
     return side
 
@@ -399,7 +402,7 @@ def _spread_switches(graph: Graph, row: Sequence[int], position: dict[int, Point
         return
     target_x = {}
     for switch in row:
-        xs = [position[n][0] for n in graph.near[switch] if n in position]
+        xs = [position[n][0] for n in graph.neighbours[switch] if n in position]
         target_x[switch] = sum(xs) / len(xs) if xs else width / 2
     order = sorted(row, key=lambda s: (target_x[s], s))
     spacing = max(2 * graph.nodes[s].half[0] for s in row) + 22

@@ -21,8 +21,8 @@ from antiphon.show.pictures._bend import curve_path, least_hidden_bend
 from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, Point, arrange
 
-MAX_NODES = 128
-FOLD_TREES = 64
+MAX_NODES = 128  # more are folded (`fold_nodes`)
+MAX_TREE_NODES = 64  # of a tree, which gets wide
 _KIND_COLOURS = {
     "nvlink": "#5d8f1f", "xgmi": "#c8502d", "pcie": "#4a6fa5", "ib": "#7b4ea3", "ethernet": "#2b8a8a", "wan": "#b3263a",
     "trunk": "#3d4f66", "uplink": "#3d4f66", "slingshot": "#0e7c66", "socket": "#8a6d3b", "link": "#2f6fab",
@@ -39,7 +39,7 @@ def topology_svg(topology: Topology) -> str:
     lie on a yellow band. Above 128 nodes equal ranks of a switch, then boxes, are drawn as one."""
     graph = graph_of(topology)
     tree = graph.is_tree(range(len(graph.nodes)))
-    graph = fold_nodes(graph, FOLD_TREES if tree else MAX_NODES)
+    graph = fold_nodes(graph, MAX_TREE_NODES if tree else MAX_NODES)
     if len(graph.nodes) > MAX_NODES:
         raise Unsupported(
             f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
@@ -112,7 +112,7 @@ def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
 
 def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Draw bands of shared limits first, then the links, the slow ones on top."""
-    tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
+    band_colour = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     radii = np.array([min(node.half) for node in graph.nodes])
     drawn: dict[tuple[int, int], int] = defaultdict(int)
@@ -125,7 +125,7 @@ def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: 
         title = "; ".join([_link_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
         if edge.limits:
             bands.append(
-                f'<path d="{line}" fill="none" stroke="{tint[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
+                f'<path d="{line}" fill="none" stroke="{band_colour[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
                 f'stroke-opacity="0.45" stroke-linecap="round"/>'
             )
         dash = "" if edge.symmetric else ' stroke-dasharray="8 3"'
@@ -205,10 +205,10 @@ def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, fl
             elements.append(f'<text x="{x + 40:.0f}" y="4">{escape(words)}</text>')
             x, plain = x + 40 + _text_width(words), plain + " " * 8 + words
         rows.append((plain, "".join(elements)))
-    alike: dict[tuple[str, str], int] = defaultdict(int)
+    count_of_limit: dict[tuple[str, str], int] = defaultdict(int)
     for name, how in graph.limits.items():
-        alike[re.sub(r"\d+", "*", name), how] += 1
-    for (name, how), count in alike.items():
+        count_of_limit[re.sub(r"\d+", "*", name), how] += 1
+    for (name, how), count in count_of_limit.items():
         words = f"{name}: {how}" + (f" ({count} of them)" if count > 1 else "")
         band = f'<path d="M0 0 h34" stroke="{_SHARED[0]}" stroke-opacity="0.45" stroke-width="10"/>'
         rows.append((" " * 6 + words, band + f'<text x="44" y="4">{escape(words)}</text>'))

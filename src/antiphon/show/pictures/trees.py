@@ -1,6 +1,6 @@
 """Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture.
 
-Stages of `trees_svg`: recover the trees (`growth`), lay out the machine once for all panels (`_make_panel_layout`),
+Stages of `trees_svg`: recover the trees (`tree`), lay out the machine once for all panels (`_make_panel_layout`),
 route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in grey, arrows coloured
 by their distance from the root, the root filled. Title lines compare the schedule's rate with the bound; a panel's
 caption says which share of the data its tree carries.
@@ -25,19 +25,20 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, arrow_head, control_point, curve_path, trim_curve
+from antiphon.show.pictures.data_trees import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, DataTree, DataTrees, data_trees_of
 from antiphon.show.pictures.graph import RANK, Graph, graph_of
-from antiphon.show.pictures.growth import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, Grown, Growth, growths_of
 from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth
 
 MAX_NODES = 128
-MAX_PANELS = 24
+MAX_PANELS = 24  # trees that are drawn; the others are only counted
 _WIDTH = 1150.0  # of the whole picture, as far as one panel allows
-_NODE_DISTANCE = 62.0  # pixels from node to node that suffice
+_NODE_DISTANCE = 62.0  # pixels between the closest two nodes, to which layouts shrink
 _MARGIN = 31.0  # around the nodes of a panel
 _CAPTION = 30.0  # height of the text below a panel
 _EDGE_MARGIN = 10.0  # between lines and the edge of a panel
+# colours of arrows by their number; of the root, of texts, of ranks that the tree does not reach, of links
 _RAMP = ("#12406e", "#1f7fa8", "#2e9e78", "#8aa81c", "#dd9a12", "#d0591f", "#a3243f", "#6d2a76")
 _ROOT, _GREY, _PALE, _LINK = "#12406e", "#5b6672", "#8b95a0", "#d5dae0"
 _TITLE_STYLE, _SUBTITLE_STYLE = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
@@ -53,13 +54,13 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     """
     check_drawable(topology)
     graph = graph_of(topology)
-    grown = growths_of(schedule, topology, root)
+    data_trees = data_trees_of(schedule, topology, root)
     panel_layout = _make_panel_layout(graph)
-    shown = grown.growths[:MAX_PANELS]
-    colours = _colour_ramp(max((growth.deepest for _, growth in shown), default=0))
-    title_lines = _title_lines(schedule, topology, limits, grown)
-    legend, legend_width = _make_legend([growth for _, growth in shown], colours)
-    lines = [_route_arrows(panel_layout, growth) for _, growth in shown]
+    shown = data_trees.trees[:MAX_PANELS]
+    colours = _colour_ramp(max((tree.depth for _, tree in shown), default=0))
+    title_lines = _title_lines(schedule, topology, limits, data_trees)
+    legend, legend_width = _make_legend([tree for _, tree in shown], colours)
+    lines = [_route_arrows(panel_layout, tree) for _, tree in shown]
     before, above, after, below = _measure_overhang(panel_layout, [line.curve for arrows in lines for line in arrows])
     panel_width, panel_height = (
         before + panel_layout.drawing.width + after,
@@ -80,16 +81,16 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     ]
     for i, text in enumerate(title_lines):
         elements.append(f'<text x="16" y="{25 + 20 * i}"{_SUBTITLE_STYLE if i else _TITLE_STYLE}>{escape(text)}</text>')
-    for i, ((share, growth), arrows) in enumerate(zip(shown, lines, strict=True)):
+    for i, ((share, tree), arrows) in enumerate(zip(shown, lines, strict=True)):
         position = (
             f"{first_x + before + panel_width * (i % columns):.1f} {top + above + panel_height * (i // columns):.1f}"
         )
         caption_x, caption_y = panel_layout.drawing.width / 2, panel_layout.drawing.height + below + 7
         under = f'x="{caption_x:.1f}" y="{caption_y:.1f}" text-anchor="middle"'
-        caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, grown, growth))}</text>'
+        caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, data_trees, tree))}</text>'
         elements += [
             f'<g transform="translate({position})">',
-            *_draw_panel(panel_layout, growth, arrows, colours),
+            *_draw_panel(panel_layout, tree, arrows, colours),
             caption,
             "</g>",
         ]
@@ -108,11 +109,11 @@ def check_drawable(topology: Topology) -> None:
 # ---- words ----
 
 
-def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, grown: Grown) -> list[str]:
-    count, shapes = len(grown.growths), {growth.shape for _, growth in grown.growths}
+def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, data_trees: DataTrees) -> list[str]:
+    count, shapes = len(data_trees.trees), {tree.shape for _, tree in data_trees.trees}
     subject = plural(count, "part" if ANY in shapes else "tree")
-    if grown.root >= 0 and grown.roots > 1:
-        subject += f" of rank {grown.root}, one of {grown.roots} roots"
+    if data_trees.root >= 0 and data_trees.roots > 1:
+        subject += f" of rank {data_trees.root}, one of {data_trees.roots} roots"
     lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate_lines(schedule, topology, limits)]
     if shapes == {SAME_BOTH_WAYS}:
         lines.append("each part goes up its tree to the root, adding on the way, and down the same tree again")
@@ -123,7 +124,7 @@ def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, g
     elif ANY in shapes:
         lines.append("not all parts travel along trees: colours show the step; dashed arrows add")
     if count > MAX_PANELS:
-        undrawn = Fraction(sum(share for share, _ in grown.growths[MAX_PANELS:]), grown.total)
+        undrawn = Fraction(sum(share for share, _ in data_trees.trees[MAX_PANELS:]), data_trees.total)
         lines.append(f"only the {MAX_PANELS} with the most data are drawn; the others have {float(undrawn):.0%} of it")
     return lines
 
@@ -144,20 +145,20 @@ def _rate_lines(schedule: Schedule, topology: Topology, limits: Bound | None) ->
     return [f"{rate_text}; bound {best / topology.unit}, {format_bandwidth(best)}"]
 
 
-def _caption_text(share: int, grown: Grown, growth: Growth) -> str:
-    data = "its data" if grown.root >= 0 and grown.roots > 1 else "the data"
-    share_text = f"all of {data}" if share == grown.total else f"{share}/{grown.total} of {data}"
-    return f"{share_text}, {plural(growth.deepest, 'step') if growth.shape == ANY else f'{growth.deepest} deep'}"
+def _caption_text(share: int, data_trees: DataTrees, tree: DataTree) -> str:
+    data = "its data" if data_trees.root >= 0 and data_trees.roots > 1 else "the data"
+    share_text = f"all of {data}" if share == data_trees.total else f"{share}/{data_trees.total} of {data}"
+    return f"{share_text}, {plural(tree.depth, 'step') if tree.shape == ANY else f'{tree.depth} deep'}"
 
 
-def _make_legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
+def _make_legend(shown: Sequence[DataTree], colours: Sequence[str]) -> tuple[str, float]:
     """Return the legend of colours as SVG, and its width."""
-    steps = any(growth.shape == ANY for growth in shown)
+    steps = any(tree.shape == ANY for tree in shown)
     words = "steps:" if steps else "root, and hops from it:"
-    at = 0 if steps else 25
+    text_x = 0 if steps else 25
     elements = [] if steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
-    elements.append(f'<text x="{at}" y="4" fill="{_GREY}">{words}</text>')
-    x = at + 6.3 * len(words) + 14
+    elements.append(f'<text x="{text_x}" y="4" fill="{_GREY}">{words}</text>')
+    x = text_x + 6.3 * len(words) + 14
     for number in range(1, len(colours) + 1, max(1, math.ceil(len(colours) / 12))):
         paint = colours[number - 1]
         elements.append(f'<path d="M{x:.0f} 0 h20" stroke="{paint}" stroke-width="2.6"/>')
@@ -171,8 +172,8 @@ def _make_legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, 
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What all panels have in common: the positions of nodes, and the machine's links behind them."""
+class PanelLayout:
+    """Common to all panels: the positions and radii of nodes, and the machine's links, drawn behind the tree."""
 
     graph: Graph
     drawing: Drawing
@@ -187,23 +188,23 @@ class Stage:
         return self.centres[a], middle, self.centres[b]
 
 
-def _make_panel_layout(graph: Graph) -> Stage:
+def _make_panel_layout(graph: Graph) -> PanelLayout:
     """Return the layout of the machine's picture, with nodes closer together if there is room."""
     drawing = arrange(graph)
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
-    # Scale the layout down until the closest two nodes are _APART pixels apart, at most to 45 %.
+    # Scale the layout down until the closest two nodes are _NODE_DISTANCE pixels apart, at most to 45 %.
     factor = 1.0 if drawing.frames else min(1.0, max(0.45, _NODE_DISTANCE / float(gaps.min())))
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
         right, low = (float(v) for v in centres.max(axis=0) + _MARGIN)
         drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
     radii = np.array([min(node.half) for node in graph.nodes])
-    bare = Stage(graph, drawing, centres, radii, ())
+    bare = PanelLayout(graph, drawing, centres, radii, ())
     return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
 
 
-def _measure_overhang(panel_layout: Stage, curves: Sequence[Curve]) -> list[float]:
+def _measure_overhang(panel_layout: PanelLayout, curves: Sequence[Curve]) -> list[float]:
     """Return by how many pixels lines reach beyond the drawing of the nodes: to the left, above, to the right,
     below."""
     control_points = np.array([*panel_layout.links, *curves]).reshape(-1, 3, 2)
@@ -211,9 +212,9 @@ def _measure_overhang(panel_layout: Stage, curves: Sequence[Curve]) -> list[floa
         return [0.0] * 4
     start, middle, end = control_points.transpose(1, 0, 2)
     # The extreme of a quadratic curve is near its point at t = 1/2: (start + 2 control + end) / 4.
-    spots = np.concatenate([start, (start + 2 * middle + end) / 4, end])
+    extremes = np.concatenate([start, (start + 2 * middle + end) / 4, end])
     size = np.array([panel_layout.drawing.width, panel_layout.drawing.height])
-    over = np.concatenate([_EDGE_MARGIN - spots.min(axis=0), spots.max(axis=0) + _EDGE_MARGIN - size])
+    over = np.concatenate([_EDGE_MARGIN - extremes.min(axis=0), extremes.max(axis=0) + _EDGE_MARGIN - size])
     return [max(0.0, float(value)) for value in over]
 
 
@@ -223,12 +224,14 @@ def _count_columns(wide: float, count: int) -> int:
     return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
 
-def _draw_panel(panel_layout: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
+def _draw_panel(
+    panel_layout: PanelLayout, tree: DataTree, lines: Sequence[DrawnArrow], colours: Sequence[str]
+) -> list[str]:
     frames = [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
         for x, y, w, h, _ in panel_layout.drawing.frames
     ]
-    through = {node for line in lines for node in line.ends}  # lines end in these, below the box
+    through = {node for line in lines for node in line.ends}  # switches among these are drawn over the lines' ends
     switches = [n for n, node in enumerate(panel_layout.graph.nodes) if node.shape != RANK]
     return [
         *frames,
@@ -236,24 +239,24 @@ def _draw_panel(panel_layout: Stage, growth: Growth, lines: Sequence[DrawnArrow]
         *(_draw_switch(panel_layout, n) for n in switches if n not in through),
         *(_draw_arrow(panel_layout, line, colours[line.number - 1]) for line in lines),
         *(_draw_switch(panel_layout, n) for n in switches if n in through),
-        *_draw_ranks(panel_layout, growth, colours),
+        *_draw_ranks(panel_layout, tree, colours),
     ]
 
 
-def _unambiguous_switches(growth: Growth) -> set[int]:
-    """Return the switches at which lines may meet: all arrows through them have the same parent."""
-    if growth.shape == ANY:
+def _unambiguous_switches(tree: DataTree) -> set[int]:
+    """Return the switches through which all arrows have the same parent: their lines may share the parent's line."""
+    if tree.shape == ANY:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
-    for arrow in growth.arrows:
+    for arrow in tree.arrows:
         for switch in arrow.via:
             parents[switch].add(arrow.parent)
-    return {switch for switch, those in parents.items() if len(those) == 1}
+    return {switch for switch, switch_parents in parents.items() if len(switch_parents) == 1}
 
 
 @dataclass(frozen=True)
 class DrawnArrow:
-    """An arrow as it is drawn: from rim to rim, with a head where it ends at a rank."""
+    """An arrow as it is drawn between the nodes `ends`: from rim to rim, with a head if it ends at a rank."""
 
     ends: tuple[int, int]
     curve: Curve
@@ -262,28 +265,28 @@ class DrawnArrow:
     title: str
 
 
-def _route_arrows(panel_layout: Stage, growth: Growth) -> list[DrawnArrow]:
+def _route_arrows(panel_layout: PanelLayout, tree: DataTree) -> list[DrawnArrow]:
     """Return the arrows to draw, those farthest from the root first; a line that several hops share is drawn once."""
-    alone = _unambiguous_switches(growth)
+    shared_switches = _unambiguous_switches(tree)
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
-    for arrow in reversed(growth.arrows):
-        nodes = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
-        title = f"{'step' if growth.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
-        dashed = arrow.inwards and growth.shape != IN
+    for arrow in reversed(tree.arrows):
+        nodes = [arrow.src, *(arrow.via if shared_switches.issuperset(arrow.via) else ()), arrow.dst]
+        title = f"{'step' if tree.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
+        dashed = arrow.inwards and tree.shape != IN
         # Bend arrows of the two directions to different sides, so that they do not cover each other.
-        aside = -34.0 if growth.shape == IN_AND_OUT and dashed else 14.0 if growth.shape in (IN_AND_OUT, ANY) else 0.0
+        bend = -34.0 if tree.shape == IN_AND_OUT and dashed else 14.0 if tree.shape in (IN_AND_OUT, ANY) else 0.0
         for a, b in pairwise(nodes):
             key = (a, b, arrow.number, arrow.inwards)
             if key not in drawn:
                 gaps = [
                     panel_layout.radii[n] + 1.5 if panel_layout.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)
                 ]
-                curve = trim_curve(*panel_layout.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
+                curve = trim_curve(*panel_layout.line(a, b, bend), (float(gaps[0]), float(gaps[1])))
                 drawn[key] = DrawnArrow((a, b), curve, arrow.number, dashed, title)
     return list(drawn.values())
 
 
-def _draw_arrow(panel_layout: Stage, line: DrawnArrow, colour: str) -> str:
+def _draw_arrow(panel_layout: PanelLayout, line: DrawnArrow, colour: str) -> str:
     shaft, point = line.curve, ""
     if panel_layout.graph.nodes[line.ends[1]].shape == RANK:
         shaft = trim_curve(*line.curve, (0.0, 7.0))
@@ -295,7 +298,7 @@ def _draw_arrow(panel_layout: Stage, line: DrawnArrow, colour: str) -> str:
     )
 
 
-def _draw_switch(panel_layout: Stage, number: int) -> str:
+def _draw_switch(panel_layout: PanelLayout, number: int) -> str:
     (x, y), node = panel_layout.centres[number], panel_layout.graph.nodes[number]
     half, tall = node.half
     where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
@@ -303,18 +306,18 @@ def _draw_switch(panel_layout: Stage, number: int) -> str:
     return f'<rect {where} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
 
 
-def _draw_ranks(panel_layout: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
+def _draw_ranks(panel_layout: PanelLayout, tree: DataTree, colours: Sequence[str]) -> list[str]:
     """Draw ranks: the root filled, those that it reaches rimmed in the colour of their hop, all others pale."""
-    rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(growth.arrows)}
+    rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(tree.arrows)}
     shapes = []
     for number, node in enumerate(panel_layout.graph.nodes):
         if node.shape != RANK:
             continue
         x, y = panel_layout.centres[number]
         fill, rim, ink, thick, bold = "#ffffff", rims.get(number, "#c3cad2"), "#111", 2.2, ""
-        if number == growth.root:
+        if number == tree.root:
             fill, rim, ink, bold = _ROOT, _ROOT, "#ffffff", ' font-weight="bold"'
-        elif number in rims and growth.shape == ANY:
+        elif number in rims and tree.shape == ANY:
             rim = _GREY
         elif number not in rims:
             ink, thick = _PALE, 1.2
@@ -331,6 +334,6 @@ def _colour_ramp(count: int) -> list[str]:
     if count <= len(_RAMP):
         return list(_RAMP[:count])
     fixed = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _RAMP])
-    at = np.linspace(0, len(_RAMP) - 1, count)
-    mixed = np.array([np.interp(at, np.arange(len(_RAMP)), fixed[:, i]) for i in range(3)]).T
+    positions = np.linspace(0, len(_RAMP) - 1, count)
+    mixed = np.array([np.interp(positions, np.arange(len(_RAMP)), fixed[:, i]) for i in range(3)]).T
     return ["#{:02x}{:02x}{:02x}".format(*(round(channel) for channel in colour)) for colour in mixed.tolist()]

@@ -1,13 +1,13 @@
 """Recover the trees along which chunks travel from the rows (transfers) of any schedule, to draw them.
 
 The rows of a chunk form an out-tree if its data has one source (broadcast), an in-tree if it has one destination
-(reduce), or both for an allreduce: what happens up to the last reduction leads in, the rest out. A growth is such a
+(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out. A `DataTree` is such a
 tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
 their shares of the data added; the heaviest tree comes first. Data that follows no tree is shown by step instead.
 
 Example: an allreduce on 3 ranks in a chain 1 - 0 - 2 with one chunk: rows 1 -> 0 and 2 -> 0 reduce, then 0 -> 1 and
-0 -> 2 copy. Both halves are the same tree with root 0, so there is one growth, SAME_BOTH_WAYS, with the arrows
-0 -> 1 and 0 -> 2, numbered 1, and all of the data. `growths_of` does this in O(rows log rows).
+0 -> 2 copy. Both halves are the same tree with root 0, so there is one `DataTree`, SAME_BOTH_WAYS, with the arrows
+0 -> 1 and 0 -> 2, numbered 1, and all of the data. `data_trees_of` does this in O(rows log rows).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
+# shapes of a DataTree
 OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
-ROOTS_APART = 12  # up to this many trees of several roots are drawn; of more, those of one root
+MAX_TREES_OF_ALL_ROOTS = 12  # up to this many trees of several roots are drawn; of more, those of one root
 
 Pair = tuple[int, int]  # parent, child
 Via = tuple[int, ...]  # switches between two ranks
@@ -50,57 +51,61 @@ class Arrow:
 
 
 @dataclass(frozen=True)
-class Growth:
-    """How one part of the data travels. `shape`: out of a root (OUT), in to it (IN), both ways over the same hops
-    (SAME_BOTH_WAYS, drawn outwards), in and out over different ones (IN_AND_OUT), or not along a tree (ANY): then
-    `root` is -1 and the arrows are numbered by step."""
+class DataTree:
+    """How one part of the data travels.
+
+    `shape`: out of a root (OUT), in to it (IN), both over the same hops (SAME_BOTH_WAYS, drawn outwards) or over
+    different ones (IN_AND_OUT), or along no tree (ANY): then `root` is -1 and the arrows are numbered by step.
+    """
 
     shape: str
     root: int
     arrows: tuple[Arrow, ...]
 
     @property
-    def deepest(self) -> int:
+    def depth(self) -> int:
         return max((arrow.number for arrow in self.arrows), default=0)
 
 
 @dataclass(frozen=True)
-class Grown:
-    """The distinct growths, the heaviest first, each with its share of the data: a whole number over `total`.
+class DataTrees:
+    """The distinct trees, those with most data first.
 
-    `root`: the root of all of them, one of `roots`; -1 if the growths of all roots are here.
+    `trees`: each with its share of the data, share / `total`.
+    `root`: the root of all of them; -1 if they have several roots.
+    `roots`: number of roots of the schedule, of which one or all are here.
     """
 
-    growths: tuple[tuple[int, Growth], ...]
+    trees: tuple[tuple[int, DataTree], ...]
     total: int
     root: int
     roots: int
 
 
-def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) -> Grown:
+def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = None) -> DataTrees:
     """Return the trees of a schedule; if there are many roots, those of `root`, or of the first. O(rows log rows).
 
     A collective with several blocks has several roots, of which one is drawn. An allreduce has one block; all of its
     trees are drawn, unless they are many.
     """
     shares = _sum_shares(schedule, _rows_by_chunk(schedule, topology), *_tree_ends(schedule.collective))
-    roots = sorted({key for key, _ in shares})
+    roots = sorted({tree_root for tree_root, _ in shares})
     if root is not None and root not in roots:
-        near = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
-        raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {near}")
-    shapes = {growth for _, growth in shares}
+        choices = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
+        raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {choices}")
+    distinct_trees = {tree for _, tree in shares}
     # many different roots would give too many pictures: show those of one root
-    by_root = len(roots) > 1 and (schedule.collective.blocks > 1 or len(shapes) > ROOTS_APART)
+    by_root = len(roots) > 1 and (schedule.collective.blocks > 1 or len(distinct_trees) > MAX_TREES_OF_ALL_ROOTS)
     chosen = root if root is not None else roots[0] if by_root else -1
-    weight: dict[Growth, int] = defaultdict(int)
-    for (key, growth), share in shares.items():
-        if chosen in (-1, key):
-            weight[growth] += share
+    weight: dict[DataTree, int] = defaultdict(int)
+    for (tree_root, tree), share in shares.items():
+        if chosen in (-1, tree_root):
+            weight[tree] += share
     total = sum(weight.values()) or 1
     # shares in lowest terms
     common = math.gcd(*weight.values()) or 1
     order = sorted(weight.items(), key=lambda item: -item[1])
-    return Grown(tuple((share // common, growth) for growth, share in order), total // common, chosen, len(roots))
+    return DataTrees(tuple((share // common, tree) for tree, share in order), total // common, chosen, len(roots))
 
 
 def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
@@ -110,10 +115,10 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     """
     relation = collective.relation
     # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
-    have = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
+    holders = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
     want = _single_ranks(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
     blocks = collective.blocks
-    fits = [(shape, ends) for shape, ends in ((OUT, have), (IN, want)) if len(ends) == blocks]
+    fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, want)) if len(ends) == blocks]
     return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
 
 
@@ -127,28 +132,28 @@ def _single_ranks(pairs: Iterable[int]) -> dict[int, int]:
 
 def _sum_shares(
     schedule: Schedule, rows: Sequence[Sequence[Row]], shape: str, root_of: Mapping[int, int]
-) -> dict[tuple[int, Growth], int]:
-    """Return shares of the data by (root, growth).
+) -> dict[tuple[int, DataTree], int]:
+    """Return shares of the data by (root, tree).
 
     Of blocks with a common root (a scatter's), chunks at the same offset are drawn as one tree, if they form one.
     """
     chunks = schedule.chunks
-    places: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    chunks_at: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for chunk, (block, offset, share) in enumerate(
         zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True)
     ):
         if rows[chunk]:
-            places[root_of.get(block, -1), offset, share].append(chunk)
-    shares: dict[tuple[int, Growth], int] = defaultdict(int)
-    for (root, _, share), alike in places.items():
+            chunks_at[root_of.get(block, -1), offset, share].append(chunk)
+    shares: dict[tuple[int, DataTree], int] = defaultdict(int)
+    for (root, _, share), alike in chunks_at.items():
         # try to draw all chunks of the same place as one tree, else each by itself
-        joint = growth_of(shape, root, [row for chunk in alike for row in rows[chunk]])
+        joint = data_tree_of(shape, root, [row for chunk in alike for row in rows[chunk]])
         if joint.shape != ANY or len(alike) == 1:
             shares[joint.root if root < 0 else root, joint] += share
             continue
         for chunk in alike:
-            growth = growth_of(shape, root, rows[chunk])
-            shares[growth.root if root < 0 else root, growth] += share
+            tree = data_tree_of(shape, root, rows[chunk])
+            shares[tree.root if root < 0 else root, tree] += share
     return shares
 
 
@@ -165,37 +170,37 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     return by_chunk
 
 
-def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
-    """Return the growth that these rows form.
+def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
+    """Return the tree that these rows form.
 
-    `shape` ANY (an allreduce): rows up to the last reduction lead in to the root, which is still to find, later ones
-    out.
+    `shape` ANY stands for an allreduce: rows up to the last reduction lead in to the root, which is found here, later
+    rows lead out.
     """
     # an allreduce has two phases; the last reduction ends the first
-    last = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
+    last_reduction = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
     into: dict[Pair, Via] = {}
     out: dict[Pair, Via] = {}
     for step, src, dst, _, via in rows:
-        if shape == IN or (shape == ANY and step <= last):
+        if shape == IN or (shape == ANY and step <= last_reduction):
             into[dst, src] = min(via, into.get((dst, src), via))
         else:
             out[src, dst] = min(via, out.get((src, dst), via))
     # the root of an allreduce is the only rank that is a parent and never a child
     if shape == ANY:
-        tops = {parent for parent, _ in into or out} - {child for _, child in into or out}
-        root = min(tops) if len(tops) == 1 else -1
+        top_ranks = {parent for parent, _ in into or out} - {child for _, child in into or out}
+        root = min(top_ranks) if len(top_ranks) == 1 else -1
     # None if the hops are not a tree below the root
-    rises, falls = _tree_depths(root, into), _tree_depths(root, out)
-    if rises is None or falls is None or root < 0:
+    inward_depth, outward_depth = _tree_depths(root, into), _tree_depths(root, out)
+    if inward_depth is None or outward_depth is None or root < 0:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
-        return Growth(ANY, -1, tuple(sorted(steps, key=_arrow_order)))
+        return DataTree(ANY, -1, tuple(sorted(steps, key=_arrow_order)))
     # reduction and broadcast over the same links are drawn as one tree
     same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
-    arrows = [Arrow(src, dst, falls[dst], False, via) for (src, dst), via in out.items()]
+    arrows = [Arrow(src, dst, outward_depth[dst], False, via) for (src, dst), via in out.items()]
     if not same:
-        arrows += [Arrow(child, parent, rises[child], True, via) for (parent, child), via in into.items()]
-    return Growth(kind, root, tuple(sorted(arrows, key=_arrow_order)))
+        arrows += [Arrow(child, parent, inward_depth[child], True, via) for (parent, child), via in into.items()]
+    return DataTree(kind, root, tuple(sorted(arrows, key=_arrow_order)))
 
 
 def _arrow_order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
@@ -207,14 +212,14 @@ def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
     below: dict[int, list[int]] = defaultdict(list)
     for parent, child in pairs:
         below[parent].append(child)
-    deep, todo = {root: 0}, [root]
+    depth_of, todo = {root: 0}, [root]
     # breadth-first; `todo` grows while it is iterated
     for rank in todo:
         for child in below[rank]:
             # reached twice: a cycle, or two parents
-            if child in deep:
+            if child in depth_of:
                 return None
-            deep[child] = deep[rank] + 1
+            depth_of[child] = depth_of[rank] + 1
             todo.append(child)
     # a tree has one edge less than nodes; otherwise some edges are not connected to the root
-    return deep if len(deep) == sum(map(len, below.values())) + 1 else None
+    return depth_of if len(depth_of) == sum(map(len, below.values())) + 1 else None
