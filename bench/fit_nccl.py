@@ -229,7 +229,7 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
         assumed = [f"all, as of {like}"]
         made[name] = msgspec.structs.replace(
             made[like], name=name, boxes=boxes, measured=[], calibrated_by=[], collectives=[], assumed=assumed,
-            units=UNITS.get(name), copies=None,
+            units=UNITS.get(name), copies=msgspec.structs.replace(COPIES[like], assumed=["latency", "share"]),
         )  # fmt: skip
     for name, calls in made.items():
         row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], {}, None, 0.0)}

@@ -22,7 +22,7 @@ from antiphon.cost.nccl.accuracy import (
     is_within_error,
 )
 from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
-from antiphon.cost.nccl.choice import COLLNET, KINDS, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.choice import COLLNET, KINDS, NVLS, NVLS_TREE, PAT, RING, SENDS, SYMMETRIC, TREE, Costs, prices
 from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported
@@ -30,6 +30,7 @@ from antiphon.topologies import topology
 from antiphon.units import parse_size
 
 GB = 10**9
+TWO_BOXES = "cluster:box=hgx-h100,boxes=2"
 FLAT = Calls(
     format="antiphon-calls", version=1, name="flat", boxes=["x"], launch=1e-6, launch_more=2e-6,
     hop=dict.fromkeys(PROTOCOLS, 1e-6), share=dict.fromkeys(PROTOCOLS, 1.0),
@@ -213,6 +214,13 @@ def test_every_line_says_what_it_rests_on() -> None:
         ("nccl:algorithm=tree", "hgx-h100", "none of tree can do"),
         ("nccl:algorithm=best", "hgx-h100", "expected one of"),
         ("mpi", "hgx-h100", "expected nccl, rccl, msccl"),
+        ("nccl-2", "hgx-h100", "a version of NCCL, nccl-2.8 to"),
+        ("nccl-2.7", "hgx-h100", "a version of NCCL, nccl-2.8 to"),
+        ("rccl-2.32", "mi300x", "a version of NCCL, nccl-2.8 to"),
+        ("nccl-2.22:algorithm=pat", "hgx-h100", "NCCL 2.22 has no pat, which came with 2.23"),
+        ("nccl:registered=maybe", "hgx-h100", "registered: expected true or false"),
+        ("rccl:registered=yes", "mi300x", "registered= is an option of nccl"),
+        ("nccl:algorithm=symmetric", "cluster:box=hgx-h100,boxes=2", "none of symmetric can do"),
         ("nccl:gpu=h100", "star:ranks=4,bandwidth=1GB/s", None),
     ],
 )
@@ -333,6 +341,62 @@ def test_copies_by_engines_take_no_multiprocessor() -> None:
     (usual,) = antiphon.predict("allgather", "80MB", topology="dgx-a100", library="nccl")
     assert usual["algorithm"] == "ring"  # never by itself
     assert usual["without_sms"] == row["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("library", "machine", "kind", "nbytes", "choice", "remark"),
+    [
+        ("nccl-2.16", "hgx-h100", "allreduce", "1GB", "ring simple", ""),
+        ("nccl-2.17.1", "hgx-h100", "allreduce", "1GB", "nvls simple", ""),
+        ("nccl-2.99", "hgx-h100", "allreduce", "1GB", "nvls simple", "; NCCL 2.99 taken for 2.32"),
+        ("nccl-2.32", "hgx-h100", "allreduce", "1KB", "ring ll", ""),
+        ("nccl-2.26:registered=yes", "hgx-h100", "allreduce", "1KB", "ring ll", "; NCCL 2.26 has no symmetric"),
+        ("nccl-2.27:registered=yes", "hgx-h100", "allreduce", "1KB", "symmetric ll", "; symmetric: model, not"),
+        ("nccl:registered=yes", "dgx-a100", "allgather", "1GB", "symmetric simple", "; symmetric: model, not"),
+        ("nccl:registered=yes", "hgx-h100", "allreduce", "1GB", "symmetric nvls", "; symmetric: model, not"),
+        ("nccl:registered=yes", "hgx-h100", "broadcast", "1GB", "ring simple", "; broadcast by the figures"),
+        (
+            "nccl:registered=yes",
+            "dgx1v",
+            "allreduce",
+            "1GB",
+            "ring simple",
+            "; no symmetric kernels: the ranks are",
+        ),
+        ("nccl:registered=yes", TWO_BOXES, "allreduce", "1KB", "tree ll", "; no symmetric kernels: the ranks are"),
+        ("nccl-2.27:registered=yes", "hgx-b200", "allgather", "1GB", "symmetric simple", "; symmetric: model, not"),
+        ("nccl-2.28:registered=yes", "hgx-b200", "allgather", "1GB", "copies engine", "; copies not calibrated"),
+        ("nccl-2.28:registered=yes", "hgx-b200", "allgather", "8MiB", "symmetric simple", "; symmetric: model, not"),
+        ("nccl-2.28:registered=yes", "hgx-h100", "allgather", "1GB", "symmetric simple", "; symmetric: model, not"),
+        ("nccl-2.28", "hgx-b200", "allgather", "1GB", "ring simple", ""),
+    ],
+)
+def test_versions_and_registered_buffers(
+    library: str, machine: str, kind: str, nbytes: str, choice: str, remark: str
+) -> None:
+    """What no table measures says so, and claims no error."""
+    (row,) = antiphon.predict(kind, [nbytes], topology=machine, library=library)
+    assert f"{row['algorithm']} {row['protocol']}" == choice
+    assert remark in row["calibrated"]
+    assert (row["error"] is None) == (row["algorithm"] in (SYMMETRIC, "copies"))
+    assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
+    (usual,) = antiphon.predict(kind, [nbytes], topology=machine, library="nccl")
+    assert (row["seconds"] <= usual["seconds"]) or library == "nccl-2.16"
+    assert not any(name.startswith(SYMMETRIC) for name in usual["others"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "hops", "wires"),
+    [
+        ("allgather", "ll", 1, 7 / 8), ("allgather", "simple", 2, 7 / 8), ("reducescatter", "simple", 3, 7 / 8),
+        ("allreduce", "ll", 1, 7), ("allreduce", "simple", 3, 14 / 8),
+    ],
+)  # fmt: skip
+def test_forms_of_symmetric_kernels(kind: str, protocol: str, hops: int, wires: float) -> None:
+    """A launch of 1 us, hops of 1 us, and 9 MB over 300 GB/s (30 us)."""
+    found = {way.name: way for way in prices(place_of(topology("dgx-a100")), Costs(FLAT), kind, 9_000_000, [SYMMETRIC])}
+    assert found[f"symmetric {protocol}"].seconds * 1e6 == pytest.approx(1 + hops + 30 * wires)
+    assert "symmetric nvls" not in found
 
 
 @pytest.mark.parametrize(("collective", "machine"), [("allreduce", "dgx-a100"), ("allgather", "mi300x")])

@@ -155,8 +155,9 @@ def predict_library(
     nbytes
         A size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" multiplies by ten), or several sizes.
     library
-        nccl, rccl or msccl, with options after a colon: gpu=, network= (whose figures to use), processes=one (one
-        process drives all GPUs of a node), algorithm= (only this one).
+        nccl, a version of it (nccl-2.32), rccl or msccl, with options after a colon: gpu=, network= (whose figures to
+        use), processes=one (one process drives all GPUs of a node), algorithm= (only this one), registered=yes (all
+        buffers are symmetric windows of NCCL).
 
     Returns
     -------

@@ -121,7 +121,9 @@ Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write a
 Library = Annotated[
     str,
     typer.Option(
-        "--library", metavar="LIBRARY", help="predict the library's choice instead: nccl, rccl or msccl, with options"
+        "--library",
+        metavar="LIBRARY",
+        help="predict the library's choice instead: nccl (or nccl-2.32), rccl or msccl, with options",
     ),
 ]
 On = Annotated[

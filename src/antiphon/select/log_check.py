@@ -107,7 +107,8 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryMo
     own = f"processes={'one' if is_one_per_host else 'each'}"
     try:
         if not request:
-            return library_here(topology, processes=own.partition("=")[2]), ""
+            version = run.library.partition("NCCL ")[2]
+            return library_here(topology, processes=own.partition("=")[2], version=version), ""
         name = request if "processes=" in request else f"{request}{',' if ':' in request else ':'}{own}"
         return library(name, topology), ""
     except Unsupported as error:

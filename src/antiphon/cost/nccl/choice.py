@@ -18,6 +18,8 @@ within its node; *cards*: a node's network cards):
                (within a node where some pairs have no link: through other ranks, over shortest paths)
     copies     by copy engines, within a node: a copy to each other rank, one after another; no multiprocessor is
                occupied. NCCL does so only if requested (NCCL_CTA_POLICY_ZERO, registered buffers)
+    symmetric  kernels that reach the registered buffers of all ranks of an NVLink domain. LL: each rank sends its
+               input to all others, 1 h; simple: a barrier, loads (of sums), stores, a barrier, 2 or 3 h; or as nvls
 
 A call takes launch + hops + max(b + min(slowdown * b, ramp), c): its bytes need b seconds over the wire and c over the
 cards at full speed, and the first of them are slower over the wire, as few channels are in use and buffers are short.
@@ -29,7 +31,7 @@ Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from antiphon.core.collective import ROOTED
@@ -41,7 +43,8 @@ RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = CHOSEN = (
     "ring", "tree", "nvls", "nvls-tree", "collnet", "pat", "sends",
 )  # fmt: skip
 COPIES, ENGINE = "copies", "engine"  # "algorithm" and "protocol" of copy engines
-ALGORITHMS = (*CHOSEN, COPIES)  # the last one only if requested
+SYMMETRIC = "symmetric"  # kernels for buffers that all ranks registered as symmetric windows
+ALGORITHMS = (*CHOSEN, COPIES, SYMMETRIC)  # the last two only if requested, or for registered buffers
 COPIED = ("allgather", "alltoall", "gather", "scatter")  # collectives that copy engines can do
 HALVES = ("allgather", "reducescatter")  # the two halves of an allreduce
 CHAINS = ("broadcast", "reduce")  # a ring does them as a chain, and no switch helps
@@ -180,6 +183,8 @@ def prices(
                 ]
     copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
+    if SYMMETRIC in algorithms:  # in front: of equal prices the first is chosen
+        options = [*_symmetric_kernels(place, costs, collective, nbytes), *options]
     if not options:
         raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")
     return sorted(options, key=lambda option: option.seconds)
@@ -196,6 +201,32 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     return _sum_terms(COPIES, ENGINE, costs, place, nbytes, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
 
 
+def has_symmetric_kernels(place: Place) -> bool:
+    """Return whether all ranks are in one NVLink domain, in which each reaches the memory of all others."""
+    return place.nodes == 1 and place.local > 1 and place.all_meet and {kind for kind, _ in place.inner} == {"nvlink"}
+
+
+def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int) -> list[Priced]:
+    """Price NCCL's symmetric kernels, by the figures of its other kernels; none if they cannot serve the collective.
+
+    Their own speed is in no public table. By LL (AGxLL, RSxLL) flags travel with the data, and an allreduce is summed
+    by every rank. By simple (AGxST, RSxLD) barriers stand before and after; with multicast they move what NVLS does.
+    """
+    if collective not in ("allreduce", *HALVES) or not has_symmetric_kernels(place):
+        return []
+    received, is_allreduce = (place.ranks - 1) / place.ranks * nbytes, collective == "allreduce"
+    hops = place.hops * (2 if collective == "allgather" else 3)
+    loads = {
+        LL: Load(place.hops, 0, place.ranks * received if is_allreduce else received, 0),
+        SIMPLE: Load(hops, 0, 2 * received if is_allreduce else received, 0),
+    }
+    options = [price_option(loads[p], SYMMETRIC, p, place, costs, nbytes) for p in loads if p in costs.gpu.hop]
+    if (multicast := _load_of(NVLS, place, costs, collective, nbytes)) is not None:
+        option = price_option(multicast, NVLS, SIMPLE, place, costs, nbytes)
+        options.append(replace(option, algorithm=SYMMETRIC, protocol=NVLS))
+    return options
+
+
 def _sum_terms(
     algorithm: str, protocol: str, costs: Costs, place: Place, nbytes: int, rest: Mapping[str, float], limit: str
 ) -> Priced:
@@ -209,7 +240,7 @@ def taken(costs: Costs, algorithm: str) -> int | None:
     """Return the maximum number of multiprocessors in use while it runs; None if unknown."""
     if algorithm == COPIES:
         return 0
-    units = costs.gpu.units.taken if costs.gpu.units is not None else {}
+    units = costs.gpu.units.taken if costs.gpu.units is not None and algorithm != SYMMETRIC else {}
     return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 

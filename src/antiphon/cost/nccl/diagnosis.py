@@ -30,7 +30,7 @@ import msgspec
 
 from antiphon.cost.nccl.accuracy import LARGE, SMALL, error_at
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
+from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
@@ -249,7 +249,7 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
     if place.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
-    for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every)):
+    for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every if a in CHOSEN)):
         setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
         only = {"protocols": (value,)} if kind == "protocol" else {"algorithms": (value,)}
         text = f"only the {kind} {value} is in use"

@@ -6,11 +6,15 @@ multiprocessors that it occupies, and the basis of the figures.
 bound (proven.py); `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
 predictions can be trusted.
 
+A version of NCCL (`nccl-2.32`) leaves out the algorithms that came later (`SINCE`). With `registered=yes` all buffers
+are symmetric windows: symmetric kernels are options, and on Blackwell copy engines take large allgathers.
+
 Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
@@ -34,9 +38,11 @@ from antiphon.cost.nccl.choice import (
     PAT,
     RING,
     SENDS,
+    SYMMETRIC,
     Costs,
     Priced,
     copied_by_engines,
+    has_symmetric_kernels,
     prices,
     taken,
 )
@@ -45,12 +51,17 @@ from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
 from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.options import parse_options
+from antiphon.options import parse_options, parse_yes
 from antiphon.units import format_seconds, format_size
 
-MSCCL = "msccl"
-LIBRARIES = ("nccl", "rccl", MSCCL)
-OPTIONS = ("gpu", "network", "processes", "algorithm")
+NCCL, MSCCL = "nccl", "msccl"
+LIBRARIES = (NCCL, "rccl", MSCCL)
+OPTIONS = ("gpu", "network", "processes", "algorithm", "registered")
+_VERSION = re.compile(r"2\.([0-9]{1,2})(?:\.[0-9]{1,2})?", re.ASCII)
+OLDEST, NEWEST = 8, 32  # minor versions of NCCL 2 that are known; later ones count as the newest
+SINCE = {NVLS: 17, NVLS_TREE: 18, PAT: 23, SYMMETRIC: 27, COPIES: 28}  # the minor version that an algorithm came with
+# On these GPUs NCCL copies larger allgathers of registered buffers by engines unless told otherwise.
+COPYING_GPUS, MIN_COPIED = ("b200",), 8 * 2**20
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
 NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
 EXAMPLE = "nccl:gpu=h100,network=ib"
@@ -62,9 +73,9 @@ ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains i
 class LibraryModel:
     """The model of a library (NCCL, RCCL, MSCCL) on a machine; `at` returns the library's choice at a size.
 
-    `registered`: the algorithms of MSCCL, which take precedence at sizes within their ranges. `root`: of rooted
-    collectives. `lower_bounds`: by collective the bound below which no prediction may be; None: no bound is known, and
-    none is computed.
+    `registered`: the algorithms of MSCCL, which take precedence at sizes within their ranges; `copies_by_default`: so
+    do copy engines for large allgathers. `root`: of rooted collectives. `lower_bounds`: by collective the bound below
+    which no prediction may be; None: no bound is known, and none is computed.
     """
 
     name: str
@@ -73,6 +84,7 @@ class LibraryModel:
     machine: Topology
     algorithms: Sequence[str] = CHOSEN
     registered: Sequence[Algorithm] = ()
+    copies_by_default: bool = False
     root: int = 0
     lower_bounds: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
@@ -81,7 +93,10 @@ class LibraryModel:
 
         If the chosen one is below the bound, the model does not describe this machine: Unsupported.
         """
-        options = prices(self.place, self.costs, collective, nbytes, self.algorithms)
+        copying = self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED
+        algorithms = (*self.algorithms, COPIES) if copying else self.algorithms
+        options = prices(self.place, self.costs, collective, nbytes, algorithms)
+        options.sort(key=lambda option: copying and option.algorithm != COPIES)
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
@@ -155,6 +170,9 @@ class LibraryModel:
 
     def error_at(self, collective: str, nbytes: int) -> float | None:
         """Return the relative error of a prediction on a machine that is not in the fit; None if unknown."""
+        unmeasured = {COPIES, SYMMETRIC}  # the errors of other algorithms say nothing of these
+        if unmeasured.intersection(self.algorithms) and self.at(collective, nbytes)[0].algorithm in unmeasured:
+            return None
         return error_at(collective, nbytes, self.place.nodes)
 
     def taken(self, collective: str, nbytes: int) -> int | None:
@@ -184,6 +202,8 @@ class LibraryModel:
         if self.place.over_pcie and option.algorithm == RING:
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         is_measured = self.place.nodes == 1 and collective in self.costs.gpu.collectives
+        if option.algorithm == SYMMETRIC:
+            return f"; {option.algorithm}: model, not fitted to a measurement{remark}"
         if option.algorithm in NO_TABLE or (option.algorithm == SENDS and not is_measured):
             return f"; {option.algorithm} not calibrated{remark}"
         is_measured |= collective == "allreduce"
@@ -248,19 +268,26 @@ def why(best: Priced, rest: Sequence[Priced]) -> str:
 
 
 def library(request: str, machine: Topology) -> LibraryModel:
-    """Return the library that `request` names on this topology: nccl, rccl or msccl.
+    """Return the library that `request` names on this topology: nccl, a version of it (nccl-2.32), rccl or msccl.
 
-    Options after a colon: gpu=, network=, processes=, algorithm=. Raises Unsupported if its GPUs or its network have no
-    figures and none are named.
+    Options after a colon: gpu=, network=, processes=, algorithm=, registered=. Raises Unsupported if its GPUs or its
+    network have no figures and none are named.
     """
-    name, _, behind = request.partition(":")
-    if name not in LIBRARIES:
-        raise Invalid(f"library {quote(name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}")
+    full_name, _, behind = request.partition(":")
+    name, dash, number = full_name.partition("-")
+    version = _VERSION.fullmatch(number)
+    if name not in LIBRARIES or (dash and (name != NCCL or version is None or int(version[1]) < OLDEST)):
+        raise Invalid(
+            f"library {quote(full_name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}, or a version of NCCL, "
+            f"nccl-2.{OLDEST} to nccl-2.{NEWEST}"
+        )
     options = parse_options(behind.split(",") if behind else (), f"library {quote(request)}", EXAMPLE)
     for key in options:
         if key not in OPTIONS:
             raise Invalid(f"library {name}: has no option {quote(key)}; it has {', '.join(OPTIONS)}")
-    chosen = library_here(machine, **options)
+    if name != NCCL and "registered" in options:
+        raise Invalid(f"library {name}: registered= is an option of nccl")
+    chosen = library_here(machine, **options, version=number)
     if name == MSCCL:
         algorithms = [] if "algorithm" in options else registered(chosen.costs.gpu.name, chosen.place)
         return replace(chosen, name=name, registered=algorithms)
@@ -273,9 +300,19 @@ def library(request: str, machine: Topology) -> LibraryModel:
 
 
 def library_here(
-    machine: Topology, *, gpu: str = "", network: str = "", processes: str = PROCESSES[0], algorithm: str = ""
+    machine: Topology,
+    *,
+    gpu: str = "",
+    network: str = "",
+    processes: str = PROCESSES[0],
+    algorithm: str = "",
+    registered: str = "no",
+    version: str = "",
 ) -> LibraryModel:
-    """Return the library whose figures this topology has."""
+    """Return the library whose figures this topology has.
+
+    `registered`: whether all buffers are symmetric windows; `version`: of NCCL, such as 2.28.4; by default the newest.
+    """
     place = place_of(machine)
     if place.local > 1 and not place.wire:
         raise Unsupported(
@@ -287,9 +324,22 @@ def library_here(
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
-    assumptions = "; ".join(filter(None, (gpu_note, network_note)))
-    costs = Costs(figures, between, processes == PROCESSES[1], assumptions)
-    return LibraryModel(figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else CHOSEN)
+    numbers = _VERSION.fullmatch(version)
+    minor = max(int(numbers[1]), OLDEST) if numbers is not None else NEWEST
+    if algorithm and minor < SINCE.get(algorithm, OLDEST):
+        raise Unsupported(f"NCCL 2.{minor} has no {algorithm}, which came with 2.{SINCE[algorithm]}")
+    notes = [gpu_note, network_note, f"NCCL 2.{minor} taken for 2.{NEWEST}" if minor > NEWEST else ""]
+    is_registered = parse_yes(registered, "option registered")
+    algorithms = tuple(name for name in (*CHOSEN, *[SYMMETRIC] * is_registered) if minor >= SINCE.get(name, OLDEST))
+    if is_registered and SYMMETRIC not in algorithms:
+        notes.append(f"NCCL 2.{minor} has no symmetric kernels")
+    elif is_registered and not has_symmetric_kernels(place):
+        notes.append("no symmetric kernels: the ranks are not in one NVLink domain")
+    costs = Costs(figures, between, processes == PROCESSES[1], "; ".join(filter(None, notes)))
+    return LibraryModel(
+        figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else algorithms,
+        copies_by_default=is_registered and not algorithm and minor >= SINCE[COPIES] and figures.name in COPYING_GPUS,
+    )  # fmt: skip
 
 
 def library_of(machine: Topology, members: Collection[int], **options: str) -> LibraryModel:

@@ -61,7 +61,7 @@ class ProvedFigures:
 
         `share`: the share of the links' bandwidth, if it is not the protocol's; then no latency is known.
         """
-        in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET)
+        in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET) or option.protocol == NVLS
         key = (in_switches, option.algorithm == COPIES, option.protocol, share)
         if key not in self._bounds:
             profile = self._nominal({}, share) if share is not None else self._profile(option, in_switches)
