@@ -102,6 +102,7 @@ def test_pasted_logs_read_alike(paste: str) -> None:
         (f"./all_reduce_perf_mpi\n{table('sum -1', 1.75)}", "allreduce", 8),
         (table("sum -1", 1.96875), "allreduce", 64),  # no program is named
         (table("sum -1", 0.75), "reducescatter", 4),
+        (table("sum", 1.75), "allreduce", 8),  # of old versions, which print no root
         (table("max 0"), "reduce", 0),
         (table("none 0"), "broadcast", 0),
         (f"$ mpirun all_gather_perf -b 8\n$ ls\nbroadcast_perf reduce_perf\n{table('none -1', 0.875)}", "allgather", 8),
@@ -239,6 +240,8 @@ def test_osu(text: str, kind: str, points: list[tuple[int, float]] | None) -> No
         (HEAD, "has no rows"),
         (table("none -1", 0.875), "does not name its collective"),
         (f"./sendrecv_perf\n{table('none -1')}", "measures 'sendrecv', which is no collective"),
+        (f"./sendrecv_perf\n{table('sum -1')}", "measures 'sendrecv', which is no collective"),
+        (f"{HEAD}node-a: Test NCCL failure common.cu:1005 'internal error'", "the program failed: 'internal error'"),
         (OSU_5.replace("Allreduce", "Non-blocking Allreduce"), "which is no collective"),
         ("./all_reduce_perf\n 1024 256 float sum -1 20.5 900.0 900.0 0\n", "has no rows"),  # algbw contradicts the time
         ("./all_reduce_perf\n 1024 256 float sum -1 " + "9" * 400 + " 1 1 0\n 8 2 float", "has no rows"),
@@ -248,6 +251,13 @@ def test_osu(text: str, kind: str, points: list[tuple[int, float]] | None) -> No
 def test_what_is_no_log(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
         read_runs(text)
+
+
+def test_runs_of_other_programs_do_not_count() -> None:
+    text = LOG + LOG.replace("all_reduce", "sendrecv") + table("none -1", 0.875)
+    (run,) = read_runs(LOG + LOG.replace("all_reduce", "sendrecv"))
+    assert (run.kind, run.ranks) == ("allreduce", 2)
+    assert [r.kind for r in read_runs(text, others=True)][:2] == ["allreduce", "sendrecv"]
 
 
 def test_garbled_rows_are_left_out() -> None:

@@ -120,6 +120,8 @@ def test_public_threads(
         (OSU_5, "hgx-h100", "it ends at 1MiB"),
         (OSU_5.replace("MPI-CUDA", "NCCL-CUDA"), "hgx-h100", "it ends at 1MiB"),
         (LOG, "full:ranks=2", "faster than these links allow"),
+        (LOG.replace("all_reduce", "sendrecv"), "full:ranks=2", "cannot tell: 'sendrecv' is no collective"),
+        (row(GB, 4e-3, "none -1", 0.875), "hgx-h100", "cannot tell: the collective is not named"),
         (LOG.replace(" 0 OK", " 3 FAILED"), "full:ranks=2", "wrong results at 3 of 3 sizes"),
         (f"./all_reduce_perf\n{row(GB, GB / 900e9, 'sum -1', 1.75)}", "hgx-h100", "faster than these links allow"),
     ],
@@ -139,10 +141,14 @@ def test_notes_and_wrong_results(tmp_path: Path) -> None:
             "0.00", "9.00"
         )
     )
+    with path.open("a") as file:
+        file.write("node-a: Test CUDA failure common.cu:892 'out of memory'\n")
     (result,) = check_log(path, "hgx-h100")
     assert result["verdict"] == "wrong"
     assert "wrong results at 1 of 1 sizes" in result["text"]
-    assert [note.split(" ")[:3] for note in result["notes"]] == [["1", "rows", "are"], ["the", "log's", "GPUs"]]
+    assert [note.split(" ")[:3] for note in result["notes"]] == [
+        ["the", "program", "failed"], ["1", "rows", "are"], ["the", "log's", "GPUs"],
+    ]  # fmt: skip
     with pytest.raises(Invalid, match="the log has 8 ranks, dgx2 has 16: name the machine of the run"):
         check_log(path, "dgx2")
 

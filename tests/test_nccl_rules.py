@@ -6,6 +6,7 @@ The readers here are written from what RCCL, NVIDIA's example plugin and NCCLX d
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -280,47 +281,63 @@ MACHINES = ("dgx1v", "hgx-h100", TWO_BOXES, "cluster:box=hgx-h100,boxes=4", "mi3
 SIZES = [2**power for power in range(7, 31)]  # 24 of them, from 128 B to 1 GiB
 
 
-def slower_rules(text: str, library: LibraryModel) -> list[str]:
-    """The rules of a plugin's table by which the library is slower than by its own choice, by the model."""
-    found = []
-    for line in text.splitlines()[1:]:
-        if line.startswith("#"):
-            continue
-        kind, low, high, algorithm, protocol, *_ = line.split()
-        for nbytes in SIZES:
-            if int(low) <= nbytes and (high == "-" or nbytes <= int(high)):
-                own, *others = library.at(kind, nbytes)
-                forced = [
-                    option.seconds for option in (own, *others)
-                    if option.algorithm == MODELLED.get(algorithm, algorithm) and protocol in ("auto", option.protocol)
-                ]  # fmt: skip
-                if not forced or min(forced) > own.seconds * 1.001:
-                    found.append(f"{line} at {nbytes}")
+class PluginReader:
+    """Our tuner plugin: the first line that fits."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = [line.split() for line in text.splitlines()[1:] if not line.startswith("#")]
+
+    def choice(self, kind: str, nbytes: int, ranks: int, nodes: int) -> Choice:
+        for name, low, high, algorithm, protocol, channels, its_ranks, its_nodes, *chunk in self.rows:
+            fits = name == kind and int(low) <= nbytes and (high == "-" or nbytes <= int(high))
+            if fits and (int(its_ranks), int(its_nodes)) == (ranks, nodes):
+                return algorithm.replace("-", "_"), protocol, int(channels), int(chunk[0]) if chunk else 0
+        return None
+
+
+READERS = {"nccl-tuner": PluginReader, "nccl-csv": CsvReader, "ncclx-csv": NcclxReader}
+
+
+def slower_rules(reader: Any, library: LibraryModel) -> set[tuple[str, int]]:
+    """Collectives and sizes at which a rule makes the library slower than its own choice, by the model."""
+    found = set()
+    for kind, nbytes in itertools.product(COLLECTIVES, SIZES):
+        rule = reader.choice(kind, nbytes, library.place.ranks, library.place.nodes)
+        if rule is not None:
+            algorithm, protocol = rule[0].replace("_", "-"), rule[1]
+            own, *others = library.at(kind, nbytes)
+            forced = [
+                option.seconds for option in (own, *others)
+                if option.algorithm == MODELLED.get(algorithm, algorithm) and protocol in ("auto", option.protocol)
+            ]  # fmt: skip
+            if not forced or min(forced) > own.seconds * 1.001:
+                found.add((kind, nbytes))
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", MACHINES)
 def test_no_rule_of_a_tuned_table_makes_the_library_slower(spec: str) -> None:
-    """For tables of `tune` alone; with `unproven`, the check itself finds the rules that would."""
+    """For tables of `tune` alone, in every format of rules; what `unproven` adds is as slow in each."""
     planners = [planner for family in FAMILIES.values() for planner in family]  # all others get no rule
     plans = {}
     for kind in COLLECTIVES:
         search = antiphon.Search(budget=5, workers=1)
         plans |= antiphon.tune(kind, spec, nbytes="128B:1GiB:8", planners=planners, search=search).plans
     library = library_here(antiphon.topology(spec))
-    slower: list[str] = []
-    for unproven in (False, True):
-        options = {"unproven": unproven}
+    slower: dict[bool, list[set[tuple[str, int]]]] = {False: [], True: []}
+    for name, unproven in itertools.product(READERS, (False, True)):
+        options = {"unproven": True, "protocol": "simple"} if unproven else {}
         try:
-            text = antiphon.export(plans, "nccl-tuner", options=options)["nccl-tuner.txt"].decode()
+            (text,) = antiphon.export(plans, name, options=options).values()
         except (NotFound, Unsupported):
             continue
-        slower = slower_rules(text, library)
-        assert unproven or not slower
-    for name in ("nccl-csv", "ncclx-csv"):
-        with pytest.raises((NotFound, Unsupported), match=r"nothing to write|no algorithm for any"):
-            antiphon.export(plans, name)
+        slower[unproven].append(slower_rules(READERS[name](text.decode()), library))
+    assert not any(slower[False])
+    assert len(slower[True]) == len(READERS)
+    assert all(found == slower[True][0] for found in slower[True])
+    with pytest.raises((NotFound, Unsupported), match=r"nothing to write|no algorithm for any"):
+        antiphon.export(plans, "ucc")  # of which there is no model
 
 
 def test_a_gain_by_the_model_must_exceed_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +363,6 @@ def test_a_gain_by_the_model_must_exceed_its_error(monkeypatch: pytest.MonkeyPat
             assert not writes
         else:
             assert writes
-            assert not slower_rules(files["nccl-tuner.txt"].decode(), library)
+            assert not slower_rules(PluginReader(files["nccl-tuner.txt"].decode()), library)
     factors.append(0.5)  # the check finds what is slower
-    assert slower_rules("\nallreduce 0 - ring auto 0 8 1\n", library)
+    assert slower_rules(PluginReader("\nallreduce 0 - ring auto 0 8 1\n"), library)

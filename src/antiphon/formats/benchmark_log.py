@@ -34,6 +34,7 @@ MAX_RANKS = 4096  # largest number of ranks that is tried when it is inferred fr
 MAX_CONTINUATIONS = 4  # lines that may continue a wrapped row
 USUAL_WIDTH = 4  # numbers that a row has out of place, and again in place: time, algbw, busbw, wrong
 OSU = "OSU"
+NAME_IT = "keep the line that starts the program (all_reduce_perf)"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
 # Replaced by a blank before lines are read: colours of a terminal, marks of a forum, tags of launchers
@@ -68,6 +69,8 @@ _PROGRAM = re.compile(r"\b([nr]ccl-tests)(?: version|: Version)?\s+([0-9][\w.]*)
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{2,60})(?:=| set by environment to )([^\s;\"']{1,200})")
 _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+)")
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
+# What nccl-tests prints when a call fails, with the place in its source and the error
+_FAILURE = re.compile(r"\bTest (?:NCCL|RCCL|CUDA|HIP) failure (?:\S+ )?(.{1,120})")
 # What the library itself logs under NCCL_DEBUG=INFO, by the name that `Run.signs` gives it
 _SIGNS = {
     "sockets": re.compile(r"\bvia NET/Socket|Using network Socket|Initialized NET plugin Socket"),
@@ -101,6 +104,7 @@ class Run:
     processes: int = 0
     environment: dict[str, str] = field(default_factory=dict)  # NCCL's variables on the command line or in its log
     signs: tuple[str, ...] = ()  # slow transports that the library logged (keys of _SIGNS)
+    failure: str = ""  # the error at which the program ended
     rows: list[LogRow] = field(default_factory=list)
     garbled: int = 0  # rows left out, as they are cut short or their algbw contradicts their time
 
@@ -138,24 +142,36 @@ class Run:
         return median(deviations) if len(deviations) > 2 else None
 
 
-def read_runs(text: str) -> list[Run]:
-    """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named."""
+def read_runs(text: str, others: bool = False) -> list[Run]:
+    """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named.
+
+    Programs that measure no collective (sendrecv_perf) are left out. `others`: return these runs, too, and those whose
+    collective is not named (kind "").
+    """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
     runs = [run for run in _Reader(_NOISE.sub(" ", text).splitlines()).read() if run.rows]
     if not runs:
+        failure = _FAILURE.search(text)
         raise Invalid(
             "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no JSON of bench); "
-            "paste the table with its sizes and times"
+            + (f"the program failed: {failure[1]}" if failure else "paste the table with its sizes and times")
         )
-    for run in runs:
-        if not run.kind:
-            raise Invalid("does not name its collective: keep the line that starts the program (all_reduce_perf)")
-        if kind_named(run.kind) != run.kind:
-            raise Invalid(
-                f"measures {quote(run.kind)}, which is no collective; use all_reduce_perf, all_gather_perf, ..."
-            )
-    return runs
+    if others:
+        return runs
+    if not all(run.kind for run in runs):
+        raise Invalid(f"does not name its collective: {NAME_IT}")
+    collectives = [run for run in runs if is_collective(run.kind)]
+    if not collectives:
+        raise Invalid(
+            f"measures {quote(runs[0].kind)}, which is no collective; use all_reduce_perf, all_gather_perf, ..."
+        )
+    return collectives
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a run of this kind measures a collective."""
+    return kind_named(name) == name
 
 
 def read_points(text: str) -> dict[str, list[tuple[int, float]]]:
@@ -255,6 +271,8 @@ class _Reader:
             self._read_variables(line)
         if "osu_" in line and (processes := _PROCESSES.search(line)):
             run.ranks = int(processes[1])
+        if failure := _FAILURE.search(line):
+            run.failure = run.failure or failure[1]
         run.signs += tuple(name for name, sign in _SIGNS.items() if name not in run.signs and sign.search(line))
         self.has_failed = self.has_failed or ("FAILED" in line and "Out of bounds" in line)
 
@@ -309,7 +327,7 @@ class _Reader:
             inferred = _infer_kind(op, root, factor)
             if not run.kind:  # no line of this run names it: the name of an earlier run may fit
                 run.kind = inferred or (self.last_kind if _has_columns(self.last_kind, op, root) else "")
-            elif not _has_columns(run.kind, op, root):
+            elif not _has_columns(run.kind, op, root) and (is_collective(run.kind) or not self.has_command):
                 run.kind = inferred
             # the list of devices may be incomplete
             run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
@@ -378,13 +396,13 @@ def _is_consistent(nbytes: int, values: _Tail) -> bool:
 
 
 def _osu_kind(title: str) -> str:
-    """Return the collective in a title of OSU, or the title if it is none that can be compared."""
+    """Return the collective in a title of OSU, or the title with Latency if it is none that can be compared."""
     words = title.lower().replace("-", "").replace("_", "").split()
     if "nonblocking" in words:
         return title
     names = {"bcast": "broadcast", "alltoallv": "alltoall"}
     kinds = (kind_named(names.get(word, word)) or kind_named(word.removesuffix("v")) for word in words)
-    return next((kind for kind in kinds if kind), title)
+    return next((kind for kind in kinds if kind), f"{title} Latency")
 
 
 def _has_columns(kind: str, op: str, root: str) -> bool:
@@ -396,6 +414,8 @@ def _has_columns(kind: str, op: str, root: str) -> bool:
 
 def _infer_kind(op: str, root: str, factor: float) -> str:
     """Return the collective that these columns and this busbw / algbw show; empty where it may be one of several."""
+    if op != "none" and factor > 1.05:  # of no other collective busbw exceeds algbw
+        return "allreduce"
     if not op or not root or not factor:
         return ""
     if op == "none":

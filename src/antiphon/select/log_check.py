@@ -27,8 +27,8 @@ from antiphon.cost.nccl.gpus import generation_named
 from antiphon.cost.nccl.library import LibraryModel, library, library_here
 from antiphon.cost.nccl.place import count_cards
 from antiphon.cost.nccl.proven import bound_evaluator
-from antiphon.errors import Invalid, Unsupported
-from antiphon.formats.benchmark_log import OSU, Run
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.benchmark_log import NAME_IT, OSU, Run, is_collective
 from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
@@ -61,6 +61,10 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
     result |= {name: getattr(run, name) for name in facts}
     result |= {"verdict": UNKNOWN, "text": "", "causes": [], "notes": [], "rows": []}
+    if not is_collective(run.kind):
+        why = f"{quote(run.kind)} is no collective" if run.kind else f"the collective is not named: {NAME_IT}"
+        result["text"] = f"cannot tell: {why}"
+        return result
     if run.ranks not in (0, topology.ranks):
         result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
         return result
@@ -119,7 +123,7 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryMo
 
 def _notes(run: Run, library_model: LibraryModel | None) -> list[str]:
     """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
-    notes = []
+    notes = [f"the program failed after these sizes: {run.failure}"] if run.failure else []
     if run.garbled:
         notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
     if run.program == OSU and library_model is not None and not run.library:
