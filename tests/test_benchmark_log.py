@@ -257,7 +257,7 @@ def test_runs_of_other_programs_do_not_count() -> None:
     text = LOG + LOG.replace("all_reduce", "sendrecv") + table("none -1", 0.875)
     (run,) = read_runs(LOG + LOG.replace("all_reduce", "sendrecv"))
     assert (run.kind, run.ranks) == ("allreduce", 2)
-    assert [r.kind for r in read_runs(text, others=True)][:2] == ["allreduce", "sendrecv"]
+    assert [r.kind for r in read_runs(text, with_incomparable=True)][:2] == ["allreduce", "sendrecv"]
 
 
 def test_garbled_rows_are_left_out() -> None:

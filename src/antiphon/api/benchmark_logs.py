@@ -53,7 +53,7 @@ def check_log(
     # keep() renumbers the ranks, as the log counts them; the name is that of an allocation (--only)
     if only is not None:
         machine = keep(machine, only, name=keep_only(machine, only).name).topology
-    return check_runs(_read(file, others=True), machine, library)
+    return check_runs(_read(file, with_incomparable=True), machine, library)
 
 
 @public
@@ -81,10 +81,10 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
     return compare_runs(_read(before), _read(after))
 
 
-def _read(file: Any, others: bool = False) -> list[Run]:
+def _read(file: Any, with_incomparable: bool = False) -> list[Run]:
     """Return the runs in a log."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.formats.benchmark_log import read_runs
 
     with reading(name_of(path_of(file, "file"))):
-        return read_runs(read_bytes(file).decode("utf-8", "replace"), others)
+        return read_runs(read_bytes(file).decode("utf-8", "replace"), with_incomparable)

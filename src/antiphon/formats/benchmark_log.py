@@ -142,10 +142,10 @@ class Run:
         return median(deviations) if len(deviations) > 2 else None
 
 
-def read_runs(text: str, others: bool = False) -> list[Run]:
+def read_runs(text: str, with_incomparable: bool = False) -> list[Run]:
     """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named.
 
-    Programs that measure no collective (sendrecv_perf) are left out. `others`: return these runs, too, and those whose
+    Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return these, too, and those whose
     collective is not named (kind "").
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
@@ -157,7 +157,7 @@ def read_runs(text: str, others: bool = False) -> list[Run]:
             "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no JSON of bench); "
             + (f"the program failed: {failure[1]}" if failure else "paste the table with its sizes and times")
         )
-    if others:
+    if with_incomparable:
         return runs
     if not all(run.kind for run in runs):
         raise Invalid(f"does not name its collective: {NAME_IT}")
