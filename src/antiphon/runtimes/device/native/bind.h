@@ -1,5 +1,5 @@
-/* Bind a rank's table to a message size: compute where atoms begin, and check the caller's buffers before anything runs.
- * Host only.
+/* Bind a rank's table (table.h) to a message size: compute where atoms begin, and check the caller's buffers before anything
+ * runs. Host only.
  *
  * Threading: as its plan. Ownership: a Table refers to the words of its plan, which keeps them.
  */
@@ -12,6 +12,7 @@
 #include "boxes.h"
 #include "kernel.h"
 
+/* A table that has been checked. `parts`: the cuts of a unit; `slots`: per class, its number of slots. */
 struct Table {
     Head head;
     const i64 *parts, *slots;
@@ -33,7 +34,7 @@ const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
 /* floor(unit * part / denominator) */
 static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((__int128)unit * part / denominator); }
 
-/* Why a table cannot be read, or NULL. Whoever makes tables is believed in what they mean, not in where they point. */
+/* Checks a table; returns the problem, or NULL. The check makes sure that all indices are in range, not that the plan is right. */
 static const char *read_table(const i64 *words, i64 count, Table *table) {
     enum { HEAD = sizeof(Head) / sizeof(i64), MAX_NUMBERS = 1 << 28 };
     if (count < HEAD) return "it is cut off";
@@ -103,7 +104,7 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     return NULL;
 }
 
-/* What the kernel needs of a size: `cuts` and `shift` of Run. `width`: bytes of an element. */
+/* A table at a size: `cuts` and `shift` of Run (kernel.h). `width`: bytes of an element. */
 struct Size {
     i64 unit, width;
     std::vector<i64> cuts, shift;
@@ -120,7 +121,7 @@ static i64 slot_of(const Table &t, i64 unit, i64 width) {
     return packets_of(stride_of(t, unit, t.head.classes - 1) * width, t.head.atoms);
 }
 
-/* Bytes of packets that come to this rank in a call, at most. */
+/* An upper bound on the bytes of packets that this rank receives in a call. */
 static i64 box_of(const Table &t, i64 unit, i64 width) {
     if (!t.head.atoms) return 0;
     const __int128 total = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
@@ -153,7 +154,7 @@ static i64 scratch_of(const Table &t, i64 unit) {
     return sum < MOST_ELEMENTS ? (i64)sum : MOST_ELEMENTS;
 }
 
-/* Whether all that is touched lies in the buffers: `lengths` in elements, three of each rank. */
+/* Whether all places of the table lie within the buffers. `lengths`: elements, three per rank. */
 static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
     const auto element = [&](i64 whole, i64 part) { return (__int128)whole * size.unit + size.cuts[(size_t)part]; };
     for (i64 i = 0; i < t.head.steps; ++i) {
@@ -163,12 +164,12 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
         i64 atoms = 0;
         for (i64 k = 0; k < s.count; ++k) {
             const Argument &a = t.arguments[s.first + k];
-            if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first one gives the length */
+            if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first argument gives the length */
                 const i64 end = a.part + a.number;
                 length = element(a.whole + end / t.head.parts, end % t.head.parts) - element(a.whole, a.part);
                 atoms = a.number;
             }
-            if (t.region(a.region).buffer == PACKETS) { /* of which it is the number of atoms and bytes that counts */
+            if (t.region(a.region).buffer == PACKETS) { /* packets take room by atoms and bytes */
                 const i64 shift = size.shift[(size_t)a.region];
                 if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false;
                 continue;
@@ -180,7 +181,7 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
     return true;
 }
 
-/* Why a rank can make no call of this table with such units, or NULL. */
+/* Why a rank cannot use this table with such a unit, or NULL. */
 static inline const char *check_unit(const Table &t, u32 rank, u32 ranks, i64 unit) {
     if (t.head.rank != rank || t.head.ranks != ranks) return "its table is that of another rank, or of another number of ranks";
     return unit < 0 || unit > MOST_ELEMENTS ? "a unit has no such number of elements" : NULL;
@@ -193,7 +194,7 @@ static const char *check_buffers(const Table &t, const Size &size, const i64 *le
     return lies_within(t, size, lengths) ? NULL : t.head.atoms ? "a buffer or a box is too short" : "a buffer is too short";
 }
 
-/* The same where calls are often like the one before: that takes time with every step of the table. */
+/* Skips the check if a call equals the last one, as the check takes time for every step of the table. */
 class BufferCheck {
     std::vector<i64> last;
 
@@ -211,7 +212,7 @@ class BufferCheck {
     }
 };
 
-/* Which of two numbers of calls is the later one: they are less than half a circle apart. */
+/* The later of two call numbers, which wrap around: they must be less than half of their range apart. */
 static inline u64 latest_call(u64 first, u64 second) {
     return (i64)((first << CALL_BITS) - (second << CALL_BITS)) < 0 ? second : first;
 }

@@ -6,18 +6,18 @@
 #include "packets.h"
 #include "signals.h"
 
-/* Boxes of packets, call after call. A box has two halves, for calls of odd and even numbers. Who puts packets must know that
- * the receiver is through with the call before the last one: if at the end of the last call all had heard from all, then all
- * have begun that, and this is known. Else receivers must say that they have begun this call (they always do), and be waited
- * for. Flags come again after 2^32 calls: long before that half a box is emptied, before two calls in a row, by their number
- * alone; nobody puts packets there until he is told that the call has begun. */
+/* The use of a rank's box, call after call. A box has two halves, for calls of odd and even numbers. A sender of packets must
+ * know that the receiver has completed the call before the last one. It knows if every rank had heard from all at the end of
+ * the last call, as then all had begun that. Otherwise it waits until receivers have signalled that they have begun this call.
+ * Flags repeat after 2^32 calls; long before, both halves are emptied, before two consecutive calls chosen by their numbers,
+ * which also wait. */
 class Boxes {
-    u64 synchronized_call = 0; /* the next call, if at the end of the one before all had heard from all */
+    u64 synchronized_call = 0; /* the call that need not wait, if `is_synchronized` */
     bool is_synchronized = false;
 
   public:
-    /* Whether this call must wait for others to begin. `packets`: whether it goes by them; `hears`: whether at its end all have
-     * heard from all, where there is anything to move. */
+    /* Whether this call must wait until all ranks have begun it. `packets`: whether it uses packets; `hears`: whether at its
+     * end every rank has heard from all. */
     bool opens(u64 call, bool packets, bool hears) {
         const bool waits = !is_synchronized || synchronized_call != call || empties(call);
         is_synchronized = packets && hears;

@@ -1,8 +1,9 @@
-/* What a block does: the steps of its stream, one after another, on its share of every atom.
+/* The work of a thread block: the steps of its stream, one after another, on its share of every atom (an atom is data that no
+ * point of the plan divides, table.h). Here "block" always means thread block.
  *
- * A stream is done by `lanes` blocks side by side, each in `rounds` rounds: a lane and a round have a slice of every atom of
- * their own, with signals of their own, so that slices never wait for each other. A rank that is ahead in one round
- * goes on with the next: that is how long messages come to be on several links at once.
+ * A stream, a list of steps, is executed by `lanes` blocks in parallel, each in `rounds` rounds. Every pair of lane and round
+ * has its own slice of every atom and its own signals, so slices never wait for each other. A rank that is ahead goes on with
+ * the next round, so a long message is on several links at once.
  *
  * Threading: all threads of a block run `run_block` together and meet between dependent steps; between blocks and ranks only
  *   signals and packets order memory (world.h).
@@ -14,17 +15,18 @@
 #include "signals.h"
 #include "table.h"
 
-/* The buffers of a rank as this one sees them, its signals, by stream, lane and sender, and its box. */
+/* Addresses of another rank, mapped at this one: its buffers, its signals (by stream, lane and sender), its box for packets. */
 struct Peer {
     char *buffer[BUFFERS];
     u64 *signals;
     u64 *box;
 };
 
-/* A call, the same for all blocks of a rank. `shift`: of each region what is to be added to places on the line; of packets
- * where their slot begins. `packets`: whether messages go by them. `opens`: whether others must be waited for until they have
- * begun. `counter`: where the number of the call stands, for those that a device makes again by itself; else NULL.
- * `joint`: of each buffer the multicast address, where all ranks have theirs alike; else NULL. */
+/* A call, the same for all blocks of a rank.
+ * `shift`: per region, what to add to a point of the line to get an element of the buffer; for packets, where the slot begins.
+ * `packets`: whether messages go by packets. `opens`: whether the call must first wait until the other ranks have begun it.
+ * `counter`: where the number of the call is, if the device repeats it by itself (a graph); else NULL.
+ * `joint`: per buffer, its multicast address if it is joint memory (device.h); else NULL. */
 struct Run {
     const Step *steps;
     const Argument *arguments;
@@ -43,7 +45,7 @@ struct Run {
     char *joint[BUFFERS];
 };
 
-/* What follows from its number; a flag of 0: there are no packets. */
+/* The number of a call, and the flag of its packets; 0: it has none. */
 struct Now {
     u64 call;
     u32 flag;
@@ -56,17 +58,17 @@ ON_DEVICE Now now_of(const Run &run) {
 
 ON_DEVICE i64 region_buffer(const Run &run, i64 region) { return run.regions[region * (3 + run.classes)]; }
 
-/* The first element of a place, in the memory of the rank that it is at. */
+/* The address of an argument: a place in the memory of some rank. */
 template <typename T> ON_DEVICE T *address(const Run &run, const Argument &a) {
     T *const buffer = (T *)run.peers[a.rank].buffer[region_buffer(run, a.region)];
     return buffer + run.shift[a.region] + run.line.at(a.whole, a.part);
 }
 
-/* The same out of line, where it is rare. */
+/* The same, not inlined, for rare use. */
 template <typename T> ON_ITS_OWN T *distant_address(const Run &run, const Argument &a) { return address<T>(run, a); }
 
-/* What is combined: the places of consecutive arguments, `count` results before the operands. A thread caches the addresses of
- * the first ones (seldom are there more), so that the table is read once for a step and not for each tile. */
+/* The results and operands of a fold: consecutive arguments, `count` results first. A thread caches the addresses of the first
+ * CACHED ones (seldom are there more), so that the table is read once per step and not for each tile. */
 template <typename T> struct InTable {
     enum { CACHED = 16 };
     const Run &run;
@@ -85,7 +87,7 @@ template <typename T> struct InTable {
     ON_MEMBER const T *operand(i64 k) const { return place(count + k); }
 };
 
-/* The same where any of them may be packets: results first. */
+/* The same if any of them may be packets: then `box` is not NULL. */
 template <typename T> struct InBoxes {
     const Run &run;
     i64 half;
@@ -104,7 +106,7 @@ template <typename T> struct InBoxes {
     ON_MEMBER T *at(i64 k) const { return address<T>(run, place(k)); }
 };
 
-/* A step of a call by packets that sends, or adds what has come. Gives whether it was stopped. */
+/* Executes a put or fold of a call by packets. Returns whether the call was stopped. */
 template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
     const i64 half = half_of(now.call);
@@ -121,7 +123,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
 }
 
 #ifdef BY_SWITCHES
-/* A step by switches; false: they cannot do it. */
+/* Executes a step by switches that multicast or reduce; false if they cannot do it. */
 template <typename T, typename Rule>
 ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const InTable<T> &places) {
     const Argument *a = run.arguments + step.first, &from = a[step.more];
@@ -157,7 +159,7 @@ template <typename T> ON_DEVICE bool by_switches(const Run &run, const Step &ste
 template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Share, const InTable<T> &) { return false; }
 #endif
 
-/* A step that touches data. */
+/* Executes a step that moves or combines data. */
 template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
     const auto span = [](const Argument &argument) { return Span{argument.part, argument.number}; };
@@ -175,7 +177,7 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
     }
 }
 
-/* One thread for each signal: whether all have come, or the call was stopped. */
+/* Waits for the signals of a step, one thread for each. Returns 1 if the call was stopped. */
 ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signals, u32 round) {
     for (i64 k = my_thread(); k < step.count; k += my_threads()) {
         const Argument &a = run.arguments[step.first + k];
@@ -184,8 +186,8 @@ ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signa
     return 0;
 }
 
-/* Behind a `meet`, if there is anything to signal. A peer is signalled by the same thread each time, so that its numbers ascend
- * even where no `meet` lies between. */
+/* Sends the signals of a step; a `meet` must precede. Each peer is always signalled by the same thread, so that the numbers
+ * ascend even without a `meet` in between. */
 ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
@@ -194,7 +196,7 @@ ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 r
     }
 }
 
-/* All of a block of a rank. Gives whether it was stopped. */
+/* All the work of a thread block. Returns whether the call was stopped. */
 template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
     const u32 stream = number / run.lanes, lane = number % run.lanes;
     const i64 place = (i64)number * run.ranks;
@@ -218,7 +220,7 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
             else if (!failed)
                 failed = carry_packets<T>(run, now, step, share);
         }
-        if (meet(failed)) return 1; /* a round begins when all threads have done the one before */
+        if (meet(failed)) return 1; /* a round begins when all threads have completed the last one */
     }
     return 0;
 }

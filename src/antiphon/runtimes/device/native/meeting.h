@@ -13,12 +13,13 @@
 
 namespace {
 
-/* Where the threads of a block meet. */
+/* The state of a barrier. `turn`: barriers so far; `outcome`: whether any thread failed. */
 struct Meeting {
     std::atomic<u32> arrived{0}, turn{0};
     std::atomic<int> failed{0}, outcome{0};
 };
 
+/* Which thread of which block this is. */
 struct Place {
     u32 thread = 0, threads = 1;
     Meeting *meeting = nullptr;
@@ -30,7 +31,7 @@ thread_local Place self;
 u32 my_thread() { return self.thread; }
 u32 my_threads() { return self.threads; }
 
-/* There are more threads than processors: a thread that waits for long yields. */
+/* Called between polls: yields the processor, and sometimes sleeps, as there may be more threads than processors. */
 void rest() {
     static thread_local u32 tries = 0;
     if (++tries % 32) sched_yield();

@@ -5,7 +5,7 @@
 #pragma once
 #include "numbers.h"
 
-/* Where in a unit of weight atoms begin, in elements, and the unit itself behind them. */
+/* The line (table.h) at a size: `cuts`, the elements within a unit of weight at which atoms begin, and then `unit` itself. */
 struct Line {
     const i64 *cuts;
     i64 parts, unit;
@@ -19,19 +19,19 @@ struct Span {
     i64 part, number;
 };
 
-/* The part of every atom that a lane has in a round. */
+/* The slice of every atom that a lane has in a round. */
 struct Share {
     u32 slice, slices;
 };
 
-/* A slice of `length` elements: in steps of 16 bytes, so that it can be moved so. */
+/* Where a slice of `length` elements begins: at a multiple of `step` elements (16 bytes), so that it can be moved by words. */
 ON_DEVICE i64 sliced(i64 length, u32 slice, u32 slices, i64 step) {
     return slice == slices ? length : length / step * (i64)slice / (i64)slices * step;
 }
 
 /* Calls `work(from, to)` for this share of the atoms of a span, counted from its beginning. */
 template <typename Work> ON_DEVICE void each_slice(const Line &line, Span span, Share share, i64 step, Work work) {
-    if (!line.unit) return; /* however many atoms there are */
+    if (!line.unit) return; /* no data, and there may be many atoms */
     const bool undivided = share.slices == 1; /* then all atoms are one run of memory */
     i64 at = 0, part = span.part;
     for (i64 atom = 0; atom < (undivided ? 1 : span.number); ++atom) {
@@ -68,8 +68,8 @@ ON_DEVICE void store_sixteen(void *at, const Sixteen &value) {
 #endif
 }
 
-/* What a thread has in its hands: WORDS words of 16 bytes, whose loads are on their way together. They lie `stride` elements
- * apart, with the words of the other threads between them, so that the threads of a warp access one run of memory at a
+/* The elements that a thread handles at once: WORDS words of 16 bytes, whose loads are issued together. They lie `stride`
+ * elements apart, with the words of the other threads between them, so that the threads of a warp access one run of memory at a
  * time. Of the elements from the first word on, `remaining` may be touched. Small types have fewer words: combined, each
  * element takes a register. */
 template <typename T> struct alignas(16) Wide {
@@ -91,7 +91,7 @@ struct Ends {
     i64 head, tail;
 };
 
-/* All but the ends go by words, if all addresses are equally far (`alike`) from a multiple of 16 bytes. */
+/* The ends of a slice; all of it if addresses are not equally far (`alike`) from a multiple of 16 bytes. */
 template <typename T> ON_DEVICE Ends ends_of(uintptr_t first, bool alike, i64 length) {
     const i64 head = (i64)((16 - (first & 15)) & 15) / (i64)sizeof(T);
     if (!alike || first % sizeof(T) || length < head + Wide<T>::EACH) return {length, 0};
@@ -107,7 +107,7 @@ ON_DEVICE void each_word(i64 from, i64 to, Ends ends, Words words, Element eleme
     for (i64 i = me; i < ends.head + ends.tail; i += threads) element(i < ends.head ? from + i : tail + i - ends.head);
 }
 
-/* A span as it stands, bit by bit. */
+/* Copies a span. */
 template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Share share, T *to, const T *from) {
     const i64 stride = (i64)my_threads() * Wide<T>::EACH;
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
@@ -124,8 +124,8 @@ template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Sh
     });
 }
 
-/* Operands combined from the left; each result gets it. Nothing is reordered. `places`: how many there are of both, and
- * where each begins. */
+/* Combines operands from the left, without reordering, and writes the value to each result. `places`: the numbers and addresses
+ * of both. */
 template <typename T, typename Rule, typename Places>
 OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places &places) {
     typedef typename Of<T>::wide W;
@@ -161,7 +161,7 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
     });
 }
 
-/* The same by a number of numbers.h; of one operand it is a copy. */
+/* The same with the operator as a number of numbers.h; with one operand it copies. */
 template <typename T, typename Places>
 ON_DEVICE void combine_by(int op, const Line &line, Span span, Share share, const Places &places) {
     switch (places.operands() == 1 ? (int)SUM : op) {
@@ -172,8 +172,8 @@ ON_DEVICE void combine_by(int op, const Line &line, Span span, Share share, cons
     }
 }
 
-/* Along a cycle of `count` places each gets what is at the next: every element by one thread, with nothing beside. Threads
- * begin elsewhere in each cycle (`turn`), so that all have something to do where places are short. */
+/* Rotates data along a cycle of `count` places: each gets that of the next, element by element, without other memory. `turn`:
+ * the thread that begins, different for each cycle, so that all threads have work if places are short. */
 template <typename T, typename At>
 ON_DEVICE void permute(const Line &line, Span span, Share share, i64 count, u32 turn, const At &place) {
     const u32 threads = my_threads(), me = (my_thread() + turn) % threads;
@@ -186,7 +186,7 @@ ON_DEVICE void permute(const Line &line, Span span, Share share, i64 count, u32 
     });
 }
 
-/* Sums as averages of `count`. */
+/* Divides sums by `count`. */
 template <typename T> ON_DEVICE void divide(const Line &line, Span span, Share share, T *values, i64 count) {
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 from, i64 to) {
         for (i64 i = from + my_thread(); i < to; i += my_threads()) narrowed(shared_by(widened(values[i]), count), values + i);

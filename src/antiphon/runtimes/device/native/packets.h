@@ -11,16 +11,16 @@
 #include "move.h"
 #include "signals.h"
 
-enum { BOX = 1 << 15 }; /* packets of half a box */
+enum { BOX = 1 << 15 }; /* packets in half a box */
 
-/* Never what stands in a box that is empty. */
+/* The flag of a call: its number, but never 0, which empty boxes hold. */
 ON_BOTH u32 flag_of(u64 call) { return (u32)call ? (u32)call : 1u << 31; }
 /* Where in a box the packets of a call begin. */
 ON_BOTH i64 half_of(u64 call) { return (i64)(call % 2) * BOX; }
-/* Whether half of a box is emptied before a call: long before flags come again, twice in a row. */
+/* Whether half a box is emptied before this call: two calls in a row of every 2^20, long before flags repeat. */
 ON_BOTH bool empties(u64 call) { return call % (1 << 20) < 2; }
 
-/* Of 4 bytes or of one element: what one thread takes at once. */
+/* The data that a thread handles at once: 4 bytes, or one element if that is longer. */
 template <typename T> struct Handful {
     enum { EACH = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1, PACKED = sizeof(T) < 4 ? 1 : (int)sizeof(T) / 4 };
     union {
@@ -28,7 +28,7 @@ template <typename T> struct Handful {
         u32 word[PACKED];
     };
 
-    /* Whether it has come, or the call was stopped. */
+    /* Waits for it; false if the call was stopped. */
     ON_MEMBER bool take(const u64 *box, u32 flag, const u32 *stop) {
         u32 spins = 0;
         for (int i = 0; i < PACKED; ++i) {
@@ -44,10 +44,10 @@ template <typename T> struct Handful {
     }
 };
 
-/* Packets of a message of `bytes` in so many atoms, at most. */
+/* An upper bound on the packets of a message of `bytes` in that many atoms. */
 ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
 
-/* By a number of numbers.h. */
+/* Combines two values with the operator as a number of numbers.h. */
 template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
@@ -59,8 +59,9 @@ template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typ
     }
 }
 
-/* As `combine` of move.h, where any place may be packets: then `places.box(k)` is where they begin, results first, else NULL
- * and `places.at(k)` has the data. `turn`: which thread begins, as slices are short. Gives whether the call was stopped. */
+/* As `combine` of move.h, but any place may be packets: then `places.box(k)` is where they begin; else it is NULL and
+ * `places.at(k)` has the data. Results come first. `turn`: the thread that begins, as slices are short. Returns whether the
+ * call was stopped. */
 template <typename T, typename Places>
 OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 flag, const u32 *stop, u32 *turn,
                         const Places &places) {

@@ -6,22 +6,21 @@
 #pragma once
 #include "world.h"
 
-enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* of a signal: the number is below, the round and the call are from there on */
+enum { ROUND_BITS = 16, CALL_BITS = 28 }; /* where the round and the call begin in a signal, above its number */
 
-/* Signals of a call, a round in it and the number within ascend, in a circle: what stands there from half a circle ago, 2^35
- * calls, would pass for what is to come. */
+/* Signals ascend by call, round and number, and wrap around: so a signal of 2^35 calls ago would be taken for a later one. */
 ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
     return (call << CALL_BITS) + ((u64)round << ROUND_BITS) + (u64)number;
 }
 
-/* After a look in vain: whether to look again. `spins`: how often this wait has done so. */
+/* Called after a fruitless poll: whether to poll again. `spins`: polls of this wait so far. */
 ON_DEVICE bool waits_on(u32 *spins, const u32 *stop) {
     if (++*spins % STOP_INTERVAL == 0 && glance(stop)) return false;
     rest();
     return true;
 }
 
-/* By one thread: whether a signal has come, or the call was stopped. */
+/* Waits for a signal, by one thread; false if the call was stopped. */
 ON_DEVICE bool has_come(const u64 *at, u64 awaited, const u32 *stop) {
     u32 spins = 0;
     while ((i64)(load(at) - awaited) < 0)

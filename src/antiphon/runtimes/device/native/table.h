@@ -2,7 +2,9 @@
  *
  *     Head, parts, classes (whole, part), slots of each class, regions, blocks, steps, arguments
  *
- * A place is a region plus a point of the line: whole units, and a cut within a unit. See docs/device.md.
+ * All blocks of the collective lie end to end on a line, in units of weight. The line is cut at all points that the plan uses;
+ * between two cuts lies an atom, which is moved as a whole. A place is a region (which maps the line to a buffer) plus a point
+ * of the line: whole units, and the number of a cut within a unit. See docs/device.md.
  *
  * Threading: read-only once on the device. Ownership: types only; a Plan owns the words.
  */
@@ -16,31 +18,34 @@ enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS, PACKETS = BUFFERS };
 struct Head {
     i64 magic, version, ranks, rank, in_place, denominator, input, output; /* weights of the buffers */
     i64 parts, classes, regions, blocks, steps, arguments;
-    i64 packets, atoms, hears; /* slots of packets; atoms of the longest message; whether at its end all have heard from all */
+    i64 packets, atoms, hears; /* slots of packets; atoms of the longest message; whether every rank has heard from all at the end */
 };
 
+/* A size of slots of scratch: that length of the line. */
 struct Class {
     i64 whole, part;
 };
 
-/* Then as many numbers as there are classes: slots of each that come before. Of packets it is the last class, of which all
- * slots are. */
+/* Maps the line to a buffer, shifted by whole + part. In the table a number per class follows: the slots of that class that lie
+ * before this region's slot in scratch. Slots of packets are all of the last class. */
 struct Region {
     i64 buffer, whole, part;
 };
 
+/* The steps of a stream, which thread blocks execute. */
 struct Block {
     i64 first, count;
 };
 
-/* Of a permutation the arguments are one cycle of places as long: each gets what is at the next. `more`: of a fold, a switch
- * and a spread how many of its arguments are results, before the operands; of a division by what; of a wait and a sync that
- * they are left out where it is known that all have begun. */
+/* A step and its arguments, `count` from number `first` on. The arguments of a permutation are places of equal length: each
+ * gets the data of the next one, the last those of the first.
+ * `more`: for a fold, switch or spread, the number of results, which precede the operands; for a division, the divisor; for a
+ * wait or sync, whether it can be skipped if all ranks are known to have begun. */
 struct Step {
     i64 kind, first, count, more;
 };
 
-/* `number`: of atoms from there on; of a signal and a wait which one it is. */
+/* A place and the `number` of its atoms; for a signal or wait, a rank and the `number` of the signal. */
 struct Argument {
     i64 rank, region, whole, part, number;
 };

@@ -10,8 +10,7 @@
  * Ownership: what a function named *_open or ap_prepare returns is freed by *_close or ap_release; a plan outlives its
  *   program, bytes and buffers are the caller's and outlive their use.
  */
-#ifndef ANTIPHON_API_H
-#define ANTIPHON_API_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -162,5 +161,3 @@ void ap_trace_moment(const ap_trace *trace, int64_t moments[2]);
 
 /* Waits until no message of this wire is under way, and closes it. */
 void ap_wire_close(ap_wire *wire);
-
-#endif

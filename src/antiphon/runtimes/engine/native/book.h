@@ -4,8 +4,7 @@
  * Threading: read-only once open; any number of threads. Ownership: ap_book_close frees the book and its programs; pages and
  *   labels point into the caller's bytes.
  */
-#ifndef ANTIPHON_BOOK_H
-#define ANTIPHON_BOOK_H
+#pragma once
 
 #include "program.h"
 
@@ -35,5 +34,3 @@ int ap_is_book(const void *bytes, size_t size);
  * the sections of single ranks, which ap_prepare checks. */
 ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error);
 void ap_book_close(ap_book *book);
-
-#endif

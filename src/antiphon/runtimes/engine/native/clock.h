@@ -2,8 +2,7 @@
  *
  * Threading: any. Ownership: none.
  */
-#ifndef ANTIPHON_CLOCK_H
-#define ANTIPHON_CLOCK_H
+#pragma once
 
 #include <time.h>
 
@@ -12,5 +11,3 @@ static inline double ap_now(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Threading: that of its wire: one thread at a time. Ownership: the array belongs to the transport, which frees `number`.
  */
-#ifndef ANTIPHON_COMPLETIONS_H
-#define ANTIPHON_COMPLETIONS_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -34,5 +33,3 @@ static inline int ap_completions_take(ap_completions *d, uint32_t *numbers, int 
     while (ap_completions_any(d) && count < capacity) numbers[count++] = d->number[d->first++];
     return count;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Threading: no state. Ownership: all memory is the caller's.
  */
-#ifndef ANTIPHON_COPY_H
-#define ANTIPHON_COPY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ static inline void ap_copy(void *to, const void *from, size_t bytes) {
 #endif
     if (bytes) memcpy(to, from, bytes);
 }
-
-#endif

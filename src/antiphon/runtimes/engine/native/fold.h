@@ -2,8 +2,7 @@
  *
  * Threading: no state. Ownership: all memory is the caller's; `out` may be one of the operands exactly, but not overlap one.
  */
-#ifndef ANTIPHON_FOLD_H
-#define ANTIPHON_FOLD_H
+#pragma once
 
 #include "api.h"
 
@@ -28,5 +27,3 @@ typedef void (*ap_combine)(void *out, const void *a, const void *b, size_t n);
 /* float16, bfloat16 and float8, to float32 and back: to the nearest, ties to even. */
 void ap_widen(float *out, const void *in, size_t n, int type);
 void ap_narrow(void *out, const float *in, size_t n, int type);
-
-#endif

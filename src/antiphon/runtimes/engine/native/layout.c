@@ -25,8 +25,8 @@ void ap_forget_layout(ap_layout *l) {
 
 static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
 
-/* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender and
- * receiver share, so both split alike. */
+/* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender
+ * and receiver share, so both split alike. */
 static uint32_t count_instances(const ap_step *s, size_t item, uint64_t split) {
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if (!split || !s->elements) return 1;

@@ -2,8 +2,7 @@
  *
  * Ownership: a message belongs to the queue that it is in, or to the list of spare ones. Threading: that of the wire.
  */
-#ifndef ANTIPHON_MESSAGE_QUEUE_H
-#define ANTIPHON_MESSAGE_QUEUE_H
+#pragma once
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -77,5 +76,3 @@ static inline void free_queue(queue *q, int own) {
         free(m);
     }
 }
-
-#endif

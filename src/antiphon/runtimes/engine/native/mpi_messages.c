@@ -129,8 +129,8 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     return code ? code : ap_mpi_failed(error, "MPI could not finish a message", failure);
 }
 
-/* Tests requests; with `block`, until one is done. MPI itself waits only without a timeout and with enough processors: otherwise
- * this polls and yields the processor, which MPI might keep from the processes it waits for. */
+/* Tests requests; with `block`, until one is done. MPI itself waits only without a timeout and with enough processors:
+ * otherwise this polls and yields the processor, which MPI might keep from the processes it waits for. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);

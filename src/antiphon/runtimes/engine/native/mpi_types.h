@@ -2,8 +2,7 @@
  *
  * Threading: a wire is used by one thread at a time. Ownership: the wire owns its communicator, requests and packets.
  */
-#ifndef ANTIPHON_MPI_TYPES_H
-#define ANTIPHON_MPI_TYPES_H
+#pragma once
 
 #include "shared.h"
 #include "transport.h"
@@ -56,5 +55,3 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *nu
 int ap_mpi_check_others(mpi_wire *w, ap_error *error);
 /* Notifies the others that nothing more comes from here. */
 void ap_mpi_give_up(mpi_wire *w);
-
-#endif

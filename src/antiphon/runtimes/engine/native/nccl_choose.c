@@ -2,8 +2,9 @@
  * (nccl_rules.h).
  *
  * From NCCL 2.31 on each collective has a second entry, such as ncclAllReduceConfig, whose configuration names algorithm, CTAs
- * and policy for that call alone. The eight collectives defined here call that entry if a rule fits; everything else, and
- * older NCCLs, get the call unchanged (it is "called through"). Unlike a tuner plugin this reaches symmetric kernels, copy engines and alltoall:
+ * and policy for that call alone. The eight collectives defined here call that entry if a rule fits; everything else, and older
+ * NCCLs, get the call unchanged (it is "called through"). Unlike a tuner plugin this reaches symmetric kernels, copy engines
+ * and alltoall:
  *
  *     allreduce 0 65535 symmetric auto 0 8 1        the symmetric kernels, where buffers are registered windows
  *     allgather 8388608 - copies auto 0 8 1         copy engines: no multiprocessor is occupied
@@ -12,15 +13,15 @@
  * All ranks must choose alike. So a rule depends only on what all ranks know: collective, bytes, ranks and nodes. That they
  * have the same table, and equally many ranks on each host, is checked when the communicator is made, with two calls of
  * ncclCommSplit: by host (the size of the new communicator is the number of local ranks), then by a hash of table and that
- * number (the size is that of the whole only if all agree). Without agreement every call is called through, and rank 0 prints
- * a message. Nonblocking communicators, which are not ready when that check would run, and those of one rank are called through.
+ * number (the size is that of the whole only if all agree). Without agreement every call is called through, and rank 0 prints a
+ * message. Nonblocking communicators, which are not ready when that check would run, and those of one rank are called through.
  *
  * NCCL falls back to its own choice if it cannot follow a rule (forceAlgSelection is 0). The profiler tag of a call is the line
  * number of its rule in the table.
  *
- * Threading: any thread may call; the list of communicators has a lock. Communicators made within a group are agreed on
- * when its thread ends the outermost group. Ownership: entries of the list and their rules are from malloc, and freed with
- * their communicator; the table stays until the process ends.
+ * Threading: any thread may call; the list of communicators has a lock. Communicators made within a group are agreed on when
+ * its thread ends the outermost group. Ownership: entries of the list and their rules are from malloc, and freed with their
+ * communicator; the table stays until the process ends.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -253,8 +254,8 @@ static size_t bytes_of(ncclDataType_t type) {
     return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;
 }
 
-/* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it. NCCL 2.31
- * has only names without protocols. */
+/* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it. NCCL
+ * 2.31 has only names without protocols. */
 static const char *selection_of(const rule *r) {
     static const char *const names[][AP_PROTOCOLS + 1] = { /* protocol: ll, ll128, simple, any */
         {"TREE_LL+^TREE_LL128", "TREE_LL128", "TREE_SIMPLE", "TREE"},

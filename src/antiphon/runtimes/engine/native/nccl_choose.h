@@ -5,8 +5,7 @@
  *
  * Threading and ownership: declarations only.
  */
-#ifndef AP_NCCL_CHOOSE_H
-#define AP_NCCL_CHOOSE_H
+#pragma once
 
 #ifdef AP_NCCL_H
 #include <nccl.h>
@@ -53,6 +52,4 @@ AP_DECLARE(ncclAllGather, ncclComm_t);
 AP_DECLARE(ncclAlltoAll, ncclComm_t);
 AP_DECLARE(ncclGather, int, ncclComm_t);
 AP_DECLARE(ncclScatter, int, ncclComm_t);
-#endif
-
 #endif

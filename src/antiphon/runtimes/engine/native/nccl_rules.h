@@ -11,8 +11,7 @@
  *
  * Threading: no state; every function works on its arguments. Ownership: read_text returns memory of malloc.
  */
-#ifndef AP_NCCL_RULES_H
-#define AP_NCCL_RULES_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +28,8 @@
 enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 };
 enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30 };
 
-/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as NCCL passes them to a tuner plugin;
- * the others only nccl_choose.c can choose. */
+/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as NCCL passes them to a tuner
+ * plugin; the others only nccl_choose.c can choose. */
 enum ap_nccl_collective {
     AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES,
     AP_ALLTOALL = AP_COLLECTIVES, AP_GATHER, AP_SCATTER, AP_CALLS
@@ -68,8 +67,8 @@ static int read_number(const char *word, unsigned long long max_value, unsigned 
     return *value <= max_value;
 }
 
-/* Parse one line, which is overwritten. Return the error, or NULL. `collective_count`, `algorithm_count`: the caller supports that
- * many of the first collectives and algorithms. */
+/* Parse one line, which is overwritten. Return the error, or NULL. `collective_count`, `algorithm_count`: the caller supports
+ * that many of the first collectives and algorithms. */
 static const char *read_rule(char *line, int collective_count, int algorithm_count, rule *out) {
     char *words[MAX_WORDS + 1], *rest = NULL;
     int count = 0;
@@ -144,5 +143,3 @@ static const char *read_rules(char *text, int collective_count, int algorithm_co
 static int is_for(const rule *r, size_t ranks, size_t nodes) {
     return (r->ranks == ANY || (size_t)r->ranks == ranks) && (r->nodes == ANY || (size_t)r->nodes == nodes);
 }
-
-#endif

@@ -65,8 +65,8 @@ static ncclResult_t destroy_tuner(void *context) {
     return ncclSuccess;
 }
 
-/* For plugins of version 2 NCCL does not check the choice; so an algorithm that it does not support here must not be chosen, nor can
- * the protocol be left to NCCL. */
+/* For plugins of version 2 NCCL does not check the choice; so an algorithm that it does not support here must not be chosen,
+ * nor can the protocol be left to NCCL. */
 static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes, int collnet, int nvls, int together,
                                    int *algorithm, int *protocol, int *channels) {
     (void)together;
@@ -107,8 +107,8 @@ static ncclResult_t choose_4(void *context, int collective, size_t nbytes, int t
     return choose_by_cost(context, collective, nbytes, costs, algorithms_, protocols_, channels);
 }
 
-/* NCCL calls this after it has chosen an algorithm: the chunk of a rule that it did not follow does not apply. It limits chunks to
- * the size of its buffers (NCCL_BUFFSIZE). */
+/* NCCL calls this after it has chosen an algorithm: the chunk of a rule that it did not follow does not apply. It limits chunks
+ * to the size of its buffers (NCCL_BUFFSIZE). */
 static ncclResult_t choose_chunk(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
                                  size_t *bytes) {
     (void)channels;

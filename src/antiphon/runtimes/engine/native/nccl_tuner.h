@@ -5,8 +5,7 @@
  *
  * Threading: NCCL calls a context from one thread at a time. Ownership: declarations only; nccl_tuner.c owns the contexts.
  */
-#ifndef AP_NCCL_TUNER_H
-#define AP_NCCL_TUNER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -73,5 +72,3 @@ typedef struct {
     ncclResult_t (*chunk)(void *context, int collective, size_t nbytes, int algorithm, int protocol, int channels,
                           size_t *bytes); /* in and out: NCCL's own choice before */
 } ap_nccl_tuner_6;
-
-#endif

@@ -3,8 +3,7 @@
  * Threading: a plan is used by one thread at a time. Ownership: ap_release frees the plan with its steps, layout and staging
  *   memory (`pool`); buffers are the caller's.
  */
-#ifndef ANTIPHON_PLAN_H
-#define ANTIPHON_PLAN_H
+#pragma once
 
 #include "program.h"
 
@@ -109,5 +108,3 @@ static inline ap_stretch ap_piece_of(const ap_plan *plan, const ap_step *step, u
     s.length = high - low;
     return s;
 }
-
-#endif

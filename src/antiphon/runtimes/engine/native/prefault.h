@@ -4,8 +4,7 @@
  * Threading: may run on a background thread beside users of the same memory (atomic or with 0); `stop` of a pace is set by
  *   any thread. Ownership: all memory is the caller's, and must stay mapped until the function returns.
  */
-#ifndef ANTIPHON_PREFAULT_H
-#define ANTIPHON_PREFAULT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -16,7 +15,8 @@
 #include "api.h"
 
 /* How background work proceeds. `gentle`: after about a tenth of a millisecond it sleeps for ten times as long, so that a
- * thread on this processor, perhaps actively waiting for a message, is never delayed for longer, whatever the scheduler does. */
+ * thread on this processor, perhaps actively waiting for a message, is never delayed for longer, whatever the scheduler
+ * does. */
 struct ap_pace {
     _Atomic int stop;
     int gentle;
@@ -44,5 +44,3 @@ static inline void ap_prefault(void *memory, size_t bytes, ap_pace *pace) {
         if (ap_pause(pace)) return;
     }
 }
-
-#endif

@@ -1,8 +1,8 @@
 /* What the preload_*.c files share: the preloaded library offers MPI's own names, and serves calls by the plans of tables.
  *
- * All processes must decide alike whether a plan serves a call, or they would wait for each other for ever. So the decision depends
- * only on what all of them know: kind, communicator, root, bytes and operator. What can fail at a single process is agreed upon
- * before a plan is used.
+ * All processes must decide alike whether a plan serves a call, or they would wait for each other for ever. So the decision
+ * depends only on what all of them know: kind, communicator, root, bytes and operator. What can fail at a single process is
+ * agreed upon before a plan is used.
  *
  * Files, from the bottom up; each calls only those before it (tests/test_native_layering.py):
  *   preload_job           the state of the job, settings, waiting for all processes
@@ -22,8 +22,7 @@
  * atomic or has a lock, as each file's first comment says.
  * Ownership: tables belong to ap_preload, an ap_group to its communicator; functions that return bytes from malloc say so.
  */
-#ifndef ANTIPHON_PRELOAD_H
-#define ANTIPHON_PRELOAD_H
+#pragma once
 
 #include <mpi.h>
 #include <stdatomic.h>
@@ -207,8 +206,8 @@ ap_group *ap_group_of(MPI_Comm comm);
 void ap_group_free(ap_group *g);
 /* Finds the rows of a communicator once there is a table; false: out of memory. */
 int ap_group_find_rows(ap_group *g);
-/* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected; if
- * not, the communicator has a reason, or `error` is set. */
+/* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected;
+ * if not, the communicator has a reason, or `error` is set. */
 int ap_group_connect(ap_group *g, ap_error *error);
 /* The row that serves a call; AP_SERVED, or why there is none. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
@@ -313,10 +312,10 @@ int ap_gpus_possible(void);
 /* Collective: whether a buffer of this call is in the memory of a GPU at any process. Returns an error code of MPI. */
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere);
 
-/* Arguments with which calls go to the library because of their size; or (`every`) all calls of a function do. Such a call reads
- * only this one cache line, as it must take no longer than it takes to fetch a few lines from memory: a program that computes
- * between its calls leaves nothing in the caches. Read without a lock (a seqlock): `version` is odd while an entry changes, and
- * greater afterwards. */
+/* Arguments with which calls go to the library because of their size; or (`every`) all calls of a function do. Such a call
+ * reads only this one cache line, as it must take no longer than it takes to fetch a few lines from memory: a program that
+ * computes between its calls leaves nothing in the caches. Read without a lock (a seqlock): `version` is odd while an entry
+ * changes, and greater afterwards. */
 typedef struct {
     _Atomic uint64_t comm, type;
     _Atomic int64_t count;
@@ -349,8 +348,8 @@ void ap_fallbacks_clear(void);
  * ap_trial_end with *spent, unless that is NULL. */
 int ap_serve(const ap_call *call, double **spent, int *code);
 
-/* preload_trial.c: whether a call with an unmeasured plan runs by that plan: AP_SERVED, or why the library gets it. Unless *spent is
- * NULL, ap_trial_end must follow the call. Sometimes collective; *code: an error of MPI. */
+/* preload_trial.c: whether a call with an unmeasured plan runs by that plan: AP_SERVED, or why the library gets it. Unless
+ * *spent is NULL, ap_trial_end must follow the call. Sometimes collective; *code: an error of MPI. */
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code);
 void ap_trial_end(double *spent);
 void ap_trials_free(ap_group *g);
@@ -383,5 +382,3 @@ ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error);
 void ap_measure_close(ap_measure *m);
-
-#endif

@@ -1,5 +1,5 @@
-/* Plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md): the request, the planning process, its answer, and
- * the table made of it. How all processes switch to that table is in preload_auto_switch.c.
+/* Plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md): the request, the planning process, its answer,
+ * and the table made of it. How all processes switch to that table is in preload_auto_switch.c.
  *
  * Role: process 0 writes the request and starts the planning process, or takes the answer that is cached for it; the answer
  *   becomes the one table of the job at every process.
@@ -8,6 +8,7 @@
  *   table has a lock of its own (`table_lock`).
  * Ownership: the planning process ends when its input does, so it never outlives the job, however that ends. Answers are from
  *   malloc; the book of an accepted answer belongs to ap_preload.table[0].
+ *
  */
 #include <ctype.h>
 #include <errno.h>

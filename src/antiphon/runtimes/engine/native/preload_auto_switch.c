@@ -1,9 +1,10 @@
 /* How all processes switch to plans that come while the job runs (ANTIPHON_TABLE=auto), at the same call.
  *
- * Calls of a communicator are numbered, alike at all its processes. Before some calls each process begins a query: a nonblocking
- * allreduce (maximum) of a few words, such as whether process 0 has a table and its digest. All begin it at the same call, so its
- * order among the program's own calls is the same everywhere, and it proceeds during these. It is completed at the next call in
- * which all processes wait for all others anyhow, so this costs no extra waiting, and all get the same result.
+ * Calls of a communicator are numbered, alike at all its processes. Before some calls each process begins a query: a
+ * nonblocking allreduce (maximum) of a few words, such as whether process 0 has a table and its digest. All begin it at the
+ * same call, so its order among the program's own calls is the same everywhere, and it proceeds during these. It is completed
+ * at the next call in which all processes wait for all others anyhow, so this costs no extra waiting, and all get the same
+ * result.
  *
  * When process 0 has a table, each process reads it in a background thread, prepares plans for calls like those so far, and
  * prefaults their memory. Once a query shows that all are ready, the next call is the first that runs by a plan.
@@ -12,6 +13,7 @@
  *   background thread works on a copy of the communicator's state and calls nothing of MPI.
  * Ownership: an ap_query belongs to its communicator. What the background thread prepares belongs to the copy until
  *   ap_group_adopt moves it to the communicator.
+ *
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,8 +23,8 @@
 #include "prefault.h"
 #include "transport.h"
 
-/* Values of the word AP_PREPARED, of which the maximum over all processes counts. UNPREPARED: something failed, so plans are made
- * when calls need them. NO_BYTES: this process could not read the table. */
+/* Values of the word AP_PREPARED, of which the maximum over all processes counts. UNPREPARED: something failed, so plans are
+ * made when calls need them. NO_BYTES: this process could not read the table. */
 enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 
 /* ---- preparing plans beside the calls ---- */
@@ -105,8 +107,8 @@ static uint64_t preparation_state(const ap_query *q) {
 
 /* ---- queries ---- */
 
-/* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. MAX_TRIES: of
- * sending the table. */
+/* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. MAX_TRIES:
+ * of sending the table. */
 enum { INTERVAL_SHARE = 64, MAX_LATE = 64, MAX_TRIES = 4 };
 /* From this size on every call counts as one in which all processes wait for all others. */
 static const uint64_t MUCH_BYTES = 1 << 16;

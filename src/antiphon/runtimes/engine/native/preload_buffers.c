@@ -77,8 +77,8 @@ static void learn_c_types(void) {
 #endif
 }
 
-/* Which of these exist depends on the compilers that MPI was built with. C++ has further names only for bool and complex numbers,
- * which are never combined here. */
+/* Which of these exist depends on the compilers that MPI was built with. C++ has further names only for bool and complex
+ * numbers, which are never combined here. */
 static void learn_fortran_types(void) {
 #ifdef MPI_INTEGER
     learn_type(MPI_INTEGER, 's');

@@ -8,8 +8,8 @@
 
 #include "preload.h"
 
-/* Define a collective. A call is passed on at once if it is known that no plan serves this function or these arguments; the code for
- * that is small and separate, in two cache lines. Else ap_serve decides. */
+/* Define a collective. A call is passed on at once if it is known that no plan serves this function or these arguments; the
+ * code for that is small and separate, in two cache lines. Else ap_serve decides. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
         const ap_call call = {.comm = comm, .function = FUNCTION, .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \

@@ -1,10 +1,12 @@
-/* The state of a communicator (ap_group): the pages of the tables that are for its processes (rows), its wire, and cached plans.
+/* The state of a communicator (ap_group): the pages of the tables that are for its processes (rows), its wire, and cached
+ * plans.
  *
  * Threading: MPI allows one collective at a time on a communicator, so an ap_group needs no lock. Shared between
  *   communicators: programs (a lock while plans are prepared), the bytes of shared memory in use (atomic), and a small cache
  *   of looked-up communicators per thread, which the atomic `freed` invalidates.
  * Ownership: an ap_group is an attribute of its communicator and is freed with it (preload_init.c registers that). It owns its
  *   rows, wire, cached plans and staging memory; tables and programs belong to ap_preload.
+ *
  */
 #include <limits.h>
 #include <pthread.h>
@@ -92,8 +94,8 @@ static int make_chooser(ap_rows *rows, int size) {
     return rows->chooser != NULL;
 }
 
-/* Finds rows by tables for all processes of the world, or by those for communicators of this size. They replace earlier rows that
- * have fewer kinds of collectives. False: out of memory. */
+/* Finds rows by tables for all processes of the world, or by those for communicators of this size. They replace earlier rows
+ * that have fewer kinds of collectives. False: out of memory. */
 static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *rows) {
     const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
     int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
@@ -142,8 +144,8 @@ enum { MAX_PLANS = 64 };
 static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls of all cached plans, which is about their scratch memory */
 static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they could allocate the plan */
 
-/* A cache of communicators looked up by this thread, as asking MPI for an attribute takes longer than everything else. The handle of
- * a freed communicator may be used again, so a change of `freed` invalidates all entries. */
+/* A cache of communicators looked up by this thread, as asking MPI for an attribute takes longer than everything else. The
+ * handle of a freed communicator may be used again, so a change of `freed` invalidates all entries. */
 enum { LOOKUPS = 8 };
 static _Atomic uint64_t freed = 1;
 typedef struct {

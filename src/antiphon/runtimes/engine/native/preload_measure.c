@@ -1,9 +1,10 @@
-/* Measure a call of MPI as a program would make it: by a plan, through the same code as under the preloaded library, or by the MPI
- * library. For `tune --on mpi` (runtimes/measure), in processes without LD_PRELOAD.
+/* Measure a call of MPI as a program would make it: by a plan, through the same code as under the preloaded library, or by the
+ * MPI library. For `tune --on mpi` (runtimes/measure), in processes without LD_PRELOAD.
  *
  * Threading: one thread, and all processes of the communicator together.
  * Ownership: an ap_measure owns a copy of the caller's communicator and the rows of every program measured; programs are the
  *   caller's.
+ *
  */
 #include <stdlib.h>
 
@@ -100,8 +101,8 @@ static int call_plan(const ap_call *c, int *code) {
     return ap_serve(c, &spent, code);
 }
 
-/* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it. So
- * both the time that a root saves by not waiting and the time that others wait count. */
+/* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it.
+ * So both the time that a root saves by not waiting and the time that others wait count. */
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error) {
     const MPI_Datatype type = mpi_type(timed->type);

@@ -218,8 +218,9 @@ static int sum_counters(sums *s) {
     return all;
 }
 
-/* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show. Process 0
- * looks at its own counters, which include the calls on MPI_COMM_WORLD. If there is any other reason, this prints nothing. */
+/* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show.
+ * Process 0 looks at its own counters, which include the calls on MPI_COMM_WORLD. If there is any other reason, this prints
+ * nothing. */
 void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, reason = AP_SERVED;

@@ -365,8 +365,8 @@ static int fall_back(const call_state *x, int reason) {
     return 0;
 }
 
-/* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of combining
- * (which the library might not keep). */
+/* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of
+ * combining (which the library might not keep). */
 static int needs_trial(const call_state *x) {
     const ap_page *page = x->row->page;
     return ap_preload.set.compares && !page->measured && !page->ordered;

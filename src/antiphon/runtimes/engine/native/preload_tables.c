@@ -220,8 +220,8 @@ static int read_patiently(int file, const char *path, buffer *answer) {
     return read_all(file, COMPILE_SECONDS, answer);
 }
 
-/* Compiles a table by Python. The answer is "book", a line feed and the bytes, or "error", a blank and a message. -P: Python must
- * not import modules of the job's folder. */
+/* Compiles a table by Python. The answer is "book", a line feed and the bytes, or "error", a blank and a message. -P: Python
+ * must not import modules of the job's folder. */
 static unsigned char *compile_table(const char *path, const char *path_to_store, uint64_t *size, ap_error *error) {
     char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)path_to_store; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};

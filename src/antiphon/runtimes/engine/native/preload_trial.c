@@ -10,8 +10,8 @@
 #include "clock.h"
 #include "preload.h"
 
-/* PAIRS: pairs of calls that count, after a first pair that sets up memory and connections. EARLY_CALLS: the calls after which a
- * clear difference decides already. */
+/* PAIRS: pairs of calls that count, after a first pair that sets up memory and connections. EARLY_CALLS: the calls after which
+ * a clear difference decides already. */
 enum { PAIRS = 3, TRIAL_CALLS = 2 * (PAIRS + 1), EARLY_CALLS = 4 };
 
 /* Seconds: a larger difference is not caused by scheduling. */
@@ -65,8 +65,8 @@ static void override_times(double *spent) {
     for (int i = 0; i < TRIAL_CALLS; i++) spent[i] = seconds[i % 2];
 }
 
-/* Whether the second pair decides: it differs more than twofold and clearly, in the same direction as the first pair. This avoids
- * further slow calls. */
+/* Whether the second pair decides: it differs more than twofold and clearly, in the same direction as the first pair. This
+ * avoids further slow calls. */
 static int is_clear(const double *spent) {
     const int slower = spent[2] > spent[3];
     const double longer = spent[2 + !slower], shorter = spent[2 + slower];

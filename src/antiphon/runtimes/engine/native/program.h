@@ -1,12 +1,12 @@
-/* The program file, field by field as in docs/program.md: accessors, and the counters that bound the work of a checked file.
- * A program says where data lies independently of its size: all blocks stand end to end on a line measured in units of weight, and
- * at a size each unit becomes `unit` elements.
+/* The program file, field by field as in docs/program.md: accessors, and the counters that bound the work of a checked file. A
+ * program says where data lies independently of its size: all blocks stand end to end on a line measured in units of weight,
+ * and at a size each unit becomes `unit` elements.
  *
  * Threading: a program is read-only once open. Ownership: an ap_program points into the caller's bytes; ap_close frees the
  *   rest.
+ *
  */
-#ifndef ANTIPHON_PROGRAM_H
-#define ANTIPHON_PROGRAM_H
+#pragma once
 
 #include <string.h>
 
@@ -120,5 +120,3 @@ int ap_read_section(const ap_program *program, uint32_t rank, int in_place, ap_s
 
 /* The checksum of zlib. */
 uint32_t ap_crc32(const unsigned char *bytes, size_t size);
-
-#endif

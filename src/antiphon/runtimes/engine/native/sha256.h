@@ -2,8 +2,7 @@
  *
  * Threading: no state. Ownership: all memory is the caller's.
  */
-#ifndef ANTIPHON_SHA256_H
-#define ANTIPHON_SHA256_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,8 +10,8 @@
 
 static inline uint32_t ap_rotate_right(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-/* The initial state and `root` are the first bits of the fractional parts of roots of the first primes: square roots of 8, and cube
- * roots of 64. */
+/* The initial state and `root` are the first bits of the fractional parts of roots of the first primes: square roots of 8, and
+ * cube roots of 64. */
 static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block) {
     static const uint32_t root[64] = {
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
@@ -57,5 +56,3 @@ static inline void ap_sha256(const void *data, size_t size, char text[65]) {
     for (int i = 0; i < 64; i++) text[i] = "0123456789abcdef"[state[i / 8] >> (28 - 4 * (i % 8)) & 15];
     text[64] = 0;
 }
-
-#endif

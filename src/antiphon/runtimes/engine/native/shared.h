@@ -7,8 +7,7 @@
  * Threading: one thread per process; between processes see shared_messages.c. Ownership: each process frees its ap_shared by
  *   ap_shared_close; buffers of a message are the caller's until the message is complete.
  */
-#ifndef ANTIPHON_SHARED_H
-#define ANTIPHON_SHARED_H
+#pragma once
 
 #include "api.h"
 
@@ -58,5 +57,3 @@ void ap_shared_give_up(ap_shared *shared);
 /* Touches the memory that messages will go through (prefault.h). */
 void ap_shared_prefault(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);
-
-#endif

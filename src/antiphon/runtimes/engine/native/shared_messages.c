@@ -37,8 +37,8 @@ static void *take_spare(void **list, void *next) {
     return spare;
 }
 
-/* A payload that a send can join: the same data, of which nothing is in a block yet. It must be younger than the last payload to
- * this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each other. */
+/* A payload that a send can join: the same data, of which nothing is in a block yet. It must be younger than the last payload
+ * to this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each other. */
 static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
     if (bytes <= INLINE_BYTES) return NULL;

@@ -4,8 +4,7 @@
  * Threading: fields in shared memory have one writer, named where they are declared; the rest is of one thread.
  * Ownership: a block belongs to the sender whose `free_block` list it came from; items, targets and messages to their process.
  */
-#ifndef ANTIPHON_SHARED_TYPES_H
-#define ANTIPHON_SHARED_TYPES_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -50,8 +49,8 @@ typedef struct {
     _Atomic uint32_t gave_up; /* the process has given up after an error */
 } bell;
 
-/* The last calls that a process began. Others read it if they find a message of another call, or wait for long. An entry that is
- * being written, or was never written, does not match its digest. */
+/* The last calls that a process began. Others read it if they find a message of another call, or wait for long. An entry that
+ * is being written, or was never written, does not match its digest. */
 typedef struct {
     struct {
         _Alignas(64) ap_call_id call;
@@ -165,5 +164,3 @@ int ap_report_other_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *e
 static inline unsigned char *blocks_from(const ap_shared *s, uint32_t from) {
     return (unsigned char *)queue_of(s, from, 0) + ap_page(s->members * sizeof(queue));
 }
-
-#endif

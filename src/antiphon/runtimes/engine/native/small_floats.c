@@ -1,5 +1,5 @@
-/* Convert float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that compilers
- * vectorise; float16 by the processor's instructions if it has any. NaN stays NaN, its payload may change.
+/* Convert float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that
+ * compilers vectorise; float16 by the processor's instructions if it has any. NaN stays NaN, its payload may change.
  *
  * Threading: no state. Ownership: all memory is the caller's.
  */

@@ -84,9 +84,9 @@ static void end_stream(socket_wire *w, stream *s, int error_number) {
     if (ap_sockets_is_wanted(w, p, s)) ap_sockets_report_lost(w, rank, error_number);
 }
 
-/* Chooses where to read the next bytes to. Within a long message: into its memory, and the head behind it into the stage. Before a
- * long message for which a receive is open: its head alone, so that its data can follow into its memory. Else: `max_bytes` bytes
- * into the stage. */
+/* Chooses where to read the next bytes to. Within a long message: into its memory, and the head behind it into the stage.
+ * Before a long message for which a receive is open: its head alone, so that its data can follow into its memory. Else:
+ * `max_bytes` bytes into the stage. */
 static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct iovec *parts) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];

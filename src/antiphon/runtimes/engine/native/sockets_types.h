@@ -4,8 +4,7 @@
  * Ownership: a wire owns its sockets; messages (message_queue.h) belong to the queue that they are in. A socket is read only
  *   while a message from its rank is wanted: the flow control of the system keeps the rest with the sender.
  */
-#ifndef ANTIPHON_SOCKETS_TYPES_H
-#define ANTIPHON_SOCKETS_TYPES_H
+#pragma once
 
 #include <poll.h>
 
@@ -20,13 +19,13 @@ enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64 };
 /* Seconds to send what is queued when the wire is closed. */
 enum { FLUSH = 10 };
 
-/* A message is set aside if it is read before the call posts a receive for it. Messages of a rank set aside take at most as much
- * memory as this run receives from it, and BEYOND bytes, as much may be read after its last message. */
+/* A message is set aside if it is read before the call posts a receive for it. Messages of a rank set aside take at most as
+ * much memory as this run receives from it, and BEYOND bytes, as much may be read after its last message. */
 enum { BEYOND = 16 * STAGE };
 _Static_assert(sizeof(message) <= AP_MESSAGE_OVERHEAD, "`expected` counts this for each message");
 
-/* A socket is set to report only when as many bytes have arrived as are sure to come (at most MAX_LOW_WATER), so that a long message
- * wakes the process once and not for each packet. After MAX_QUIET seconds all sockets are read regardless. */
+/* A socket is set to report only when as many bytes have arrived as are sure to come (at most MAX_LOW_WATER), so that a long
+ * message wakes the process once and not for each packet. After MAX_QUIET seconds all sockets are read regardless. */
 enum { MAX_LOW_WATER = 1 << 17, MAX_QUIET = 1 };
 
 /* Marks of heads (message_queue.h): a message, or a note, which only names the call that its sender is in. */
@@ -110,5 +109,3 @@ void ap_sockets_report_lost(socket_wire *w, uint32_t rank, int error_number);
 /* sockets_calls.c: called after some time without progress: an error if the others are in another call. */
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
 int ap_sockets_check_unreceived(ap_wire *self, ap_error *error);
-
-#endif

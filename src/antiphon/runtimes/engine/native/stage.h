@@ -2,8 +2,7 @@
  *
  * Threading: that of the plan: one thread at a time. Ownership: staging memory comes from the plan's pool and returns there.
  */
-#ifndef ANTIPHON_STAGE_H
-#define ANTIPHON_STAGE_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,5 +85,3 @@ static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap
     }
     return (size_t)total * item;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Threading: written by the thread that runs the plan, read by the caller between runs. Ownership: the caller's.
  */
-#ifndef ANTIPHON_TRACE_H
-#define ANTIPHON_TRACE_H
+#pragma once
 
 #include <time.h>
 
@@ -36,5 +35,3 @@ static inline uint64_t ap_trace_begin(ap_trace *t, ap_record r) {
 static inline void ap_trace_end(ap_trace *t, uint64_t number, int64_t at) {
     if (t->count - number <= t->capacity) t->record[number & (t->capacity - 1)].end = at;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * Threading: a wire is used by one thread at a time. Ownership: ap_wire_close frees a wire with what its transport allocated;
  *   buffers of a message belong to the caller, and stay unchanged until its number comes back from `completed`.
  */
-#ifndef ANTIPHON_TRANSPORT_H
-#define ANTIPHON_TRANSPORT_H
+#pragma once
 
 #include <string.h>
 
@@ -66,5 +65,3 @@ int ap_fail(ap_error *error, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
-
-#endif

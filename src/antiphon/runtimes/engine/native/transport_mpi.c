@@ -1,9 +1,10 @@
-/* The transport over MPI: messages by MPI on its own communicator (mpi_messages.c), and between processes of a host through shared
- * memory. It calls the PMPI functions, because this library itself defines some of MPI's names (preload_calls.c).
+/* The transport over MPI: messages by MPI on its own communicator (mpi_messages.c), and between processes of a host through
+ * shared memory. It calls the PMPI functions, because this library itself defines some of MPI's names (preload_calls.c).
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: a wire owns its communicator and its shared memory; after a failure both are left to the end of the process, as
  *   MPI may still write there.
+ *
  */
 #include <sched.h> /* with GNU's sets of processors */
 #include <stdio.h>
@@ -14,8 +15,9 @@
 #include "clock.h"
 #include "mpi_types.h"
 
-/* Polls of shared memory without progress. With more processes than processors: after MAX_POLLS it sleeps NAP microseconds, then
- * longer each time, up to MAX_NAP, with POLLS_PER_NAP polls between two sleeps. Else: after SPINS it yields the processor. */
+/* Polls of shared memory without progress. With more processes than processors: after MAX_POLLS it sleeps NAP microseconds,
+ * then longer each time, up to MAX_NAP, with POLLS_PER_NAP polls between two sleeps. Else: after SPINS it yields the
+ * processor. */
 enum { MAX_POLLS = 2, NAP = 100, MAX_NAP = 500, POLLS_PER_NAP = 8, SPINS = 1000 };
 
 static int is_peer_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
@@ -62,8 +64,9 @@ static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *num
     }
 }
 
-/* Called between two polls without progress. MPI makes progress only while it is called, and other processes may depend on that. So
- * sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not sleep. */
+/* Called between two polls without progress. MPI makes progress only while it is called, and other processes may depend on
+ * that. So sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not
+ * sleep. */
 static int pause_between_polls(mpi_wire *w, unsigned turn) {
     const int waits = w->yields && turn >= MAX_POLLS && !w->active, sleeps = waits && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
@@ -104,8 +107,8 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
 /* Processes of this job on this host; 0: not counted yet. */
 static int processes_here;
 
-/* A number for this computer, the same in all its containers; two computers may have the same by chance. MPI itself can only report
- * processes that share memory, which may be fewer. */
+/* A number for this computer, the same in all its containers; two computers may have the same by chance. MPI itself can only
+ * report processes that share memory, which may be fewer. */
 static int hash_computer(void) {
     char text[256] = "";
     uint32_t sum = 2166136261u;
@@ -126,8 +129,8 @@ static int count_here(MPI_Comm comm, int *count) {
 
 int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_here); }
 
-/* Whether the job has more processes on this host than processors that they may use. If their number is not known, those of `comm`
- * are counted. */
+/* Whether the job has more processes on this host than processors that they may use. If their number is not known, those of
+ * `comm` are counted. */
 static int is_crowded(MPI_Comm comm) {
     int processes = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -265,8 +268,8 @@ static int find_places(mpi_wire *w, const neighbours *n, int *all) {
     return place != NULL;
 }
 
-/* Shares memory with the processes of this host, if all processes can: one round tells where it is, another whether all have found
- * it. *all_near: all processes share it, so messages need no MPI. *fits: false if it is more than a process may take. */
+/* Shares memory with the processes of this host, if all processes can: one round tells where it is, another whether all have
+ * found it. *all_near: all processes share it, so messages need no MPI. *fits: false if it is more than a process may take. */
 static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_near, int *fits) {
     enum { MAX_LOCAL = 256 };
     offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};

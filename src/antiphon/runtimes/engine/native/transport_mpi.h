@@ -3,8 +3,7 @@
  * Threading: a wire is used by one thread at a time; functions marked collective by all processes of the communicator.
  * Ownership: a wire owns the communicator that it duplicates; `vicinity` is the caller's and is read while opening only.
  */
-#ifndef ANTIPHON_TRANSPORT_MPI_H
-#define ANTIPHON_TRANSPORT_MPI_H
+#pragma once
 
 #include <mpi.h>
 #include "api.h"
@@ -17,16 +16,17 @@ typedef struct {
     uint64_t *used;      /* out: bytes that it took */
 } ap_vicinity;
 
-/* Collective over `comm`. `rank_of`: per process its rank in the program (NULL: the same number); `ranks`: ranks of the program.
- * Duplicates the communicator, without attributes; with a `vicinity`, only if some processes share no memory, and then calls
- * cannot be compared. NULL and an error if MPI fails; AP_UNSUPPORTED, at all processes, if one may not take the memory it needs. */
+/* Collective over `comm`. `rank_of`: per process its rank in the program (NULL: the same number); `ranks`: ranks of the
+ * program. Duplicates the communicator, without attributes; with a `vicinity`, only if some processes share no memory, and then
+ * calls cannot be compared. NULL and an error if MPI fails; AP_UNSUPPORTED, at all processes, if one may not take the memory it
+ * needs. */
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error);
 /* Collective: per process of `world`, the first process that it shares memory with (possibly itself); -1: sharing is off. */
 int ap_mpi_near(MPI_Comm world, int32_t *near_of);
 /* Touches the memory of a wire, which the first calls would do otherwise (prefault.h). */
 void ap_mpi_prefault(ap_wire *wire, ap_pace *pace);
-/* Collective over `comm`, if `timeout` > 0: returns once all processes have come and know it, else AP_TIMEOUT. To be used before
- * calls of MPI, which have no timeout. */
+/* Collective over `comm`, if `timeout` > 0: returns once all processes have come and know it, else AP_TIMEOUT. To be used
+ * before calls of MPI, which have no timeout. */
 int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_error *error);
 /* Collective over `comm`: the minimum of all `own`; with a `timeout` > 0, AP_TIMEOUT as above. */
 int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const char *where, ap_error *error);
@@ -37,5 +37,3 @@ ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap
 int ap_mpi_look_around(MPI_Comm world);
 /* The text of MPI_Get_library_version. */
 const char *ap_mpi_library(void);
-
-#endif

@@ -34,8 +34,8 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
     return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-/* Finds a process that has ended while a message waits for it. Its last messages may still be in memory, so the caller polls once
- * more. */
+/* Finds a process that has ended while a message waits for it. Its last messages may still be in memory, so the caller polls
+ * once more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)

@@ -38,8 +38,8 @@ static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, dou
     return code;
 }
 
-/* What each rank tells all others. `sum`: the sum of all its send lengths minus that of its receive lengths, each multiplied by a
- * pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add up to 0. `differ`: whether
+/* What each rank tells all others. `sum`: the sum of all its send lengths minus that of its receive lengths, each multiplied by
+ * a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add up to 0. `differ`: whether
  * its lengths are not all the same. */
 typedef struct {
     uint64_t sum, differ;
@@ -102,7 +102,7 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     leg *legs = calloc(ranks, 2 * sizeof *legs);
     int code = words && legs ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) {
-        wire->expected = (uint64_t)(ranks - 1) * (sizeof *words + 2 * AP_MESSAGE_OVERHEAD); /* others may be in the second exchange already */
+        wire->expected = (uint64_t)(ranks - 1) * (sizeof *words + 2 * AP_MESSAGE_OVERHEAD); /* also of the next exchange */
         for (uint32_t i = 0; i < ranks; i++) wire->expected += i == me ? 0 : receive_bytes[i];
         ap_begin_call(wire);
         words[me] = make_word(ranks, me, send_bytes, receive_bytes);

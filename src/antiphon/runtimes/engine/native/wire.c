@@ -63,8 +63,8 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
 
 void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals) { wire->signals = signals; }
 
-/* Python runs signal handlers in its main thread, between two bytecodes: never while that thread waits in here. So a call that waits
- * for long asks Python to run them. */
+/* Python runs signal handlers in its main thread, between two bytecodes: never while that thread waits in here. So a call that
+ * waits for long asks Python to run them. */
 int ap_check_signals(ap_wire *wire, double time, ap_error *error) {
     ap_python_signals *h = wire->signals;
     if (!h || !h->in_main_thread || time < wire->signal_check_time + AP_QUIET) return AP_OK;
