@@ -13,11 +13,13 @@ path.
 from __future__ import annotations
 
 import re
-from typing import TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from antiphon.core.columns import row_batches
 from antiphon.errors import Invalid, quote, unknown
 
 # A list or object takes about 70 bytes of memory, however short its text is. So that no small file fills the memory,
@@ -216,13 +218,31 @@ def _lay_out(value: object, depth: int) -> list[bytes]:
         items = [_lay_out(inner, depth + 1) for inner in value]
         opening, closing = b"[", b"]"
     else:
-        return [msgspec.json.encode(value.tolist() if isinstance(value, np.ndarray) else value)]
+        return [_encode_column(value) if isinstance(value, np.ndarray) else msgspec.json.encode(value)]
     strings = [string for item in items for string in item]
     if depth and isinstance(value, dict) and sum(map(len, strings)) <= MAX_LINE and b"\n" not in b"".join(strings):
         return [opening, b", ".join(b"".join(item) for item in items), closing]
     indent = b"\n" + b"  " * (depth + 1)
     separated = [string for item in items for string in (b"," + indent, *item)]
     return [opening + indent, *separated[1:], b"\n" + b"  " * depth + closing]
+
+
+def _encode_column(values: NDArray[Any]) -> bytes:
+    """Return a column as JSON; whole numbers from a small range by looking up their texts, which takes a third of the
+    time.
+
+    >>> _encode_column(np.array([7, -1, 7]))
+    b'[7,-1,7]'
+    """
+    if (
+        len(values)
+        and values.dtype.kind in "iu"
+        and (high := int(values.max())) - (low := int(values.min())) < len(values)
+    ):
+        texts = np.array([b"%d," % number for number in range(low, high + 1)])  # of equal width, padded with zero bytes
+        indices = (values[rows].astype(np.int64) - low for rows in row_batches(len(values)))
+        return b"[%s]" % b"".join(texts[index].tobytes().translate(None, b"\0") for index in indices)[:-1]
+    return msgspec.json.encode(values.tolist())
 
 
 def locate(message: str, data: bytes) -> str:

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,10 @@ from antiphon.core.columns import (
     Longs,
     concat_ranges,
     distinct,
-    is_ascending,
     order_of,
     pack_columns,
+    pointers,
+    run_starts,
     unique_inverse,
 )
 from antiphon.core.joints import crossed_links
@@ -164,7 +166,8 @@ _traffic_cache: list[_CachedTraffic] = []
 MAX_CACHED = 4  # schedules, and envelopes of each, in the cache
 MAX_CACHED_ENTRIES = 2**20  # load entries of a schedule that stays in the cache
 MAX_LAST_ENTRIES = 2**23  # load entries of the most recent schedule, which stays until the next one is added
-ROWS_PER_SLICE = 2**19  # rows of a long schedule that are timed together
+ROWS_PER_SLICE = 2**19  # rows of a long schedule that are timed together; a schedule with more is long
+MIN_ROWS_PER_STEP = 64  # rows per step of a long schedule from which on equal steps are looked for
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
@@ -380,71 +383,102 @@ def _compute_timing(schedule: Schedule, topology: Topology) -> _Timing:
 
     The traffic of a long schedule is not cached; with all results from one pass it is computed once.
     """
-    lines, end, slices, pieces = list[Timeline](), 0, list[_Latencies](), _uniform_pieces(schedule)
-    is_long, totals = _is_long(schedule), _no_totals(topology)
-    for traffic in _traffic_in_slices(schedule, topology):
-        if is_long:
-            slices.append(_latencies_on(traffic, topology, pieces))
-            totals = _add_totals(totals, traffic)
-        line = _compute_line(traffic, pieces, topology)
-        if not len(line.begin):
+    if _is_long(schedule):
+        return _time_long(schedule, topology)
+    return _Timing(_compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology), None, None)
+
+
+def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
+    """Time a schedule whose rows load no step but their own: one step of every pattern, some steps at a time.
+
+    Slices need little memory and stay in the caches.
+    """
+    resolved = _resolve_legal(schedule, topology)
+    patterns = _group_steps(schedule, resolved)
+    seconds, resource = [Fraction(0)], [-1]  # by entry; entry 0: nothing is loaded
+    entry, latency = np.zeros(len(patterns.step), np.int64), np.zeros(len(patterns.step))
+    totals = _no_totals(topology)
+    for rows in patterns.slices:
+        traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
+        at = np.searchsorted(patterns.step, traffic.unpipelined.step)
+        totals = _add_totals(totals, traffic, patterns.count[at])
+        latency[np.searchsorted(patterns.step, traffic.unpipelined.window_step)] = traffic.latency_on(topology)
+        line = _compute_line(traffic, 1, topology)
+        busy = np.flatnonzero(line.resource >= 0)
+        at = np.searchsorted(patterns.step, concat_ranges(line.begin[busy], line.length[busy]))
+        entry[at] = np.repeat(busy + len(seconds), line.length[busy])
+        seconds += line.seconds
+        resource += line.resource.tolist()
+    entry, latency = entry[patterns.first], latency[patterns.first]
+    # Join consecutive steps with the same entry, and add the idle steps between.
+    loaded = np.flatnonzero(entry)
+    step, entry = patterns.step[loaded], entry[loaded]
+    run = np.flatnonzero(run_starts(entry) | run_starts(step - np.arange(len(step))))
+    begin, end = step[run], (step[np.append(run[1:], len(step)) - 1] if len(step) else step) + 1
+    idle = np.flatnonzero(begin[1:] > end[:-1]) + 1
+    begin, end = np.insert(begin, idle, end[idle - 1]), np.insert(end, idle, begin[idle])
+    entries = np.insert(entry[run], idle, 0).tolist()
+    line = Timeline(
+        begin, end - begin, tuple(seconds[i] for i in entries), np.array([resource[i] for i in entries], np.int64)
+    )
+    return _Timing(line, (patterns.step, np.ones(len(patterns.step), np.int64), latency), totals)
+
+
+@dataclass(frozen=True, eq=False)
+class _StepPatterns:
+    """The steps of a long schedule by *pattern*: steps with the same routes and weights load the same links equally."""
+
+    step: Longs  # the steps that have rows, ascending
+    first: Longs  # for each of them the first that has its pattern, as an index into `step`
+    count: Longs  # for each of them how many have its pattern, if it is the first; else 0
+    slices: list[Longs]  # the rows of the first step of every pattern, in order of steps
+
+
+def _group_steps(schedule: Schedule, resolved: Resolved) -> _StepPatterns:
+    """Group the steps of a long schedule by pattern: one sort of all rows by step, and of each step by route."""
+    steps, step_index = unique_inverse(schedule.step, schedule.steps)
+    order, end = order_of(step_index, len(steps)), pointers(step_index, len(steps))
+    weights = schedule.chunks.weights(schedule.collective)[0]
+    weight_kinds = np.unique(weights)
+    weight_kind = np.searchsorted(weight_kinds, weights)
+    # Rows joined in a switch share links, which routes do not show; for short steps the search costs too much.
+    may_repeat = schedule.joint is None and schedule.transfers >= MIN_ROWS_PER_STEP * len(steps)
+    first, first_of_pattern = np.arange(len(steps)), dict[bytes, int]()
+    slices, chosen, size = list[Longs](), list[Longs](), 0
+    for i in range(len(steps)):
+        rows = order[end[i] : end[i + 1]]
+        if may_repeat:
+            sent = resolved.route[rows].astype(np.int64) * len(weight_kinds) + weight_kind[schedule.chunk[rows]]
+            sent.sort()
+            first[i] = first_of_pattern.setdefault(blake2b(sent.tobytes()).digest(), i)
+        if first[i] < i:
             continue
-        if lines and end < line.begin[0]:
-            lines.append(_idle_line(end, int(line.begin[0]) - end))
-        lines.append(line)
-        end = int(line.begin[-1] + line.length[-1])
-    latency_columns = None
-    if slices:
-        begins, lasts, slowest = (np.concatenate(columns) for columns in zip(*slices, strict=True))
-        latency_columns = begins, lasts, slowest
-    if len(lines) > 1:
-        line = Timeline(
-            np.concatenate([line.begin for line in lines]),
-            np.concatenate([line.length for line in lines]),
-            tuple(seconds for line in lines for seconds in line.seconds),
-            np.concatenate([line.resource for line in lines]),
-        )
-    elif lines:
-        line = lines[0]
-    return _Timing(line, latency_columns, totals if is_long else None)
+        chosen.append(rows)
+        size += len(rows)
+        if size >= ROWS_PER_SLICE:
+            slices.append(np.concatenate(chosen))
+            chosen, size = [], 0
+    slices += [np.concatenate(chosen)] if chosen else []
+    return _StepPatterns(steps, first, np.bincount(first, minlength=len(steps)), slices)
 
 
 def _no_totals(topology: Topology) -> _Totals:
     return np.zeros(topology.links + len(topology.limits), object), 1
 
 
-def _add_totals(totals: _Totals, traffic: _Traffic) -> _Totals:
-    """Return the totals with the loads of some further steps."""
+def _add_totals(totals: _Totals, traffic: _Traffic, steps: Longs) -> _Totals:
+    """Return the totals with further loads, each of them in this many steps."""
     per_step = traffic.unpipelined
-    max_sum = float(per_step.load.astype(float).sum()) * int(per_step.window.max(initial=1))
+    max_sum = float(per_step.load.astype(float).sum()) * int(steps.max(initial=1))
     load = per_step.load if max_sum < 2**62 else per_step.load.astype(object)
     in_slice = np.zeros(len(totals[0]), load.dtype)
-    np.add.at(in_slice, per_step.resource, load * per_step.window)
+    np.add.at(in_slice, per_step.resource, load * steps)
     return totals[0] + in_slice, per_step.scale
 
 
 def _is_long(schedule: Schedule) -> bool:
     """Return whether the schedule is timed some steps at a time: it has many rows, each of one piece."""
-    return schedule.transfers > MAX_LAST_ENTRIES and isinstance(schedule.pieces, int) and schedule.pieces == 1
-
-
-def _traffic_in_slices(schedule: Schedule, topology: Topology) -> Iterator[_Traffic]:
-    """Yield the traffic of a schedule; of a long one some steps at a time, in order of steps.
-
-    The rows of a long schedule have one piece each and load no step but their own, so the slices of consecutive steps
-    are independent; they need little memory and stay in the caches.
-    """
-    if not _is_long(schedule):
-        yield traffic_of(schedule, topology)
-        return
-    resolved = _resolve_legal(schedule, topology)
-    order = None if is_ascending(schedule.step) else order_of(schedule.step, schedule.steps)
-    step, low = schedule.step if order is None else schedule.step[order], 0
-    while low < len(step):
-        high = int(np.searchsorted(step, step[min(low + ROWS_PER_SLICE, len(step) - 1)], side="right"))
-        rows = np.arange(low, high) if order is None else order[low:high]
-        yield _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
-        low = high
+    return schedule.transfers > ROWS_PER_SLICE and isinstance(schedule.pieces, int) and schedule.pieces == 1
 
 
 def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
@@ -457,11 +491,6 @@ def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Long
 
 def _latencies_on(traffic: _Traffic, topology: Topology, pieces: int) -> _Latencies:
     return traffic.unpipelined.window_step, traffic.unpipelined.window_length * pieces, traffic.latency_on(topology)
-
-
-def _idle_line(begin: int, length: int) -> Timeline:
-    """Return a run of steps in which nothing is loaded."""
-    return Timeline(np.array([begin]), np.array([length]), (Fraction(0),), np.array([-1]))
 
 
 def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timeline:
@@ -513,7 +542,8 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     # With all steps overlapping only the total load of each resource counts.
     timing = _time_steps(unpipelined, topology) if _is_long(unpipelined) else None
     if timing is None or timing.totals is None:
-        totals, scale = _add_totals(_no_totals(topology), traffic_of(unpipelined, topology))
+        traffic = traffic_of(unpipelined, topology)
+        totals, scale = _add_totals(_no_totals(topology), traffic, traffic.unpipelined.window)
     else:
         totals, scale = timing.totals
     capacity, class_of = topology.resources.capacity, topology.resources.class_of

@@ -41,7 +41,7 @@ from antiphon.select.libraries import CLASSICS
 from antiphon.select.parse_request import budget_of, collective, machine_of
 from antiphon.select.proofs import recheck_certificate
 from antiphon.select.provenance import label_of
-from antiphon.select.schedule_cache import ScheduleCache, fingerprints, verify_schedule
+from antiphon.select.schedule_cache import ScheduleCache, verify_schedule
 from antiphon.units import parse_size
 
 DEFAULT_PLANNERS = ("ring", "relay")  # if no planner is named: the first that supports the collective
@@ -260,7 +260,7 @@ def _plans_by(
             enter(BOUNDING)
             bounds = bound(topology, target)
         enter(VERIFYING)
-        schedule = verify_schedule(cache, fingerprints(planned)[0], planned, topology)
+        schedule = verify_schedule(cache, planned, topology)
         claims: dict[str, Any] = {"planner": planner, **figures_verified(schedule, topology, bounds)}
         order = order_claim(schedule) if deterministic else {}
         # this schedule combines in several orders and one is required: leave it out

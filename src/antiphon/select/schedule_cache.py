@@ -3,8 +3,7 @@
 The same schedule is often yielded several times: by two planners, by an option at its default value, by a sweep over
 pieces. Verifying and pricing a large schedule takes seconds, its fingerprint (BLAKE2b over all columns) milliseconds.
 
-There are two fingerprints: of the rows (transfers), and of rows and pieces. Schedules with equal rows and different
-pieces are verified once, but have different times:
+Schedules with equal rows (transfers) and different pieces are verified once, but have different times:
 
     rows and pieces known                        use the cached evaluation
     rows of the schedule that was verified last  only price it
@@ -55,60 +54,64 @@ class ScheduleCache:
     """
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
-    _last_rows: bytes = b""
     _last_schedule: Schedule | None = None
 
-    def same_rows(self, rows: bytes, schedule: Schedule) -> Schedule | None:
+    def same_rows(self, schedule: Schedule) -> Schedule | None:
         """Return the schedule verified last, with the pieces of this one, if both have the same rows; else None.
 
         Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached
         loads, too. Joints are an exception: whether a switch supports one may depend on the pieces.
         """
-        if self._last_schedule is None or rows != self._last_rows or schedule.joint is not None:
+        if self._last_schedule is None or schedule.joint is not None or not _rows_equal(self._last_schedule, schedule):
             return None
         return replace(self._last_schedule, pieces=schedule.pieces, provenance=schedule.provenance)
 
-    def set_last(self, rows: bytes, schedule: Schedule) -> None:
-        """Store the schedule that was verified last, and the fingerprint of its rows."""
-        self._last_rows, self._last_schedule = rows, schedule
+    def set_last(self, schedule: Schedule) -> None:
+        """Store the schedule that was verified last."""
+        self._last_schedule = schedule
 
     def forget_last(self) -> None:
         """Free the schedule verified last: before another is verified, and before the cache is sent to a process."""
-        self._last_rows, self._last_schedule = b"", None
+        self._last_schedule = None
 
 
-def verify_schedule(cache: ScheduleCache, rows: bytes, schedule: Schedule, topology: Topology) -> Schedule:
-    """Return the schedule, verified; `rows` is the fingerprint of its rows, regardless of pieces."""
-    verified = cache.same_rows(rows, schedule)
+def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology) -> Schedule:
+    """Return the schedule, verified: the last one in other pieces if both have the same rows."""
+    verified = cache.same_rows(schedule)
     if verified is not None:
         return verified
     cache.forget_last()
     verify(schedule, topology).or_raise()
-    cache.set_last(rows, schedule)
+    cache.set_last(schedule)
     return schedule
 
 
 def fingerprint(schedule: Schedule) -> bytes:
     """Return bytes that are equal for schedules with the same rows in the same order and the same pieces, by any
-    planner.
+    planner. O(rows), 1 GB/s.
     """
-    return fingerprints(schedule)[1]
-
-
-def fingerprints(schedule: Schedule) -> tuple[bytes, bytes]:
-    """Return the fingerprint of the rows, and that of rows and pieces. O(rows), 1 GB/s."""
     digest = hashlib.blake2b(digest_size=16)
+    for name, column in {**_columns_of(schedule), "pieces": schedule.pieces}.items():
+        _add_column(digest, name, column)
+    return digest.digest()
+
+
+def _columns_of(schedule: Schedule) -> dict[str, Any]:
+    """Return all that schedules with the same rows have in common, by name."""
     chunks, routes = schedule.chunks, schedule.routes
-    columns = {
+    return {
         **schedule.columns(), "block": chunks.block, "offset": chunks.offset, "share": chunks.share,
         "denominator": chunks.denominator, "ptr": routes.ptr, "links": routes.links,
         "local": repr(schedule.local), "kind": repr(schedule.collective.key()),
     }  # fmt: skip
-    for name, column in columns.items():
-        _add_column(digest, name, column)
-    rows = digest.digest()
-    _add_column(digest, "pieces", schedule.pieces)
-    return rows, digest.digest()
+
+
+def _rows_equal(schedule: Schedule, other: Schedule) -> bool:
+    """Return whether two schedules differ in pieces and provenance at most."""
+    columns, others = _columns_of(schedule), _columns_of(other)
+    return columns.keys() == others.keys() and all(
+        column is others[name] or np.array_equal(column, others[name]) for name, column in columns.items()
+    )
 
 
 def _add_column(digest: Any, name: str, column: object) -> None:

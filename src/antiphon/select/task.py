@@ -45,7 +45,7 @@ from antiphon.cost.model_bound import model_bound
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
-from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints, verify_schedule
+from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprint, verify_schedule
 from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
@@ -171,17 +171,17 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
     for variant, schedule in enumerate(plan_schedules(context, task)):
         _check_identity(context, task, schedule)
         # another planner or option may have yielded an equal schedule before
-        rows, fingerprint = fingerprints(schedule)
-        evaluation = cache.evaluations.get((task.kind, fingerprint))
+        digest = fingerprint(schedule)
+        evaluation = cache.evaluations.get((task.kind, digest))
         verified = schedule
         if evaluation is None:
-            verified = verify_schedule(cache, rows, schedule, context.topology)
+            verified = verify_schedule(cache, schedule, context.topology)
             try:
-                evaluation = price_schedule(context, task, fingerprint, verified)
+                evaluation = price_schedule(context, task, digest, verified)
             except _UnpricedError as error:
                 refusal = refusal or str(error)
                 continue
-            cache.evaluations[task.kind, fingerprint] = evaluation
+            cache.evaluations[task.kind, digest] = evaluation
         yield Priced(task.index, variant, _planner_options(schedule), verified, evaluation)
     if refusal:
         raise _EndedError(REFUSED, refusal)

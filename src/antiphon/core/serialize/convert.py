@@ -366,7 +366,7 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
     if schedule.local:
         body["local"] = [{"kind": item.kind, "share": plain(item.share)} for item in schedule.local]
     names = ("block", "offset", "share")
-    body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n).tolist() for n in names}}
+    body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n) for n in names}}
     if len(schedule.routes):
         table, ends = schedule.routes.links.tolist(), schedule.routes.ptr.tolist()
         body["routes"] = [table[a:b] for a, b in itertools.pairwise(ends)]

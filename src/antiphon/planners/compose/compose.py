@@ -45,7 +45,7 @@ from antiphon.planners.compose.rotate import Mark, Plan, share_data
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import find_splits, given_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
-from antiphon.planners.shared.end_sizes import EndSizes, Pipeline
+from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.pipelining import PIECE_NUMBERS
 from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Order, PiecesOrBest, parse_order
@@ -208,29 +208,34 @@ class _BuiltPlan:
         """
         pipeline = self._make_pipeline(search)
         sizes = pipeline.choose_sizes(nbytes, pieces, ends)
-        return None if sizes is None else self._with_options(pipeline.to_schedule(sizes), search)
+        if sizes is None:
+            return None
+        schedule, sizes = pipeline.to_schedule(sizes)
+        return self._with_options(schedule, sizes.pieces, len(sizes.before), search)
 
     def in_pieces(self, piece_numbers: Sequence[int], ends: int, search: _Search) -> Iterator[Schedule]:
         """Yield the schedule in each of these numbers of pieces that allows as many end parts."""
+        if not ends:  # no sizes to choose; the loads that they depend on take seconds on thousands of ranks
+            for pieces in piece_numbers:
+                yield self._with_options(replace(self.schedule, pieces=pieces), pieces, 0, search)
+            return
         pipeline = self._make_pipeline(search)
         for pieces in piece_numbers:
             sizes = pipeline.sizes_with_ends(pieces, ends)
             if sizes is not None:
-                yield self._with_options(pipeline.to_schedule(sizes), search)
+                yield self._with_options(pipeline.to_schedule(sizes)[0], pieces, ends, search)
 
     def _make_pipeline(self, search: _Search) -> Pipeline:
         topology, profile = search.request.topology, search.request.profile
         return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
 
-    def _with_options(self, schedule_and_sizes: tuple[Schedule, EndSizes], search: _Search) -> Schedule:
+    def _with_options(self, schedule: Schedule, pieces: int, ends: int, search: _Search) -> Schedule:
         """Attach the options that reproduce the schedule."""
-        schedule, sizes = schedule_and_sizes
         seating = self.split.seating.tolist()
         is_sorted = seating == sorted(seating)
         options = {
             "groups": str(self.split), "order": None if is_sorted else ",".join(map(str, seating)), "best": self.aim,
-            **search.given_options, "turn": len(self.shares) > 1, "pieces": sizes.pieces,
-            "ends": len(sizes.before) or None,
+            **search.given_options, "turn": len(self.shares) > 1, "pieces": pieces, "ends": ends or None,
         }  # fmt: skip
         findings: dict[str, Any] = {"levels": list(self.levels)}
         if len(self.shares) > 1:
