@@ -33,7 +33,7 @@ from antiphon.topologies.pcie import BETWEEN_SOCKETS, bridge_limits
 from antiphon.units import format_bandwidth
 
 MAX_DEVICES, MAX_GPUS, DEEPEST = 2**13, 2**10, 32
-MAX_PAIRED = 32  # host bridges joined one with each other; more, by a switch
+MAX_PAIRED = 32  # host bridges that are joined in pairs; more are joined by a switch
 UNNAMED = (
     "the model of these GPUs is unknown, so measured figures are left out: to predict and tune with them, pass "
     "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
@@ -82,7 +82,7 @@ class Box:
         return len(self.devices) - 1
 
     def drop_slow_cards(self) -> None:
-        """A card of a tenth of the fastest one's speed is there to manage the host."""
+        """Leave out cards of at most a tenth of the fastest one's speed: they manage the host."""
         known_speeds = [speed for speed in self.speeds.values() if speed]
         slow = [device for device, speed in self.speeds.items() if speed and speed * 10 <= max(known_speeds)]
         for device in slow:
@@ -93,8 +93,10 @@ class Box:
 
 
 def build_box(box: Box, pcie: object = None) -> Probed:
-    """The machine. `pcie`: with its PCIe or without (yes or no); None: only where the faster links do not join all
-    GPUs."""
+    """Return the machine of a box.
+
+    `pcie`: whether to include PCIe (yes or no); None: only if the faster links do not join all GPUs.
+    """
     count = len(box.gpus)
     if not count:
         raise Invalid("lists no GPU; nothing can communicate")
@@ -120,13 +122,15 @@ def build_box(box: Box, pcie: object = None) -> Probed:
 
 
 class _MachineBuilder:
+    """The links and switches of the machine of a box, added step by step."""
+
     def __init__(self, box: Box) -> None:
         self.box, self.ranks = box, len(box.gpus)
         self.links: list[Link] = []
         self.places = [f"host0/gpu{rank}" for rank in range(self.ranks)]
         self.abilities: list[Ability] = []
         self.bridges: list[int] = []
-        self.node = {device: rank for rank, device in enumerate(box.gpus)}  # of a device that is drawn
+        self.node = {device: rank for rank, device in enumerate(box.gpus)}  # device -> its node of the machine
 
     def add_switch(self, place: str, ability: Ability = FORWARD_ONLY) -> int:
         self.places.append(place)
@@ -157,17 +161,17 @@ class _MachineBuilder:
         self.links += [(a, b, boards.types[kind]) for a, b, kind in ends]
 
     def connects_all_ranks(self) -> bool:
-        """Whether what is drawn so far joins all ranks."""
+        """Return whether the links so far join all ranks."""
         group = list(range(len(self.places)))
         for a, b, _ in self.links:
             join_groups(group, a, b)
         return len({find_group(group, rank) for rank in range(self.ranks)}) <= 1
 
     def add_pcie(self) -> None:
-        """PCIe: switches that several branches with GPUs meet at, below the bridges of the sockets."""
+        """Add PCIe: the bridges of the sockets, and the switches below at which several branches with GPUs meet."""
         devices = self.box.devices
-        # 1. Walk up from every GPU; stop at a place where this branch was counted before.
-        branches: dict[int, set[int]] = {}  # of every place above a GPU those below it that lead to one
+        # 1. Walk up from every GPU; stop at a device where this branch was counted before.
+        branches: dict[int, set[int]] = {}  # device above a GPU -> those directly below it that lead to a GPU
         for device in self.box.gpus:
             below, parent = device, devices[device].parent
             while parent >= 0:
@@ -177,7 +181,7 @@ class _MachineBuilder:
                 if not is_new:
                     break
                 below, parent = parent, devices[parent].parent
-        # 2. Draw only places where branches meet: a switch with one GPU below adds nothing.
+        # 2. Keep only devices where branches meet: a switch with one GPU below adds nothing.
         tops = sorted(place for place in branches if devices[place].parent < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
@@ -246,17 +250,17 @@ class _MachineBuilder:
         )  # fmt: skip
 
     def _is_binding(self, limit: SharedLimit) -> bool:
-        """Whether several slots lead into the bridge, which together could do more."""
+        """Return whether several slots lead into a host bridge that together exceed its limit."""
         kinds = [self.links[link][2] for link in limit.links]
         has_slots = sum(kind.kind == "pcie" for kind in kinds) > 1
         # a limit that a bridge's slots cannot exceed together is not drawn
         return has_slots and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
 
     def cards(self) -> Iterable[NetworkCard]:
-        """The network cards that GPUs use, each with those that it serves.
+        """Yield the network cards that GPUs use, each with the nodes that it serves.
 
-        A card is near the GPUs of the lowest place above it that has any. Where some cards sit on a switch of PCIe with
-        a GPU, those that do not are for something else. Cards near the same GPUs share them evenly, in order.
+        A card is near the GPUs of the lowest device above it that has any. If some cards are on a PCIe switch with a
+        GPU, the other cards serve other purposes. Cards near the same GPUs share them evenly, in order.
         """
         cards_by_gpus: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         # 1. Group cards by the GPUs that are nearest to them.
@@ -280,7 +284,7 @@ class _MachineBuilder:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(omitted_cards[:8])}")
 
     def _ranks_by_place(self) -> dict[int, list[int]]:
-        """The ranks below every place, for places with any."""
+        """Return the ranks below every device of the PCIe tree that has any."""
         ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
             parent = self.box.devices[device].parent
@@ -290,7 +294,7 @@ class _MachineBuilder:
         return ranks_below
 
     def _nearest_gpus(self, device: int, ranks_by_place: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
-        """The lowest place above that has GPUs below it, and their ranks."""
+        """Return the lowest device above this one that has GPUs below it, and their ranks."""
         parent = self.box.devices[device].parent
         while parent >= 0 and parent not in ranks_by_place:
             parent = self.box.devices[parent].parent
@@ -298,7 +302,7 @@ class _MachineBuilder:
 
 
 def pcie_generation(value: object, default: int) -> int:
-    """The requested generation of PCIe, or the default."""
+    """Return the requested generation of PCIe, or the default."""
     if value is None:
         return default
     if isinstance(value, bool) or value not in PCIE:
@@ -307,14 +311,14 @@ def pcie_generation(value: object, default: int) -> int:
 
 
 def ports_of_card(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
-    """The ports that card `number` of `cards` serves: consecutive groups, as in the catalogue."""
+    """Return the ports that card `number` of `cards` serves: consecutive groups, as in the catalogue."""
     if cards >= len(ports):
         return (ports[number * len(ports) // cards],)
     return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)
 
 
 def find_group(group: list[int], member: int) -> int:
-    """The representative of a member's group (union-find with path halving)."""
+    """Return the representative of a member's group (union-find with path halving)."""
     while group[member] != member:
         group[member] = group[group[member]]
         member = group[member]

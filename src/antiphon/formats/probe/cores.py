@@ -20,13 +20,13 @@ COPY = LinkType("core", Fraction(10 * GB), 1e-7)
 CACHE_HOP = 5e-8  # assumed, as the latency of a core's link is
 SOCKET_HOP = 3e-7
 MAX_CORES = 2**13
-MAX_PAIRED = 32  # packages joined one with each other
+MAX_PAIRED = 32  # packages that are joined in pairs; more are joined by a switch
 
 Core = tuple[str, str, str]  # the package, the memory and the last cache that it is in, each by any name
 
 
 def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
-    """A switch for every last cache, memory and package that several of what is below meet at. O(cores)."""
+    """Return a machine: a rank per core, a switch per cache, memory and package with several members. O(cores)."""
     if not cores:
         raise Invalid("lists no GPU and no core")
     if len(cores) > MAX_CORES:
@@ -55,6 +55,8 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Pro
 
 
 class _Drawing:
+    """The links and places of the machine, made from the outermost containers inwards."""
+
     def __init__(self, below: dict[Core, dict[Core | int, None]], ranks: int) -> None:
         self.below, self.links = below, list[Link]()
         self.places = [f"host0/core{rank}" for rank in range(ranks)]
@@ -81,7 +83,7 @@ class _Drawing:
         return me, cores
 
     def between(self, tops: Sequence[tuple[int, int]]) -> None:
-        """Packages are joined pairwise, a great many of them by a switch."""
+        """Join the packages: in pairs, or if there are many, by a switch."""
         kind = LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP)
         if len(tops) > MAX_PAIRED:
             self.places.append("host0/switch")

@@ -31,7 +31,7 @@ _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 
 def read(paths: Iterable[str], name: str) -> Probed:
-    """The network, a rank per host."""
+    """Return the network as a machine with a rank per host."""
     reader = _Reader()
     for path in paths:
         for number, line in read_lines(path):
@@ -40,14 +40,14 @@ def read(paths: Iterable[str], name: str) -> Probed:
 
 
 class _Reader:
-    """Nodes by their kind and number ("S-...", "H-..."), and each cable once, though both its ends tell it."""
+    """Nodes by their kind and GUID ("S-..." switch, "H-..." adapter), and each cable once, though both ends list it."""
 
     def __init__(self) -> None:
         self.current, self.of_switch = -1, False
         self.numbers: dict[str, int] = {}
         self.labels: list[str] = []
-        self.cables: dict[int, str] = {}  # both ends, (node, port) as one number each, as one number: its speed
-        self.speed_labels: dict[str, str] = {}  # each text once in memory
+        self.cables: dict[int, str] = {}  # both ends, each node * _PORTS + port, packed into one number -> speed
+        self.speed_labels: dict[str, str] = {}  # so that equal texts share memory
 
     def line(self, line: str, number: int) -> None:
         if match := _HEAD.match(line):
@@ -57,7 +57,7 @@ class _Reader:
             if self.current < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
-            label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
+            label = _QUOTED.search(tail) if self.of_switch else None  # lines of adapters begin with other quoted texts
             other = self._number_of(match[2], match[3], label[1] if label else "")
             ends = sorted((self.current * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
             speed = _SPEED.findall(tail)[-1:]
@@ -70,7 +70,7 @@ class _Reader:
             raise Invalid(f"line {number}: more than {MAX_HOSTS + MAX_SWITCHES + MAX_PORTS} adapters and switches")
 
     def _number_of(self, kind: str, guid: str, label: str) -> int:
-        """The number of a node; it gets the label if it has none."""
+        """Return the number of a node, which gets the label if it has none."""
         number = self.numbers.setdefault(f"{kind}-{guid.lower()}", len(self.labels))
         if number == len(self.labels):
             self.labels.append("")
@@ -117,7 +117,7 @@ class _Reader:
 
 
 def _switch_names(named: list[tuple[str, str]]) -> list[str]:
-    """Names of switches; those that several have, with their numbers."""
+    """Return names of switches; to a name that several have, the GUID is added."""
     count: dict[str, int] = {}
     for label, _ in named:
         count[label] = count.get(label, 0) + 1
@@ -125,7 +125,7 @@ def _switch_names(named: list[tuple[str, str]]) -> list[str]:
 
 
 def _host_and_card(label: str, guid: str) -> tuple[str, str]:
-    """The host and the card of an adapter: "node01 HCA-1", "node01 mlx5_0". A maker's words are no host."""
+    """Return host and card of an adapter from labels such as "node01 mlx5_0". A vendor's product name is no host."""
     words = label.split()
     if not words or re.search(r"Mellanox|Voltaire|InfiniHost|Technologies", label):
         return f"H-{guid}", "card"
@@ -133,5 +133,5 @@ def _host_and_card(label: str, guid: str) -> tuple[str, str]:
 
 
 def _is_helper(label: str) -> bool:
-    """Adapters inside of switches: aggregation nodes of SHARP."""
+    """Return whether this is an adapter inside a switch, such as an aggregation node of SHARP."""
     return re.search(r"aggregation node|Quantum .*SHARP|Sharp", label, re.IGNORECASE) is not None

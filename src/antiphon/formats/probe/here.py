@@ -27,7 +27,7 @@ from antiphon.formats.probe.speeds import MI200, Make, device_name, make_by_gene
 from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
-PATIENCE = 60.0  # seconds that a program may take
+PROGRAM_TIMEOUT = 60.0  # seconds
 _MAX_OUTPUT = 2**24
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _XGMI = "11"  # the type of such a link in the driver's topology
@@ -37,7 +37,10 @@ Environment = Mapping[str, str]
 def look_at_machine(
     source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None
 ) -> Probed:
-    """The machine as far as this process may use it. `source`: by this tool alone."""
+    """Return this machine, as far as this process may use it.
+
+    `source`: ask this tool alone. `sysfs`: the folder to read instead of /sys. `pcie`: as for `build_box`.
+    """
     variables = os.environ if environment is None else environment
     probed = _printed_machine(source) if source else _look_at_all(sysfs, pcie)
     return keep_allocated(probed, variables)
@@ -47,7 +50,7 @@ def look_at_machine(
 
 
 def _printed_machine(source: str) -> Probed:
-    """What the programs of one source print."""
+    """Return the machine that the programs of one source print."""
     if source not in SOURCES:
         raise unknown("source of machines", source, SOURCES)
     programs = SOURCES[source].programs
@@ -63,7 +66,7 @@ def _printed_machine(source: str) -> Probed:
 
 
 def _run_programs(source: str, folder: str) -> list[str]:
-    """What each program of a source prints, in a file of its own; those that fail are passed over but for the first."""
+    """Return a file per program of a source with what it prints. Programs that fail, except the first, are skipped."""
     paths = []
     for number, command in enumerate(SOURCES[source].programs):
         text, fault = run_program(command)
@@ -76,8 +79,8 @@ def _run_programs(source: str, folder: str) -> list[str]:
     return paths
 
 
-def run_program(command: tuple[str, ...], timeout: float = PATIENCE) -> tuple[bytes, str]:
-    """What a program prints, and why it failed ("": it did not)."""
+def run_program(command: tuple[str, ...], timeout: float = PROGRAM_TIMEOUT) -> tuple[bytes, str]:
+    """Return what a program prints, and why it failed ("" if it did not)."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -120,7 +123,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
 
 
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
-    """Links by nvidia-smi, on the tree of PCIe that Linux shows, if both show the same GPUs."""
+    """Return Linux's box with the links of nvidia-smi, if both list the same GPUs; else nvidia-smi's box."""
     places = {linux.box.devices[device].name: device for device in linux.nvidia}
     devices = [places.get(nvidia_box.buses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
     if not linux.nvidia or any(device is None for device in devices):
@@ -137,16 +140,16 @@ def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
 
 
 class _LinuxDevices:
-    """Devices below /sys."""
+    """The devices below /sys, as a `Box`: the PCIe tree with GPUs and network cards, and xGMI links."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
         self.box = Box("")
-        self.at: dict[str, int] = {}  # devices by their place on PCIe
-        self.bridges: dict[str, int] = {}
+        self.at: dict[str, int] = {}  # PCI address -> number of the device in the box
+        self.bridges: dict[str, int] = {}  # NUMA node -> its host bridge in the box
         self.nvidia: list[int] = []
         self.amd: list[int] = []
-        self.boards: Counter[str] = Counter()  # names of the GPUs, where their identifiers say them
+        self.boards: Counter[str] = Counter()  # product names of the GPUs, if their identifiers are known
         self.notes: list[str] = []
 
     def read(self) -> None:
@@ -167,7 +170,7 @@ class _LinuxDevices:
         self._read_cards()
 
     def device(self, path: Path, kind: str) -> int:
-        """A device with all bridges above it."""
+        """Add a device with all bridges above it, and return its number in the box."""
         real = Path(os.path.realpath(path))
         chain = [name for name in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name)]
         numa = text(path / "numa_node") or "-1"
@@ -184,7 +187,7 @@ class _LinuxDevices:
         return up
 
     def _read_cards(self) -> None:
-        """Network cards: those with RDMA, then the others."""
+        """Add the network cards: those with RDMA, then the others."""
         used: set[int] = set()
         for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
             folder = self.root / "class" / group
@@ -207,7 +210,7 @@ class _LinuxDevices:
         self.box.drop_slow_cards()
 
     def _read_xgmi(self) -> None:
-        """The driver's topology: nodes, those with a gpu_id are GPUs, and their links."""
+        """Read links from AMD's driver, which lists nodes (GPUs are those with a gpu_id) and links between them."""
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
         owner: dict[str, int] = {}
@@ -245,7 +248,7 @@ class _LinuxDevices:
                 self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth
 
     def cores(self) -> list[Core]:
-        """The cores, each with its package, memory and last cache; where it is this machine, those given to us."""
+        """Return the cores with package, memory and last cache; of this machine, only those allowed to this process."""
         folder = self.root / "devices" / "system" / "cpu"
         allowed = os.sched_getaffinity(0) if str(self.root) == SYSFS and hasattr(os, "sched_getaffinity") else None
         memories = _memory_of_threads(self.root)
@@ -261,7 +264,7 @@ class _LinuxDevices:
 
 
 def text(path: Path) -> str:
-    """The text of a small file; nothing where it cannot be read."""
+    """Return the text of a small file; "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(2**16).decode("utf-8", "replace").strip()
@@ -270,7 +273,7 @@ def text(path: Path) -> str:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Lines of a name and a whole number."""
+    """Return the properties of a file whose lines have a name and a whole number."""
     return dict(re.findall(r"(?m)^(\w{1,60}) ([0-9]{1,19})$", text(path)))
 
 
@@ -290,7 +293,7 @@ def _slot_speed(path: Path) -> Fraction | None:
 
 
 def rdma_speed(path: Path) -> Fraction | None:
-    """200 Gb/sec (4X HDR), of the fastest of its ports that are up."""
+    """Return the speed of the fastest port of an RDMA card that is up, from texts such as "200 Gb/sec (4X HDR)"."""
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
     speeds = []
     for port in ports:
@@ -307,7 +310,7 @@ def ethernet_speed(path: Path) -> Fraction | None:
 
 
 def _memory_of_threads(root: Path) -> dict[int, str]:
-    """Of every thread the memory that it is near."""
+    """Return the nearest memory (NUMA node) per hardware thread."""
     folder = root / "devices" / "system" / "node"
     memory_of: dict[int, str] = {}
     for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
@@ -318,7 +321,7 @@ def _memory_of_threads(root: Path) -> dict[int, str]:
 
 
 def _last_cache(path: Path) -> str:
-    """Who shares the last cache of a thread."""
+    """Return the list of hardware threads that share the last cache of a thread."""
     folder = path / "cache"
     levels = [
         (int(level), text(folder / name / "shared_cpu_list"))
@@ -332,7 +335,7 @@ def _last_cache(path: Path) -> str:
 
 
 def keep_allocated(probed: Probed, environment: Environment) -> Probed:
-    """The part allocated to this process: GPUs by the vendors' variables, hosts by Slurm's."""
+    """Return the part allocated to this process: GPUs by the vendors' environment variables, hosts by Slurm's."""
     if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:
@@ -357,8 +360,9 @@ def keep_allocated(probed: Probed, environment: Environment) -> Probed:
 
 
 def visible_gpus(value: str, count: int) -> list[int] | None:
-    """The numbers in such a variable, up to the first that is not a GPU here, as the libraries read it; None if it
-    names GPUs otherwise."""
+    """Return the GPU numbers in a variable such as CUDA_VISIBLE_DEVICES; None if it names GPUs otherwise.
+
+    As the libraries do, it stops at the first entry that is no GPU here."""
     ranks: list[int] = []
     for entry in value.split(","):
         word = entry.strip()

@@ -38,7 +38,7 @@ Cable = tuple[End, End, LinkType]
 
 
 def read_machine(text: str, source: str = "") -> Probed:
-    """A machine by its name, by its file, or by the file of a tool."""
+    """Return a machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
         return _without_probe(topology(text))
     if not source and '"antiphon-topology"' in read_sample(text):
@@ -51,11 +51,12 @@ def _without_probe(machine: Topology) -> Probed:
 
 
 def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
-    """A box for every host of the fabric. Ranks are numbered box by box.
+    """Return a machine with a box for every host of the fabric. Ranks are numbered box by box.
 
-    Which card serves which GPUs is what the box's file tells, by the names of cards where both tell them, else in
-    order. A box that tells no cards has the host's cables spread over its ranks (or its switches of PCIe) evenly. GPUs
-    that share a card have a link of its speed each, and a shared limit, as in the catalogue's clusters.
+    The box's file lists which card serves which GPUs. The host's cables in the fabric's file are assigned to these
+    cards by name, if both files have names, else in order. If the box's file lists no cards, the cables are spread
+    evenly over its ranks (or its PCIe switches). GPUs that share a card get a link of the card's speed each, and a
+    shared limit, as in the catalogue's clusters.
 
     `fabric.assumed`: the fabric's file has switches but no speeds (Slurm). Then every host gets the cables of the box's
     cards, and links between switches are scaled by `factor`, the bandwidth of these cables divided by the bandwidth
@@ -100,7 +101,7 @@ def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
 def join_by_own_cards(
     box: Probed, boxes: int, *, rail: bool = False, nic: Bandwidth | None = None, name: str = ""
 ) -> Probed:
-    """Connect `boxes` copies of this box by its own network cards.
+    """Return `boxes` copies of this box, connected by its own network cards.
 
     All cards are on one switch or, with `rail`, the cards next to the same GPUs of every box on a switch of their own,
     below a spine. `nic`: bandwidth of each card; default: that in the file.
@@ -137,7 +138,7 @@ def _speed_of(card: NetworkCard) -> Fraction:
 
 
 def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
-    """The network cards of a box with their speeds, and a note of what is assumed of them."""
+    """Return the network cards of a box with their speeds, and notes about assumptions."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     card_defaults = cards_of(machine, None, nic, sold_as)
     card_bandwidth = f"{format_bandwidth(card_defaults.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
@@ -160,7 +161,7 @@ def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Network
 
 
 def _sold_as(machine: Topology) -> str:
-    """The box of the catalogue whose cards such a box is sold with; "" where that is unknown."""
+    """Return the catalogue's box with the network cards that this machine is usually sold with; "" if unknown."""
     if sold_with_cards(machine.name):
         return machine.name
     with suppress(Unsupported):
@@ -171,7 +172,7 @@ def _sold_as(machine: Topology) -> str:
 
 
 def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> None:
-    """Whether the first host has cables slower than the box's cards are together: as listed, else as it is sold."""
+    """Warn if the cables of the first host are slower than the box's cards together (as listed, else as sold)."""
     cards = box.machine.cards
     if not cards or not all(card.bandwidth for card in cards):
         if not _sold_as(box.machine):
@@ -188,7 +189,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
 
 
 def _list_ports(machine: Topology) -> tuple[Port, ...]:
-    """The cables of a fabric that a file of ours, or the catalogue, describes: the links of its ranks."""
+    """Return the cables of a fabric from the catalogue or a topology file: the links of its ranks."""
     ports = []
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
     for link, (a, b) in enumerate(ends):
@@ -205,7 +206,7 @@ Assignment = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of
 
 
 def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
-    """Each cable of a host with the nodes that it serves."""
+    """Return each cable of a host with the nodes of the box that it serves."""
     cards = box.machine.cards
     by_name = {card.name: card.nodes for card in cards}
     named = [port.card.partition("/")[0] for port in ports]
@@ -216,7 +217,7 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
         return [(port, card.nodes) for port, card in zip(ports, cards, strict=True)]
     nodes = _card_nodes(box.machine)
     smaller, larger = sorted((len(ports), len(nodes)))
-    # Even distribution only: every cable serves as many nodes, or every node gets as many cables.
+    # Only an even distribution: every cable serves equally many nodes, or every node gets equally many cables.
     if larger % smaller:
         raise Invalid(
             f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "
@@ -226,7 +227,7 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
 
 
 def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
-    """Cables with only a known switch: as many and as fast as the box's cards, if listed."""
+    """Return the cables of a host whose file lists only switches: one per card of the box, with the card's speed."""
     cards = box.machine.cards or (NetworkCard("card", None, tuple(_card_nodes(box.machine))),)
     assignment = []
     for number, card in enumerate(cards):
@@ -236,7 +237,7 @@ def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
 
 
 def _card_nodes(machine: Topology) -> list[int]:
-    """Where network cards sit: on the switches of PCIe, where there are any, else at ranks."""
+    """Return the nodes with network cards: the PCIe switches, if there are any and no faster links, else ranks."""
     slots = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
     fast = {machine.types[kind].kind for kind in machine.link_type.tolist()} - {"pcie", "socket"}
     return slots if slots and not fast else list(range(machine.ranks))
@@ -250,7 +251,7 @@ def _add_cables(
     cables: list[Cable],
     cards: list[Card],
 ) -> None:
-    """The cables of one host, those of a node to one switch as one; and the limits of cards that several share."""
+    """Add the cables of one host (those of a node to a switch as one), and a `Card` for each that nodes share."""
     # several cables between the same two nodes become one link
     bandwidth_between: dict[tuple[int, int], Fraction] = {}
     kind_of: dict[int, LinkType] = {}
@@ -271,7 +272,7 @@ def _kind_of_link(machine: Topology, host: int, switch: int) -> LinkType:
 
 
 def _scale_trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Iterator[Cable]:
-    """The links between switches."""
+    """Yield the links between switches, their bandwidth multiplied by `factor`."""
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
     for a, b, kind in ends:
         if a >= machine.ranks and b >= machine.ranks:

@@ -13,7 +13,7 @@ _SAMPLE = 2**16
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers from 1; bytes that are no UTF-8 become question marks. Linear."""
+    """Yield the lines with their numbers from 1; bytes that are not UTF-8 are replaced. Linear."""
     number, partial = 0, b""
     for block in read_buffers(path):
         begin = 0
@@ -35,7 +35,7 @@ def _decode_line(line: bytes, number: int) -> str:
 
 
 def read_sample(path: str | os.PathLike[str]) -> str:
-    """The beginning of a file, by which its format is recognised."""
+    """Return the beginning of a file, by which its format is recognised."""
     begin = b""
     for block in read_buffers(path):
         begin += block[: _SAMPLE - len(begin)]

@@ -2,8 +2,8 @@
 (NCCL_GRAPH_DUMP_FILE).
 
 A topology has a <cpu> per NUMA node, below it the tree of PCIe (<pci>), in it GPUs with their NVLinks or xGMI links and
-network cards. A graph tells rings as orders of GPUs with the speed of each channel: of that the machine has just the
-links that the rings use.
+network cards. A graph lists rings as orders of GPUs with the speed of each channel; the machine of a graph has only the
+links that these rings use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FASTEST = Fraction(1000 * GB)
 
 
 def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
-    """Read the machine in these files: of several a topology first."""
+    """Return the machine in these files: that of a topology, or if there is none, that of graphs."""
     reader = _Reader()
     for path in paths:
         reader.depth = 0
@@ -45,22 +45,23 @@ class _Gpu:
     device: int
     bus: str
     values: dict[str, str]
-    links: list[tuple[str, str, int]] = field(
-        default_factory=list
-    )  # the device it leads to, its class, number of links
+    # per kind of link: the device that it leads to, the class of that, number of links
+    links: list[tuple[str, str, int]] = field(default_factory=list)
 
 
 class _Reader:
+    """Collects devices, GPUs and rings while the XML is read, element by element."""
+
     def __init__(self) -> None:
         self.depth = 0
         self.root = ""
         self.box = Box("")
-        self.open: list[int] = []  # devices, -1 where an element is none
+        self.open: list[int] = []  # per open element its device; -1 if it is none
         self.gpus: list[_Gpu] = []
         self.slots: list[tuple[int, str, str]] = []  # of devices: bus, class
         self.boards: dict[int, str] = {}  # device -> board name, if its identifiers are known
         self.hosts: set[str] = set()
-        self.arrows = 0
+        self.arrows = 0  # elements for links so far
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
         self.graph: dict[str, str] = {}
         self.channel: list[int] | None = None
@@ -200,7 +201,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
 
 
 def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
-    """By rank, else by dev, where every GPU has its own."""
+    """Return the GPUs in the order of `rank`, else of `dev`, if that differs for all of them."""
     for key in ("rank", "dev"):
         numbers = [gpu.values.get(key, "") for gpu in gpus]
         if all(text.isdigit() and len(text) < 9 for text in numbers) and len(set(numbers)) == len(numbers):
@@ -209,7 +210,7 @@ def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
 
 
 def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, Make | None]:
-    """The board that most GPUs have, and its make: by identifiers of PCIe, else by the generation alone."""
+    """Return the board that most GPUs have, and its make: by PCI identifiers, else by the generation alone."""
     models = Counter(boards[gpu.device] for gpu in gpus if boards.get(gpu.device))
     if models:
         model = models.most_common(1)[0][0]
@@ -250,7 +251,7 @@ def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
 
 
 def _of_rings(reader: _Reader, name: str) -> Probed:
-    """Ranks are the GPUs of the rings; a link is as wide as all channels that use it."""
+    """Return the machine of rings: a rank per GPU, a link per pair with the bandwidth of all channels that use it."""
     devs = sorted({dev for _, ring, _ in reader.rings for dev in ring})
     rank = {dev: number for number, dev in enumerate(devs)}
     wide: dict[tuple[int, int], Fraction] = {}

@@ -32,7 +32,7 @@ _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
 
 def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Probed:
-    """The network, a rank per host. `nic`: what the card of a host carries."""
+    """Return the network as a machine with a rank per host. `nic`: bandwidth of the card of a host."""
     reader = _Reader()
     for path in paths:
         for number, line in _join_lines(path):
@@ -41,7 +41,7 @@ def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Pr
 
 
 def _join_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments; one that ends in a backslash goes on in the next."""
+    """Yield lines without comments; a line that ends in a backslash is joined with the next."""
     continued, first = "", 0
     for number, line in read_lines(path):
         text = line.split("#", 1)[0].rstrip()
@@ -57,9 +57,11 @@ def _join_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 class _Reader:
+    """Collects switches (or blocks) line by line, with the hosts and switches below each."""
+
     def __init__(self) -> None:
-        self.nodes: dict[str, list[str]] = {}  # of a switch or block
-        self.below: dict[str, list[str]] = {}
+        self.nodes: dict[str, list[str]] = {}  # switch or block -> its hosts
+        self.below: dict[str, list[str]] = {}  # switch -> switches below it
         self.blocks = False
         self.count = 0
 
@@ -113,7 +115,7 @@ class _Reader:
 
 
 def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
-    """The names of a list such as tux[0-3,12],login, in order: numbers keep their leading zeros."""
+    """Return the names of a list such as tux[0-3,12],login, in order. Numbers keep their leading zeros."""
     names_found: list[str] = []
     if text.strip().lower() in ("", "(null)", "none"):
         return names_found

@@ -87,17 +87,17 @@ _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "94
 
 
 def make_by_name(name: str) -> Make | None:
-    """The make of a GPU by the name that tools show."""
+    """Return the make of a GPU by the name that tools show."""
     return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
 
 
 def device_name(vendor: str, device: str) -> str:
-    """The board with these identifiers of PCIe, "0x10de" and "0x2330"; "" where it is unknown."""
+    """Return the board with these PCI identifiers, such as "0x10de" and "0x2330"; "" if unknown."""
     return _DEVICES.get(vendor.lower().removeprefix("0x"), {}).get(device.lower().removeprefix("0x"), "")
 
 
 def make_by_capability(sm: int) -> Make | None:
-    """By the compute capability that NCCL writes."""
+    """Return the make by the compute capability that NCCL writes: 90."""
     return _SM.get(sm)
 
 
@@ -107,21 +107,21 @@ def make_by_generation(gcn: str) -> Make | None:
 
 
 def generation_attribute(make: Make) -> dict[str, object]:
-    """The attribute by which NCCL's file gives the generation of a GPU: its first capability, or AMD's latest name."""
+    """Return the attribute for the generation of a GPU in NCCL's XML: its first capability, or AMD's latest name."""
     if make.xgmi:
         return {"gcn": f"gfx{[gcn for gcn, other in _GCN.items() if other == make][-1]}"}
     return {"sm": next(sm for sm, other in _SM.items() if other == make)}
 
 
 def nominal_speed(measured: Fraction) -> Fraction:
-    """What a link of this raw speed carries by its data sheet: tools show up to 7 % more (25.781 GB/s for 25)."""
+    """Return the data sheet's speed of a link; tools show up to 7 % more (25.781 GB/s for 25)."""
     makes = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
     low, high = Fraction(999, 1000), Fraction(107, 100)
     return next((speed for speed in makes if speed * low <= measured <= speed * high), measured)
 
 
 def pcie(rate: str, width: str) -> Fraction | None:
-    """Bytes per second of a link of PCIe as Linux writes it: "16.0 GT/s PCIe", "16"; None where either is not known."""
+    """Return bytes per second of a PCIe link as Linux writes it ("16.0 GT/s PCIe", "16"); None if either is unknown."""
     rate_match = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s", rate)
     lanes = int(width) if re.fullmatch(r"[0-9]{1,2}", width.strip()) else 0
     lane = LANE.get(Fraction(rate_match[1])) if rate_match else None
@@ -129,13 +129,13 @@ def pcie(rate: str, width: str) -> Fraction | None:
 
 
 def nearest_pcie_speed(bytes_per_second: float) -> Fraction | None:
-    """The link of PCIe that has this speed, rounded by a tool; None for none."""
+    """Return the exact speed of the PCIe link that a tool has rounded to this one; None if there is none."""
     fits = (lane * width for lane in LANE.values() for width in WIDTHS)
     return next((speed for speed in fits if abs(float(speed) - bytes_per_second) <= 1e-3 * bytes_per_second), None)
 
 
 def cable_speed(cable: str) -> Fraction | None:
-    """Bytes per second of a cable such as 4xHDR; None for what is unknown."""
+    """Return bytes per second of a cable such as 4xHDR; None if unknown."""
     match = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
     lane = INFINIBAND.get(match[2]) if match else None
     return lane * int(match[1]) * GB / 8 if match and lane and int(match[1]) else None

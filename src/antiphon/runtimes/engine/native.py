@@ -193,7 +193,7 @@ class Wire:
         engine.library.ap_wire_set_signals(handle, byref(self._signals))
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
-        """Compare every run from now on with the calls of others, by the header in this memory (CallHead)."""
+        """Compare calls between processes from now on. `memory`: holds the header of the current call (CallHead)."""
         self._call = memory  # keeps it alive
         self.engine.library.ap_wire_call(self.handle, memory)
 
@@ -202,14 +202,14 @@ class Wire:
         self._signals.enabled = enabled = get_ident() == MAIN
         return enabled
 
-    def raised(self, error: Failure) -> AntiphonError:
+    def exception_of(self, error: Failure) -> AntiphonError:
         """Return the exception of a failed call; if a signal handler ended the call, raise what it raised."""
         if error.code == _STOPPED:
             self.stopped = True
             self._signals.reraise()
         return make_error(error)
 
-    def theirs(self) -> bytes:
+    def other_call(self) -> bytes:
         """Return the header of the other call after Mismatch."""
         header = ctypes.create_string_buffer(len(self._call))
         self.engine.library.ap_wire_other_call(self.handle, header)
@@ -220,17 +220,17 @@ class Wire:
         error = Failure()
         self.enable_signals()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
-            raise self.raised(error)
+            raise self.exception_of(error)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
         """Exchange bytes with each rank without a plan. `lengths`: bytes sent to, then received from each rank.
 
         Returns MOVED; or, without moving anything, EVEN if all lengths are equal, or DISAGREED."""
         error, outcome, at = Failure(), c_int(), address(lengths)
-        places = self.handle, source, at, target, at + lengths.nbytes // 2
+        arguments = self.handle, source, at, target, at + lengths.nbytes // 2
         self.enable_signals()
-        if self.engine.library.ap_uneven(*places, timeout, byref(outcome), byref(error)):
-            raise self.raised(error)
+        if self.engine.library.ap_uneven(*arguments, timeout, byref(outcome), byref(error)):
+            raise self.exception_of(error)
         return outcome.value
 
     def refuse_unreceived(self) -> None:
@@ -290,7 +290,7 @@ class NativePlan:
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """Return a function that runs on these buffers."""
+        """Return a function that takes part in one run on these buffers."""
         arguments = self._run_arguments(source, target, wire, op, timeout)
 
         def run() -> None:
@@ -323,7 +323,7 @@ class NativePlan:
     def _raise_failure(self, source: Array | None, target: Array, wire: Wire) -> None:
         if wire.lost is not None:
             wire.lost.append((self, source, target, wire))
-        raise wire.raised(self._error)
+        raise wire.exception_of(self._error)
 
     def __del__(self) -> None:
         if self.handle:

@@ -1,12 +1,12 @@
 """Execute PyTorch's collectives, one at a time, in the worker thread of a group: by the engine, else by gloo.
 
 `Calls` has a method per collective. Each checks its tensors, turns them into flat NumPy views, begins the call (its
-kind and size travel with every message, so that different calls of processes are noticed), looks for the page, i.e. the
-program for this collective and size, and runs it. Without a page, or where the engine lacks the operator or type, gloo
-(PyTorch's own CPU backend) makes the call. That decision depends only on arguments that are equal at all processes, so
-all of them decide alike.
+kind and size travel with every message, so that different calls of processes are noticed), looks for the page of the
+table, which has the program for this collective and size, and runs it. Without a page, or if the engine lacks the
+operator or type, gloo (PyTorch's own CPU backend) makes the call. That decision depends only on arguments that are
+equal at all processes, so all of them decide alike.
 
-`plan` below is a `Reduction` of _torch_data: how the engine computes an operator of PyTorch. `seconds` is the timeout.
+`reduction` is how the engine computes an operator of PyTorch (`_torch_data.Reduction`); `seconds` is the timeout.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _GLOO_TYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
 )  # fmt: skip
 _GLOO_OPERATORS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX)
-_NOTHING = np.empty(0, np.uint8)
-_LOCALLY = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
+_NO_DATA = np.empty(0, np.uint8)
+_LOCAL_OPERATORS = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
 
 
 class Calls:
@@ -113,38 +113,42 @@ class Calls:
 
     # ---- combining ----
 
-    def _combine_tensors(self, kind: str, tensor: Tensor, op: Any, plan: Any, seconds: float, root: int = -1) -> bool:
+    def _combine_tensors(
+        self, kind: str, tensor: Tensor, op: Any, reduction: Any, seconds: float, root: int = -1
+    ) -> bool:
         """Combine by the engine, into the root's tensor or, without a root, into all. False if gloo has to do it."""
-        if plan is None:
+        if reduction is None:
             return False
         has_result = root in (-1, self.rank)
-        buffer = as_contiguous(plan.scale(tensor))
+        buffer = as_contiguous(reduction.scale(tensor))
         array = array_of(buffer)
         if self.serving is not None:
             page = self._find_page(kind, len(array), array.itemsize, seconds, root, _gloo_supports(op, tensor))
             if page is None:
                 return False
-            source, target = (None, array) if has_result else (array, _NOTHING.view(array.dtype))
-            self._run_page(page, len(array), source, target, seconds, plan.op)
+            source, target = (None, array) if has_result else (array, _NO_DATA.view(array.dtype))
+            self._run_page(page, len(array), source, target, seconds, reduction.op)
         if has_result:
             put_back(buffer, tensor)
         return True
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin_call("allreduce", tensor, op)
-        plan = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
-        # False on every process alike, so that all go to gloo together.
-        if self._combine_tensors("allreduce", tensor, op, plan, seconds):
+        reduction = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
+        # If the engine cannot do it, that is so at every process, and all go to gloo together.
+        if self._combine_tensors("allreduce", tensor, op, reduction, seconds):
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op
-        self._by_gloo("allreduce", [tensor], _why_gloo(plan), seconds, lambda: self.gloo().allreduce([tensor], options))
+        self._by_gloo(
+            "allreduce", [tensor], _why_gloo(reduction), seconds, lambda: self.gloo().allreduce([tensor], options)
+        )
 
     def allreduce_as_one(self, tensors: Tensors, op: Any, seconds: float) -> None:
         """Combine all tensors of all processes into one result, which each of them becomes."""
         first, *rest = tensors
         if rest:
-            combine = _LOCALLY.get(operator_name(op))
+            combine = _LOCAL_OPERATORS.get(operator_name(op))
             if combine is None or (first.layout is not torch.strided and combine is not torch.add):
                 raise WrongCall(f"allreduce: unsupported reduction operation {operator_name(op)} of several tensors")
             total = first.detach().clone()
@@ -175,31 +179,31 @@ class Calls:
 
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
         self._begin_call("reduce", tensor, op, root)
-        plan = find_reduction(op, tensor.dtype)
-        if self._combine_tensors("reduce", tensor, op, plan, seconds, root):
+        reduction = find_reduction(op, tensor.dtype)
+        if self._combine_tensors("reduce", tensor, op, reduction, seconds, root):
             return
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = op, root
-        self._by_gloo("reduce", [tensor], _why_gloo(plan), seconds, lambda: self.gloo().reduce([tensor], options))
+        self._by_gloo("reduce", [tensor], _why_gloo(reduction), seconds, lambda: self.gloo().reduce([tensor], options))
 
     def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
         require_block_size("reduce_scatter: the input", input, output, self.ranks)
         self._begin_call("reducescatter", output, op)
-        plan = find_reduction(op, input.dtype)
+        reduction = find_reduction(op, input.dtype)
         page = None
-        if plan is not None:
-            source, buffer = array_of(as_contiguous(plan.scale(input))), as_contiguous(output)
+        if reduction is not None:
+            source, buffer = array_of(as_contiguous(reduction.scale(input))), as_contiguous(output)
             target = array_of(buffer)
             if self.serving is not None:
                 page = self._find_page(
                     "reducescatter", len(target), target.itemsize, seconds, library=_gloo_supports(op, input)
                 )
                 if page is not None and not _share_memory(source, target):
-                    self._run_page(page, len(target), source, target, seconds, plan.op)
+                    self._run_page(page, len(target), source, target, seconds, reduction.op)
                 # Overlapping buffers: the engine would overwrite input that it still reads.
                 elif page is not None:
                     result = np.empty_like(target)
-                    self._run_page(page, len(target), source, result, seconds, plan.op)
+                    self._run_page(page, len(target), source, result, seconds, reduction.op)
                     target[:] = result
             else:
                 target[:] = source
@@ -213,7 +217,7 @@ class Calls:
         self._by_gloo(
             "reducescatter",
             [output],
-            _why_gloo(plan),
+            _why_gloo(reduction),
             seconds,
             lambda: self.gloo().reduce_scatter([flat_output], [blocks], options),
         )
@@ -300,7 +304,7 @@ class Calls:
         self._begin_call("scatter", output, None, root)
         buffer = as_contiguous(output)
         target = bits_of(buffer)
-        source = bits_of(flatten_all(inputs)) if self.rank == root else _NOTHING.view(target.dtype)
+        source = bits_of(flatten_all(inputs)) if self.rank == root else _NO_DATA.view(target.dtype)
         self._run_always("scatter", len(target), source, target, seconds, root)
         put_back(buffer, output)
 
@@ -363,8 +367,8 @@ def _gloo_supports(op: Any, tensor: Tensor) -> bool:
     return tensor.dtype in _GLOO_TYPES and any(op == operator for operator in _GLOO_OPERATORS)
 
 
-def _why_gloo(plan: Any) -> str:
-    return "" if plan is not None else "an operator or type that the engine has not"
+def _why_gloo(reduction: Any) -> str:
+    return "" if reduction is not None else "an operator or type that the engine has not"
 
 
 def _share_memory(a: Any, b: Any) -> bool:

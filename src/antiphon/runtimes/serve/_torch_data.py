@@ -16,45 +16,46 @@ from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
 Array = NDArray[Any]
-_OWN = {
+# types that NumPy has, too
+_NUMPY_TYPES = {
     torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
     torch.float16, torch.float32, torch.float64,
 }  # fmt: skip
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FLOAT8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e5m2: ml_dtypes.float8_e5m2}
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_REAL_TYPES = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _OPERATORS = (
     (ReduceOp.SUM, "sum"), (ReduceOp.AVG, "avg"), (ReduceOp.MAX, "max"), (ReduceOp.MIN, "min"),
     (ReduceOp.PRODUCT, "prod"), (ReduceOp.PREMUL_SUM, "sum"),
 )  # fmt: skip
-_NAMES = {
+_OPERATOR_NAMES = {
     **dict(_OPERATORS), ReduceOp.BAND: "band", ReduceOp.BOR: "bor", ReduceOp.BXOR: "bxor",
 }  # fmt: skip
-_OF_BOOLEANS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}
+_BOOLEAN_OPERATORS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}
 
 
 def array_of(tensor: torch.Tensor) -> Array:
     """Return a flat view of a contiguous tensor, for combining."""
-    line = tensor.detach().reshape(-1)
-    if line.dtype is torch.bfloat16:
-        return np.asarray(line.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
-    if line.dtype in _FLOAT8:
-        return np.asarray(line.view(torch.uint8).numpy().view(_FLOAT8[line.dtype]))
-    if line.dtype is torch.bool:
-        return np.asarray(line.view(torch.uint8).numpy())
-    if line.dtype in _REAL:
-        line = torch.view_as_real(line).reshape(-1)
-    return np.asarray(line.numpy())
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype is torch.bfloat16:
+        return np.asarray(flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    if flat.dtype in _FLOAT8:
+        return np.asarray(flat.view(torch.uint8).numpy().view(_FLOAT8[flat.dtype]))
+    if flat.dtype is torch.bool:
+        return np.asarray(flat.view(torch.uint8).numpy())
+    if flat.dtype in _REAL_TYPES:
+        flat = torch.view_as_real(flat).reshape(-1)
+    return np.asarray(flat.numpy())
 
 
 def bits_of(tensor: torch.Tensor) -> Array:
     """Return a flat view of a contiguous tensor of any type as integers of its size, for moving only."""
-    line = tensor.detach().reshape(-1)
-    if line.dtype in _OWN:
-        return np.asarray(line.numpy())
-    if line.is_complex():
+    flat = tensor.detach().reshape(-1)
+    if flat.dtype in _NUMPY_TYPES:
+        return np.asarray(flat.numpy())
+    if flat.is_complex():
         return array_of(tensor)
-    return np.asarray(line.view(_BITS[line.dtype.itemsize]).numpy())
+    return np.asarray(flat.view(_INTEGER_OF_SIZE[flat.dtype.itemsize]).numpy())
 
 
 @dataclass(frozen=True)
@@ -76,20 +77,20 @@ def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     factor = op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
     if factor is not None and not dtype.is_floating_point:
         return None
-    if dtype in _OWN or dtype is torch.bfloat16:
+    if dtype in _NUMPY_TYPES or dtype is torch.bfloat16:
         return Reduction(name, factor)
     if dtype in _FLOAT8 and factor is None:  # PyTorch cannot multiply these
         return Reduction(name)
     if dtype in (torch.complex64, torch.complex128):  # real and imaginary parts are summed separately
         return Reduction(name) if name in ("sum", "avg") else None
-    if dtype is torch.bool and name in _OF_BOOLEANS:
-        return Reduction(_OF_BOOLEANS[name])
+    if dtype is torch.bool and name in _BOOLEAN_OPERATORS:
+        return Reduction(_BOOLEAN_OPERATORS[name])
     return None
 
 
 def operator_name(op: Any) -> str:
     """Return the name of an operator, for messages; operators that combine differently have different names."""
-    return _NAMES.get(getattr(op, "op", op), "another operator")
+    return _OPERATOR_NAMES.get(getattr(op, "op", op), "another operator")
 
 
 def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -96,7 +96,7 @@ class Serving:
     def _failed_error(self, error: AntiphonError) -> AntiphonError:
         """Return the error of a call that failed, with the call named. Nothing can run afterwards."""
         mismatch = isinstance(error, Mismatch)
-        text = self.head.explain_mismatch(self.wire.theirs()) if mismatch else f"{error} ({self.head.describe()})"
+        text = self.head.explain_mismatch(self.wire.other_call()) if mismatch else f"{error} ({self.head.describe()})"
         self.fail(text)
         return type(error)(text)
 
