@@ -113,6 +113,13 @@ def test_public_threads(
     assert cause is not None or "cannot tell why" in result["text"]
 
 
+# Without MPI every process lists its own devices as ranks 0, 1, ...
+SEPARATE = "./all_reduce_perf\n" + "".join(
+    f"#  Rank  {rank} Group  0 Pid 35 on {host} device {rank} [0x03] NVIDIA H100 80GB HBM3\n"
+    for host in ("a", "b") for rank in (0, 1)
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "spec", "words"),
     [
@@ -121,6 +128,8 @@ def test_public_threads(
         (OSU_5.replace("MPI-CUDA", "NCCL-CUDA"), "hgx-h100", "it ends at 1MiB"),
         (LOG, "full:ranks=2", "faster than these links allow"),
         (LOG.replace("all_reduce", "sendrecv"), "full:ranks=2", "cannot tell: 'sendrecv' is no collective"),
+        (f"./all_reduce_perf\n{row(GB, 4e-3, 'sum -1', 0.0)}", "hgx-h100", "the processes did not form one job"),
+        (SEPARATE + row(GB, 4e-3, "sum -1", 1.0) * 2, "hgx-h100", "the processes did not form one job"),
         (row(GB, 4e-3, "none -1", 0.875), "hgx-h100", "cannot tell: the collective is not named"),
         (LOG.replace(" 0 OK", " 3 FAILED"), "full:ranks=2", "wrong results at 3 of 3 sizes"),
         (f"./all_reduce_perf\n{row(GB, GB / 900e9, 'sum -1', 1.75)}", "hgx-h100", "faster than these links allow"),

@@ -105,6 +105,7 @@ class Run:
     environment: dict[str, str] = field(default_factory=dict)  # NCCL's variables on the command line or in its log
     signs: tuple[str, ...] = ()  # slow transports that the library logged (keys of _SIGNS)
     failure: str = ""  # the error at which the program ended
+    separate: bool = False  # the processes formed several jobs, each for itself: nccl-tests was built without MPI
     rows: list[LogRow] = field(default_factory=list)
     garbled: int = 0  # rows left out, as they are cut short or their algbw contradicts their time
 
@@ -145,8 +146,8 @@ class Run:
 def read_runs(text: str, with_incomparable: bool = False) -> list[Run]:
     """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named.
 
-    Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return these, too, and those whose
-    collective is not named (kind "").
+    Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return these, too, and those
+    whose collective is not named (kind "").
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
@@ -256,7 +257,10 @@ class _Reader:
                 self.last_kind = run.kind = kind_named(start["name"].replace("_", "")) or start["name"]
             self.has_command = self.has_command or is_command
         if device := _DEVICE.search(line):
-            self.devices[int(device[1])] = (device[3], device[2])
+            host_and_process = (device[3], device[2])
+            # One job has each rank once. (A rank of the same host may be of an earlier start, without rows.)
+            run.separate |= self.devices.setdefault(int(device[1]), host_and_process)[0] != device[3]
+            self.devices[int(device[1])] = host_and_process
             run.gpu = run.gpu or device[4].strip()
         if program := _PROGRAM.search(line):
             run.program = program[1] if run.program != OSU else OSU
@@ -329,6 +333,7 @@ class _Reader:
                 run.kind = inferred or (self.last_kind if _has_columns(self.last_kind, op, root) else "")
             elif not _has_columns(run.kind, op, root) and (is_collective(run.kind) or not self.has_command):
                 run.kind = inferred
+            run.separate |= algbw > 0 and not factor  # busbw is 0 for a single rank
             # the list of devices may be incomplete
             run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})

@@ -45,8 +45,8 @@ def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> li
     `request`: the library with its options; "": the library whose figures for this machine are known. Raises Invalid if
     no run has as many ranks as the machine.
     """
-    counts = {run.ranks for run in runs}
-    if not counts & {0, topology.ranks}:
+    counts = {run.ranks for run in runs if not run.separate}
+    if counts and not counts & {0, topology.ranks}:
         ranks = " and ".join(map(str, sorted(counts)))
         raise Invalid(
             f"the log has {ranks} ranks, {topology.name} has {topology.ranks}: name the machine of the run, such as "
@@ -64,6 +64,9 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     if not is_collective(run.kind):
         why = f"{quote(run.kind)} is no collective" if run.kind else f"the collective is not named: {NAME_IT}"
         result["text"] = f"cannot tell: {why}"
+        return result
+    if run.separate:
+        result["text"] = "cannot tell: the processes did not form one job; build nccl-tests with MPI=1 and use mpirun"
         return result
     if run.ranks not in (0, topology.ranks):
         result["text"] = f"cannot tell: the run has {run.ranks} ranks, {topology.name} has {topology.ranks}"
