@@ -59,6 +59,7 @@ def bench(  # noqa: PLR0913
     scale: str = "",
     timeout: Seconds = 600.0,
     hybrid: bool = False,
+    lowering: str = "",
     progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None:
     """Measure plans beside the library's own collectives.
@@ -96,6 +97,9 @@ def bench(  # noqa: PLR0913
         Seconds after which the measurement is stopped.
     hybrid
         On threads, cuda and hip, let kinds of links that a plan leaves idle carry a share of the data.
+    lowering
+        On threads, cuda and hip, how the plan runs: "kernel", "steps" (a kernel per step), "copies" (copy engines),
+        each also with "-pull" (receivers read). Default: on GPUs the fastest, on threads "kernel".
     progress
         Called with every row.
 
@@ -121,7 +125,8 @@ def bench(  # noqa: PLR0913
         _inputs.by_name(subjects), machine, parse_sizes(DEFAULT_SIZES if nbytes is None else nbytes, "nbytes"),
         on=on, planner=planner, options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
         op=several(operator)(op, "op"), iterations=iterations, warmup=warmup, model=model, profile=profile, miad=miad,
-        seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, progress=progress,
+        seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, lowering=lowering,
+        progress=progress,
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def run(  # noqa: PLR0913
     collective: str = "",
     trace: Path | None = None,
     hybrid: bool = False,
+    lowering: str = "",
 ) -> list[Row]:
     """Move real data by a plan and check every element of the result.
 
@@ -72,6 +73,9 @@ def run(  # noqa: PLR0913
         local the native engine then runs the plan with a thread per rank, which needs a C compiler.
     hybrid
         On threads, cuda and hip, let kinds of links that the plan leaves idle carry a share of the data.
+    lowering
+        On threads, cuda and hip, how the plan runs: "kernel", "steps" (a kernel per step), "copies" (copy engines),
+        each also with "-pull" (receivers read). Default: on GPUs the fastest, on threads "kernel".
 
     Returns
     -------
@@ -102,6 +106,7 @@ def run(  # noqa: PLR0913
     rows = run_plan(
         verified, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
         compiler=compiler, timeout=float(timeout), scale=scale, name=name, trace=trace, hybrid=hybrid,
+        lowering=lowering,
     )  # fmt: skip
     return rows or []
 

@@ -20,6 +20,7 @@ from antiphon.api.machines import collective, topology
 from antiphon.cli.old_spellings import replaced_text
 from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
+from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 from antiphon.options import parse_options, parse_yes
 from antiphon.registry import find, table
@@ -191,6 +192,8 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
         options["timeout"] = parse_seconds(options["timeout"], f"{label}: timeout", bare=True)
     if "hybrid" in options:
         options["hybrid"] = parse_yes(options["hybrid"], f"{label}: hybrid")
+    if "lowering" in options:
+        check_lowering(options["lowering"], f"{label}: lowering")
     return name, options
 
 

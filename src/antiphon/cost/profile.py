@@ -11,7 +11,8 @@ The file (all fields except the first two are optional):
      "gamma": 1.5e-10, "delta": 4.7e-11,
      "loggp": {"device_radix": 8, "node_radix": 1, "levels": [
        {"within": "host", "L": 1.5e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 1.2e-11},
-       {"sizes": [1, 65536], "L": [2e-5, 3e-5], "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}]}}
+       {"sizes": [1, 65536], "L": [2e-5, 3e-5], "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}]},
+     "lowerings": {"copies": {"start": 5e-6, "step": 5e-6, "copy": 2e-6, "share": 0.97}}}
 
 The folder `profiles` has the profiles that come with Antiphon; `as_profile` finds them by name.
 """
@@ -32,6 +33,7 @@ from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.serialize.schemas import Head
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost.figures import LogGP, LogGPRow
+from antiphon.cost.lowering_costs import LoweringCosts, LoweringRow, check_lowering
 from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_bandwidth
 
@@ -78,6 +80,7 @@ class Profile:
     gamma: float = 0.0  # seconds per byte that a rank adds
     delta: float = 0.0  # seconds per byte that a rank reads from or writes to memory while it combines
     loggp: LogGP | None = None  # figures of model loggp
+    lowerings: Mapping[str, LoweringCosts] = field(default_factory=dict)  # by name, for model lowering
 
     def __post_init__(self) -> None:
         figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
@@ -103,6 +106,10 @@ class Profile:
         object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
         if self.loggp is not None and not isinstance(self.loggp, LogGP):
             raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
+        for name, costs in self.lowerings.items():
+            if not check_lowering(name, "lowering of a profile") or not isinstance(costs, LoweringCosts):
+                raise Invalid(f"lowerings.{name}: expected LoweringCosts(start, step, copy, share), got {quote(costs)}")
+        object.__setattr__(self, "lowerings", dict(self.lowerings))
 
     def on(self, topology: Topology) -> Topology:
         """Return the topology with this profile's latencies and bandwidths. O(links).
@@ -145,6 +152,8 @@ class Profile:
             rows["memory_bandwidth"] = plain(self.memory_bandwidth)
         if self.loggp is not None:
             rows["loggp"] = self.loggp.as_json()
+        if self.lowerings:
+            rows["lowerings"] = {name: costs.as_json() for name, costs in self.lowerings.items()}
         return rows | {key: value for key, value in (("gamma", self.gamma), ("delta", self.delta)) if value}
 
 
@@ -164,6 +173,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     gamma: float | int = 0.0
     delta: float | int = 0.0
     loggp: LogGPRow | None = None
+    lowerings: dict[str, LoweringRow] = {}
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
@@ -189,7 +199,13 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             _per_byte(row.gamma, "gamma"),
             _per_byte(row.delta, "delta"),
             row.loggp.read() if row.loggp is not None else None,
+            {name: _parse_costs(name, costs) for name, costs in row.lowerings.items()},
         )
+
+
+def _parse_costs(name: str, row: LoweringRow) -> LoweringCosts:
+    with within(f"lowerings.{name}"):
+        return row.read()
 
 
 def _parse_incast(kind: str, row: _IncastRow) -> Incast:

@@ -22,6 +22,11 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
         "NCCL's launch and protocols as measured on GPUs, beside alpha-beta",
         replace(_JOINTS, topologies="known GPUs"),
     ),
+    "lowering": Entry(
+        "antiphon.cost.lowering:lowering",
+        "one kernel, a kernel per step or copy engines, by --profile or as on known GPUs",
+        replace(_NO_TRACE, topologies="one node"),
+    ),
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
         "no barriers: what waits for what, links served in turn",

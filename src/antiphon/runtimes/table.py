@@ -18,17 +18,17 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "threads": Entry(
         "antiphon.runtimes.measure.device:Threads",
         "the kernel of GPUs on threads of this process, all ranks",
-        RuntimeCapabilities(library="NumPy", programs=("c++",), options=("hybrid",)),
+        RuntimeCapabilities(library="NumPy", programs=("c++",), options=("hybrid", "lowering")),
     ),
     "cuda": Entry(
         "antiphon.runtimes.measure.device:Cuda",
         "the same on the GPUs of this machine by CUDA; never run yet",
-        RuntimeCapabilities(library="NumPy", options=("hybrid",)),
+        RuntimeCapabilities(library="NumPy", options=("hybrid", "lowering")),
     ),
     "hip": Entry(
         "antiphon.runtimes.measure.device:Hip",
         "the same on AMD's by HIP; never run yet",
-        RuntimeCapabilities(library="NumPy", options=("hybrid",)),
+        RuntimeCapabilities(library="NumPy", options=("hybrid", "lowering")),
     ),
     "mpi": Entry(
         "antiphon.runtimes.measure.mpi:Mpi",

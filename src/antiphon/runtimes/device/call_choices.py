@@ -33,13 +33,17 @@ class Choice(NamedTuple):
 TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}, "pull": {"pull": True}}
 
 
-def list_choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
-    """Yield the choices to try for these tables, with at most `blocks` thread blocks.
+def list_choices(
+    streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain", way: str = ""
+) -> Iterator[Choice]:
+    """Yield the choices to try for these tables, with at most `blocks` thread blocks. `way`: the only one to try.
 
     >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
     >>> list(list_choices(4, 8, True, 2**20, "packets"))
     []
+    >>> list(list_choices(4, 8, True, 2**20, "pull", "copies"))
+    [Choice(way='copies', lanes=1, rounds=1, tables='pull')]
     """
     lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
     if tables == "packets":
@@ -49,14 +53,15 @@ def list_choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: s
             if nbytes <= PACKED
         )
         return
-    for lane_count in lane_counts if sliced else [1]:
+    for lane_count in (lane_counts if sliced else [1]) if way in ("", "kernel") else ():
         for rounds in (1, 4, 16) if sliced and nbytes // lane_count >= SMALL else (1,):
             yield Choice("kernel", lane_count, rounds, tables)
-    if tables == "pull":  # steps and copies would be the same as with "plain"
+    if tables == "pull" and not way:  # by the host pulling is hardly different from pushing: tried on request only
         return
-    for lane_count in lane_counts:
+    for lane_count in lane_counts if way in ("", "steps") else ():
         yield Choice("steps", lane_count, 1, tables)
-    yield Choice("copies", 1, 1, tables)
+    if way in ("", "copies"):
+        yield Choice("copies", 1, 1, tables)
 
 
 def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:

@@ -73,6 +73,7 @@ def run_plan(  # noqa: PLR0913
     scale: str = "",
     name: str = "",
     hybrid: bool = False,
+    lowering: str = "",
     trace: str | os.PathLike[str] | None = None,
 ) -> list[Row] | None:
     """Run the schedule of a plan for each size on random data, check every element, and return a row for each size.
@@ -81,7 +82,7 @@ def run_plan(  # noqa: PLR0913
     run of median time (docs/export.md); for one size only.
     """
     how, rows, sizes = (
-        _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
+        _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid, lowering=lowering)),
         list[Row](),
         parse_sizes(nbytes),
     )
@@ -126,6 +127,7 @@ def measure_plans(  # noqa: PLR0913
     scale: str = "",
     name: str = "",
     hybrid: bool = False,
+    lowering: str = "",
     in_place: bool = True,
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -137,7 +139,7 @@ def measure_plans(  # noqa: PLR0913
     now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only the one that
     decides may call it (`first_on`).
     """
-    options = _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
+    options = _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid, lowering=lowering))
     for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise Invalid(f"{setting}: expected a whole number from {minimum}, got {value!r}")

@@ -20,6 +20,7 @@ from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.program import Program, encode
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid
 from antiphon.formats.program import both
 
@@ -126,7 +127,7 @@ def group_cases(cases: Sequence[Case]) -> list[list[int]]:
 class How:
     """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab; `timeout`: seconds for all.
     `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`: the file of
-    NCCL or RCCL."""
+    NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": whatever is fastest."""
 
     mpiexec: str = ""
     compiler: str = ""
@@ -135,6 +136,10 @@ class How:
     name: str = ""
     hybrid: bool = False
     library: str = ""
+    lowering: str = ""
+
+    def __post_init__(self) -> None:
+        check_lowering(self.lowering)
 
     def refuse_unless(self, name: str, supported: Sequence[str]) -> None:
         """Refuse options that this runtime does not support."""
@@ -144,7 +149,7 @@ class How:
                 raise Invalid(f"{key}: means nothing to runtime {name}; leave it out")
 
 
-OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library")  # those that the entry of a runtime declares
+OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library", "lowering")  # those that the entry of a runtime declares
 
 
 class Runtime(ABC):

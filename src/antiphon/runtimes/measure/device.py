@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,13 +67,16 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
-        """Yield the ways to make a call; if there are several, they are timed."""
-        yield Choice(tables=next(iter(plans)))
+    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
+        """Yield the ways to make a call; if there are several, they are timed. `way`: of group.WAYS; "": any."""
+        yield Choice(way or "kernel", tables=next(iter(plans)))
 
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
+        way, _, pull = how.lowering.partition("-")
+        names = self.tables if not way else (pull or "plain",)
+        selected = {"lowering": how.lowering} if way else {}
         for numbers in group_cases(cases):
             if enough():
                 return
@@ -87,7 +91,7 @@ class _OnDevice(Runtime):
                 buffers = _DeviceBuffers(schedules[0], joint[0], group)
                 calls, facts = list[Callable[[], None]](), list[Row]()
                 for schedule, slow in zip(schedules, slow_schedules, strict=True):
-                    prepared = buffers.ready(schedule, self.tables, self.choices)
+                    prepared = buffers.ready(schedule, names, partial(self.choices, way=way))
                     if slow is None:
                         calls.append(buffers.ours(prepared))
                         facts.append(prepared.facts)
@@ -101,7 +105,7 @@ class _OnDevice(Runtime):
                 with buffers.beside(schedules[0].collective, self.library) as theirs:
                     rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
                 for number, row, extra in zip(numbers, rows, facts, strict=True):
-                    on_row(number, {**row, **extra, "agree": buffers.agree()})
+                    on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
 
 
 def _slow_schedule(runnable: Runnable, nbytes: int) -> Schedule:
@@ -138,9 +142,9 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
         for name, plan in plans.items():
-            yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name)
+            yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name, way)
 
 
 class Hip(Cuda):
@@ -152,14 +156,14 @@ class _Stepwise(Threads):
 
     library = "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
         yield Choice("steps", 1)
 
 
 class _StepwiseOnGpus(Cuda):
     tables, library = ("plain",), "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
         yield from (Choice("steps", lanes) for lanes in STEP_LANES)
 
 

@@ -91,7 +91,8 @@ class ByHost {
             const i64 element = f.shift[a.region] + f.line.at(a.whole, a.part);
             return f.rank.peers[(size_t)a.rank].buffer[f.table.region(a.region).buffer] + element * (i64)width;
         };
-        Queue &link = queue_of(f.rank, (u32)f.table.head.blocks + (u32)to.rank);
+        const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* the other rank: it may be read from */
+        Queue &link = queue_of(f.rank, (u32)(f.table.head.blocks + peer));
         ask_wait(link, recorded(own(f)));
         if (staged && to.rank != f.table.head.rank)
             f.copies.push_back(copy_by_stages(f, (u32)to.rank, link, at(to), at(from), (size_t)length * width));

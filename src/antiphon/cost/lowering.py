@@ -1,0 +1,164 @@
+"""The model `lowering`: price a schedule as each lowering of SCCL's section 4 runs it on GPUs (lowering_costs.py).
+
+Costs come from the profile, or else from the machine's GPUs as NCCL is priced on them (nccl/calls.py):
+
+    kernel   start: a launch. step: a hop by protocol Simple, whose share of the bandwidth it has
+    steps    step: a launch, and the flight of the data (a hop by LL); the share of Simple
+    copies   start, and step: a launch each. copy: the latency of a copy engine, whose share of the bandwidth it has
+    -pull    step: one flight more, that of the request. SCCL found pushing up to 10 % faster: a share of 1 / 1.1
+
+By kernels the first bytes of a call are slower (the ramp). With copies a step that combines takes a step more, and the
+kernels of `steps` combine what a step brought at the start of the next. Prepared in O(E log E), E = rows times hops.
+
+Example: (2, 2, 3) allgather on a DGX-1 by copies: 2 steps in which a rank sends to all neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.core.columns import distinct
+from antiphon.core.messages import messages
+from antiphon.core.schedule import REDUCE, Schedule
+from antiphon.core.topology import Topology
+from antiphon.cost.basis import profile_basis
+from antiphon.cost.lowering_costs import COPIES, KERNEL, PULL, STEPS, LoweringCosts, check_lowering
+from antiphon.cost.nccl.calls import LL, SIMPLE, Calls
+from antiphon.cost.nccl.library import library_here
+from antiphon.cost.nccl.place import node_of_ranks
+from antiphon.cost.prediction import LazyPath, Prediction, Predictor
+from antiphon.cost.profile import Profile, as_profile
+from antiphon.cost.steps import Barriers
+from antiphon.errors import Unsupported
+
+PUSH_OVER_PULL = 1.1  # SCCL, section 4: "up to 10% faster"
+ASSUMED = "steps, copies and pull assumed from its launch, hops and copy engines"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a lowering pays for in a schedule: its steps (launches) and copies, and the seconds per byte of the busiest
+    links at their nominal bandwidth, summed over the steps."""
+
+    steps: float
+    copies: float
+    seconds_per_byte: float
+
+    def seconds(self, costs: LoweringCosts, nbytes: int) -> dict[str, float]:
+        """Return the terms of the time."""
+        return {
+            "launch": costs.start, "steps": costs.step * self.steps, "copies": costs.copy * self.copies,
+            "bandwidth": self.seconds_per_byte * nbytes / costs.share,
+        }  # fmt: skip
+
+
+def work_of(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
+    """Count what a lowering pays for. O(rows log rows), shared with the model."""
+    kind = lowering.removesuffix(PULL)
+    steps = float(barriers.latencies.length.sum())
+    repeated = steps / max(schedule.steps, 1)  # pieces follow one another in further steps
+    combining = schedule.step[(schedule.op == REDUCE) & (schedule.src != schedule.dst)]
+    if kind == STEPS:  # what the last step brings is combined by a kernel behind it
+        steps += bool(len(combining) and combining.max() == schedule.step.max())
+    if kind == COPIES:
+        steps += len(distinct(combining)) * repeated
+    copies = _most_messages(schedule, lowering != kind) * repeated if kind == COPIES else 0.0
+    return Work(steps, copies, float(barriers.line.total))
+
+
+def _most_messages(schedule: Schedule, pull: bool = False) -> float:
+    """Count the messages of the rank that sends (with `pull`: receives) most in each step, summed over the steps.
+
+    >>> from antiphon.core.example import star
+    >>> _most_messages(star())  # in step 1 rank 0 sends to two others
+    3.0
+    """
+    table = messages(schedule)
+    other = table.src != table.dst
+    step, rank = table.step[other].astype(np.int64), (table.dst if pull else table.src)[other].astype(np.int64)
+    pairs, counts = np.unique(step * schedule.collective.ranks + rank, return_counts=True)
+    most = np.zeros(schedule.steps, np.int64)
+    np.maximum.at(most, pairs // schedule.collective.ranks, counts)
+    return float(most.sum())
+
+
+def costs_on(gpu: Calls) -> dict[str, LoweringCosts]:
+    """Return the costs of every lowering that follow from the figures of NCCL's calls on these GPUs."""
+    if LL not in gpu.hop or SIMPLE not in gpu.hop:
+        return {}
+    launch, flight, share = gpu.launch, gpu.hop[LL], gpu.share[SIMPLE]
+    costs = {
+        KERNEL: LoweringCosts(launch, gpu.hop[SIMPLE], 0.0, share),
+        STEPS: LoweringCosts(0.0, launch + flight, 0.0, share),
+    }
+    if gpu.copies is not None:
+        costs[COPIES] = LoweringCosts(launch, launch, gpu.copies.latency, gpu.copies.share)
+    pulled = {
+        kind + PULL: replace(cost, step=cost.step + flight, share=cost.share / PUSH_OVER_PULL)
+        for kind, cost in costs.items()
+    }
+    return costs | pulled
+
+
+def lowering(
+    schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None, kind: str = ""
+) -> Predictor:
+    """Price the lowering `kind`, or at each size the fastest of those whose costs are known.
+
+    The costs are the profile's (`antiphon fit lowerings` measures them), or else those of the machine's GPUs. Raises
+    Unsupported if there are none, or if a message leaves its node.
+    """
+    profile = as_profile(profile)
+    check_lowering(kind, "kind of lowering")
+    node = node_of_ranks(topology)
+    if bool((node[schedule.src] != node[schedule.dst]).any()):
+        raise Unsupported("model lowering: kernels and copy engines reach GPUs of one node only; take model calls")
+    if profile == Profile():
+        own = library_here(topology).costs
+        gpu: Calls | None = own.gpu
+        costs: Mapping[str, LoweringCosts] = costs_on(own.gpu)
+        rests_on = f"{own.brief()}; {ASSUMED}"
+    else:
+        costs, gpu, rests_on = profile.lowerings, None, profile_basis(profile)
+    if not costs or (kind and kind not in costs):
+        raise Unsupported(
+            f"model lowering: {rests_on.partition(';')[0]}: no costs of {kind or 'any lowering'}"
+            + (f"; it has {', '.join(costs)}" if costs else "")
+            + "; antiphon fit lowerings measures them"
+        )
+    barriers = Barriers(schedule, profile.on(topology))
+    chosen = {name: cost for name, cost in costs.items() if kind in ("", name)}
+    return _Lowered(chosen, {name: work_of(schedule, barriers, name) for name in chosen}, barriers, gpu, rests_on)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lowered:
+    """A prepared schedule: costs and work by lowering. `gpu`: whose ramp counts; None: none is known."""
+
+    costs: Mapping[str, LoweringCosts]
+    work: Mapping[str, Work]
+    barriers: Barriers
+    gpu: Calls | None
+    rests_on: str
+
+    def __call__(self, nbytes: int) -> Prediction:
+        by_name = {name: self._terms(name, nbytes) for name in self.costs}
+        name = min(by_name, key=lambda name: sum(by_name[name].values()))
+        terms = by_name[name]
+        greatest = max(terms, key=lambda term: terms[term])
+        steps = f"{self.work[name].steps:.0f} steps by {name}"
+        bottleneck = {"launch": "the launch", "steps": steps, "copies": f"{self.work[name].copies:.0f} copies"}
+        return Prediction(
+            sum(terms.values()), terms, bottleneck.get(greatest, self.barriers.busiest), LazyPath(self.barriers.path),
+            f"lowering {name}", self.rests_on,
+        )  # fmt: skip
+
+    def _terms(self, name: str, nbytes: int) -> dict[str, float]:
+        terms = self.work[name].seconds(self.costs[name], nbytes)
+        if self.gpu is not None and not name.startswith(COPIES):
+            terms["ramp"] = self.gpu.ramp_seconds(terms["bandwidth"])
+        return terms
