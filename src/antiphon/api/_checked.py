@@ -201,11 +201,11 @@ CHECKS: Mapping[str, Check] = {
     "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no,
     "iterations": whole_number(1),
     "k": whole_number(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds, "logs": path,
-    "lowering": text, "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no,
-    "on": text, "only": ranks, "options": options, "pieces": whole_number(1, 2**30), "planner": text, "planners": several(text),
-    "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks, "repeat": whole_number(1, 10**6),
-    "scale": text, "seed": whole_number(0), "shortlist": whole_number(0), "slow": values_of_links,
-    "steps": whole_number(1, 10**4), "tables": several(path),
+    "lowering": text, "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text,
+    "nccl": yes_or_no, "on": text, "only": ranks, "options": options, "pieces": whole_number(1, 2**30),
+    "planner": text, "planners": several(text), "profile": profile, "progress": function, "proof": yes_or_no,
+    "ranks": ranks, "repeat": whole_number(1, 10**6), "scale": text, "seed": whole_number(0),
+    "shortlist": whole_number(0), "slow": values_of_links, "steps": whole_number(1, 10**4), "tables": several(path),
     "tell": function, "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole_number(0, 10**6),
 }  # fmt: skip
 

@@ -186,7 +186,9 @@ def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
 def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     """Return a statement as C++ from the texts of its numbers, which are taken from `texts` in their order."""
     name = form[0]
-    if name in ("sync", "sync_begun"):
+    if name in ("step", "sync", "sync_begun"):
+        if name == "step":
+            return f"if (w.step({next(texts)})) return false;"
         return f"if ({'w.opens() && ' if name != 'sync' else ''}w.sync()) return true;"
     if name in ("signal", "wait", "wait_begun"):
         return f"w.{name}({_strip_parentheses(next(texts))}, {next(texts)});"
@@ -215,6 +217,8 @@ class Function:
         self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, classes: int
     ) -> None:
         self.name, self.members, self.classes, self.ranks = name, list(members), classes, ranks
+        # Where the host launches step by step, a statement is carried out in its own step only.
+        self.by_steps = any(statement.form == ("step",) for statement in streams[0])
         self.tables: list[str] = []
         self.statement_count = 0
         self.me = np.array(self.members, np.int64)
@@ -236,7 +240,10 @@ class Function:
             # [member, turn, number]: one array per statement of the loop body
             stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
-            lines.append(line_of(self.form_of[at], texts, self.classes))
+            line = line_of(self.form_of[at], texts, self.classes)
+            if self.by_steps and self.form_of[at] != ("step",):
+                line = line.replace("if (", "if (w.on && ", 1) if line.startswith("if (") else f"if (w.on) {line}"
+            lines.append(line)
         self.statement_count += len(lines)
         row = self._row_lines(columns, piece.times)
         if piece.times == 1:

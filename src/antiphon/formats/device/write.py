@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import AnyInts
@@ -18,7 +18,9 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
+from antiphon.cost.lowering_costs import COPIES, KERNEL, STEPS
 from antiphon.errors import Invalid, Unsupported, quote, unknown
+from antiphon.formats.device.launches import Launches, cut_launches
 from antiphon.formats.device.shapes import Function, functions
 from antiphon.formats.device.statements import MOST_AT_ONCE, Rank, Statement, statements
 from antiphon.lower.device.packets import PACKED
@@ -34,6 +36,7 @@ TYPES = {
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
 MOST_STREAMS = 16
+WAYS = (KERNEL, STEPS, COPIES)  # lowerings
 # limits on statements, the lines of the generated functions
 SHORT_CODE = 2_000  # above this fewer streams are tried: then more ranks share a function, and the code is shorter
 MAX_PACKET_STATEMENTS = 400  # of the variant with packets, for which compilers take much longer
@@ -49,6 +52,7 @@ class _Variant(NamedTuple):
     ranks: list[Rank]
     functions: list[list[Function]]  # by stream; each serves several ranks
     statement_count: int  # of all functions
+    launches: Launches | None  # None: one kernel
 
     @property
     def max_listed(self) -> int:
@@ -58,7 +62,7 @@ class _Variant(NamedTuple):
 
 def cuda(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool | None = None, pull: bool = False,
+    arrival: bool = False, packets: bool | None = None, pull: bool = False, lowering: str = KERNEL,
 ) -> dict[str, str]:  # fmt: skip
     """Write a CUDA program per schedule (plan0.cu, ...) that runs the plan, checks the results and prints times.
 
@@ -77,17 +81,19 @@ def cuda(
         the three exclude each other.
     pull
         The receiver reads, instead of the sender writing.
+    lowering
+        kernel: one kernel for a call; steps: a kernel per step; copies: the same, with copies by copy engines.
     """
-    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull))
+    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull, lowering))
     return _write_files(plan, "cu", how)
 
 
 def hip(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool | None = None, pull: bool = False,
+    arrival: bool = False, packets: bool | None = None, pull: bool = False, lowering: str = KERNEL,
 ) -> dict[str, str]:  # fmt: skip
     """Write a HIP program per schedule (plan0.hip.cpp, ...); options as for cuda."""
-    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull))
+    how = _Options(dtype, op, in_place, streams, **_read_exclusive_options(arrival, packets, pull, lowering))
     return _write_files(plan, "hip.cpp", how)
 
 
@@ -99,16 +105,25 @@ class _Options(NamedTuple):
     arrival: bool = False
     packets: bool = True
     pull: bool = False
+    lowering: str = KERNEL
 
 
-def _read_exclusive_options(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
-    """Return the options `arrival`, `packets` and `pull`, at most one of them set."""
+def _read_exclusive_options(arrival: bool, packets: bool | None, pull: bool, lowering: str) -> dict[str, Any]:
+    """Return the options `arrival`, `packets` and `pull`, at most one of them set, and `lowering`."""
     options = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
     read = {name: parse_yes(value, f"option {name}") for name, value in options.items()}
     chosen = [name for name, value in read.items() if value]
     if len(chosen) > 1:
         raise Invalid(f"options {' and '.join(chosen)}: take one")
-    return {**read, "packets": not chosen} if packets is None else read
+    if lowering not in WAYS:
+        raise unknown("lowering", lowering, WAYS)
+    if lowering != KERNEL and read["packets"]:
+        raise Invalid(f"options packets and lowering={lowering}: take one; packets need one kernel")
+    return {
+        **read,
+        "lowering": lowering,
+        "packets": not chosen and lowering == KERNEL if packets is None else read["packets"],
+    }
 
 
 def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:
@@ -126,13 +141,13 @@ def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:
     }
 
 
-def source(
+def source(  # noqa: PLR0913
     schedule: Schedule, machine: str, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True, pull: bool = False,
+    arrival: bool = False, packets: bool = True, pull: bool = False, *, lowering: str = KERNEL,
 ) -> str:  # fmt: skip
     """Return the file of one schedule. Unsupported if it is too long for compilers; the kernel that reads tables runs
     such a plan."""
-    how = _Options(dtype, op, in_place, streams, arrival, packets, pull)
+    how = _Options(dtype, op, in_place, streams, arrival, packets, pull, lowering)
     if not schedule.transfers:
         raise Unsupported("generated code: nothing is sent in this plan, so there is nothing to write")
     plain = _shortest_code(schedule, how._replace(packets=False))
@@ -154,7 +169,8 @@ def source(
     included = set[str]()
     sections = [
         _opening_comment(title), _expand_header("signals.h", included), _expand_header("packets.h", included),
-        constants, sizes, _layout_tables(variants), _data_tables(collective, inputs, outputs),
+        constants, sizes, _layout_tables(variants), _launch_tables(plain, how.lowering),
+        _data_tables(collective, inputs, outputs),
         _expand_header("written.h", included),
         _heading_comment("The plan"),
         *(function.text() for variant in variants for of_stream in variant.functions for function in of_stream),
@@ -176,7 +192,7 @@ def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
 
 def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]:
     """Return the variant that sends packets, if there is one and it has at most `room` statements."""
-    if not how.packets or how.arrival or how.pull:
+    if not how.packets or how.arrival or how.pull or how.lowering != KERNEL:
         return []
     try:
         packet_variant = _shortest_code(schedule, how)
@@ -193,9 +209,11 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
     )  # fmt: skip
     ranks = [statements(table, averages=how.op == "avg") for table in rank_tables]
     prefix = "packets" if how.packets else "stream"
-    by_stream = functions([rank.streams for rank in ranks], len(ranks[0].classes), prefix)
+    launches = None if how.lowering == KERNEL else cut_launches(ranks, how.lowering == COPIES)
+    streams_of_ranks = [rank.streams for rank in ranks] if launches is None else launches.ranks
+    by_stream = functions(streams_of_ranks, len(ranks[0].classes), prefix)
     statement_count = sum(function.statement_count for of_stream in by_stream for function in of_stream)
-    return _Variant(rank_tables, ranks, by_stream, statement_count)
+    return _Variant(rank_tables, ranks, by_stream, statement_count, launches)
 
 
 def _layout_tables(variants: Sequence[_Variant]) -> str:
@@ -228,6 +246,22 @@ struct Layout {
 """
     body = ",\n    ".join(rows)
     return f"{text}{struct}static const Layout LAYOUTS[] = {{\n    {body}}};\n"
+
+
+def _launch_tables(variant: _Variant, lowering: str) -> str:
+    """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
+    launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
+    rows = launches.copies or [[-1] * (14 + 2 * len(variant.ranks[0].classes or [0]))]
+    kernels = [list(map(int, row)) for row in launches.kernels]
+    return (
+        f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'
+        f"const i64 LAUNCHES = {len(launches.kernels)}; /* of a call */\n"
+        f"const bool STEPWISE = {str(variant.launches is not None).lower()}; /* whether each waits for the one before */\n"
+        "/* By launch and rank: whether a kernel has work. */\n" + _rows_text("i64", "KERNELS", kernels, host=True)
+        + "/* Copies by copy engines: launch, rank; the places of target and source (buffer, rank, units, cut, cut of\n"
+        " * the origin, slots of each class before); the cut and number of the span. */\n"
+        + _rows_text("i64", "COPIES", rows, host=True)
+    )  # fmt: skip
 
 
 def _max_listed(stream: Sequence[Statement]) -> int:

@@ -22,7 +22,7 @@
 
 /* All of a block of a rank: a lane of a stream. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
-    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, {}};
+    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, false, {}};
     for (; work.pass < call.rounds; ++work.pass) {
         work.share = {work.pass * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
@@ -141,6 +141,27 @@ static bool fits(const Size &size) {
     for (i64 rank = 0; rank < RANKS; ++rank)
         if (size.layout->boxes[rank] * size.slot > BOX) return false;
     return true;
+}
+
+static T *place_of(const std::vector<Memory> &of, const Size &size, const i64 *place) {
+    const Memory &rank = of[(size_t)place[1]];
+    T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch;
+    at += place[2] * size.unit + size.cuts[(size_t)place[3]] - size.cuts[(size_t)place[4]];
+    for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
+    return at;
+}
+
+/* Calls `copy(rank, peer, to, from, bytes)` for each copy that engines make beside a launch. */
+template <typename Copy> static void each_copy(const std::vector<Memory> &of, const Size &size, i64 launch, Copy copy) {
+    const Line line = {size.cuts.data(), size.layout->parts, size.unit};
+    const i64 width = 5 + size.layout->classes;
+    for (const auto &row : COPIES) {
+        const i64 *const to = row + 2, *const from = to + width, *const span = from + width, end = span[0] + span[1];
+        const i64 length = row[0] == launch ? line.at(end / line.parts, end % line.parts) - line.cuts[span[0]] : 0;
+        if (length)
+            copy(row[1], to[1] == row[1] ? from[1] : to[1], place_of(of, size, to), place_of(of, size, from),
+                 (size_t)length * sizeof(T));
+    }
 }
 
 const double PATIENCE = 60; /* seconds for calls in a row */
@@ -270,7 +291,7 @@ static int run(const Options &options) {
         if (!IN_PLACE && !stopped) wrong += devices.wrong();
         all_wrong += wrong + stopped;
         printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements,
-               TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, method ? "packets" : "signals", seconds * 1e6, speed,
+               TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, method ? "packets" : PLAIN_NAME, seconds * 1e6, speed,
                speed * BUS, (unsigned long long)wrong);
         if (stopped) break;
     }

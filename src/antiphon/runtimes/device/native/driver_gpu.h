@@ -80,12 +80,17 @@ static i64 most_lanes(i64 threads) {
     return capacity < 1 ? 1 : capacity;
 }
 
+struct Queue {
+    cuda(Stream_t) stream = NULL;
+    cuda(Event_t) event = NULL;
+};
+
 class Devices {
     const std::vector<Size> &sizes;
     std::vector<Memory> of;
     std::vector<std::vector<Call>> calls; /* of each device, for each variant */
     Boxes boxes;
-    std::vector<cuda(Stream_t)> streams;
+    std::vector<Queue> queues; /* of each device, then of each pair of ranks those of copies */
     std::vector<void *> memory;
     unsigned long long *wrong_count;
     u32 *stop;
@@ -99,8 +104,33 @@ class Devices {
         return block;
     }
 
+    /* That of a rank's device, or its queue for copies of a peer; the device is the current one from then on. */
+    Queue &queue_of(i64 rank, i64 peer = -1) {
+        const i64 device = rank % device_count;
+        Queue &queue = queues[(size_t)(peer < 0 ? device : device_count + rank * RANKS + peer)];
+        DO(SetDevice, (int)device);
+        if (queue.stream) return queue;
+        DO(StreamCreateWithFlags, &queue.stream, cuda(StreamNonBlocking));
+        DO(EventCreateWithFlags, &queue.event, cuda(EventDisableTiming));
+        return queue;
+    }
+
+    /* All that is enqueued from now on waits for all that was before. */
+    void part_launches() {
+        Queue &first = queue_of(0);
+        for (Queue &queue : queues) {
+            if (!queue.stream || &queue == &first) continue;
+            DO(EventRecord, queue.event, queue.stream);
+            DO(StreamWaitEvent, first.stream, queue.event, 0);
+        }
+        DO(EventRecord, first.event, first.stream);
+        for (Queue &queue : queues)
+            if (queue.stream) DO(StreamWaitEvent, queue.stream, first.event, 0);
+    }
+
   public:
-    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : sizes(sizes) {
+    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like)
+        : sizes(sizes), queues((size_t)(device_count + RANKS * RANKS)) {
         DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         *stop = 0;
         DO(HostAlloc, (void **)&wrong_count, sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
@@ -117,10 +147,7 @@ class Devices {
             of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
         }
         for (int device = 0; device < device_count; ++device) {
-            DO(SetDevice, device);
-            cuda(Stream_t) stream;
-            DO(StreamCreateWithFlags, &stream, cuda(StreamNonBlocking));
-            streams.push_back(stream);
+            queue_of(device);
             calls.push_back(like);
             const Memory *const everywhere = (const Memory *)allocate(of.size() * sizeof(Memory), of.data());
             for (size_t method = 0; method < sizes.size(); ++method) {
@@ -135,28 +162,26 @@ class Devices {
     }
     ~Devices() {
         for (void *entry : memory) (void)cuda(Free)(entry);
-        for (cuda(Stream_t) entry : streams) (void)cuda(StreamDestroy)(entry);
+        for (Queue &entry : queues)
+            if (entry.stream) (void)cuda(StreamDestroy)(entry.stream), (void)cuda(EventDestroy)(entry.event);
         (void)cuda(FreeHost)(stop), (void)cuda(FreeHost)(wrong_count);
     }
 
     void rows(bool fills) {
         for (i64 rank = 0; rank < RANKS; ++rank) {
-            const int device = (int)(rank % device_count);
-            DO(SetDevice, device);
+            cuda(Stream_t) const stream = queue_of(rank).stream;
             unsigned long long *wrong_on_device;
             DO(HostGetDevicePointer, (void **)&wrong_on_device, wrong_count, 0);
-            antiphon_rows<<<64, THREADS, 0, streams[(size_t)device]>>>(
+            antiphon_rows<<<64, THREADS, 0, stream>>>(
                 rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, sizes[0].unit, fills, wrong_on_device);
             checked(cuda(GetLastError)(), "rows");
-            DO(StreamSynchronize, streams[(size_t)device]);
+            DO(StreamSynchronize, stream);
         }
     }
     void fill() {
-        for (i64 rank = 0; rank < RANKS; ++rank) {
-            DO(SetDevice, (int)(rank % device_count));
+        for (i64 rank = 0; rank < RANKS; ++rank)
             DO(MemsetAsync, of[(size_t)rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T),
-               streams[(size_t)(rank % device_count)]);
-        }
+               queue_of(rank).stream);
         rows(true);
     }
     u64 wrong() {
@@ -167,27 +192,39 @@ class Devices {
 
     void begin(u64 number, i64 threads, u32 method) {
         const u32 opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
-        for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank) {
-            DO(SetDevice, (int)(rank % device_count));
-            DO(MemsetAsync, of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), streams[(size_t)(rank % device_count)]);
+        for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
+            DO(MemsetAsync, of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), queue_of(rank).stream);
+        for (i64 launch = 0; launch < LAUNCHES; ++launch) {
+            for (int device = 0; device < device_count; ++device) begin_kernel(number, threads, method, opens, launch, device);
+            each_copy(of, sizes[0], launch, [&](i64 rank, i64 peer, T *to, T *from, size_t bytes) {
+                DO(MemcpyAsync, to, from, bytes, cuda(MemcpyDefault), queue_of(rank, peer).stream);
+            });
+            if (STEPWISE) part_launches();
         }
-        for (int device = 0; device < device_count; ++device) {
-            Call call = calls[(size_t)device][method];
-            call.number = number, call.opens = opens;
-            u32 first = (u32)device, step = (u32)device_count;
-            void *arguments[] = {&call, &first, &step};
-            DO(SetDevice, device);
-            DO(LaunchCooperativeKernel, (const void *)antiphon_plan, dim3((u32)(ranks_on(device) * STREAMS * call.lanes)),
-               dim3((u32)threads), arguments, 0, streams[(size_t)device]);
-        }
+    }
+
+    void begin_kernel(u64 number, i64 threads, u32 method, u32 opens, i64 launch, int device) {
+        bool works = false;
+        for (i64 rank = device; rank < RANKS && !works; rank += device_count) works = KERNELS[launch][rank];
+        if (!works) return;
+        Call call = calls[(size_t)device][method];
+        call.number = number, call.opens = opens, call.step = launch;
+        u32 first = (u32)device, step = (u32)device_count;
+        void *arguments[] = {&call, &first, &step};
+        const dim3 blocks((u32)(ranks_on(device) * STREAMS * call.lanes)), each((u32)threads);
+        cuda(Stream_t) const stream = queue_of(device).stream;
+        if (STEPWISE) /* nobody waits for others within a kernel */
+            DO(LaunchKernel, (const void *)antiphon_plan, blocks, each, arguments, 0, stream);
+        else
+            DO(LaunchCooperativeKernel, (const void *)antiphon_plan, blocks, each, arguments, 0, stream);
     }
 
     /* Until all calls are done, or time is up. Whether one had to be stopped. */
     bool finish() {
         const double end = now() + PATIENCE;
-        for (cuda(Stream_t) stream : streams) {
+        for (int device = 0; device < device_count; ++device) {
             cuda(Error_t) code;
-            while ((code = cuda(StreamQuery)(stream)) == cuda(ErrorNotReady))
+            while ((code = cuda(StreamQuery)(queue_of(device).stream)) == cuda(ErrorNotReady))
                 if (now() > end) *(volatile u32 *)stop = 1;
             checked(code, "a call");
         }

@@ -71,6 +71,10 @@ class Devices {
 
     /* A call of all ranks, to its end. */
     void begin(u64 number, i64 threads, u32 method) {
+        for (calls[method].step = 0; calls[method].step < LAUNCHES; ++calls[method].step) launch(number, threads, method);
+    }
+
+    void launch(u64 number, i64 threads, u32 method) {
         Call &call = calls[method];
         call.number = number,
         call.opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
@@ -87,6 +91,7 @@ class Devices {
                 run_block(call, block / blocks, (u32)(block % blocks));
                 running.fetch_sub(1);
             });
+        each_copy(of, sizes[0], call.step, [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
         for (const double end = now() + PATIENCE; running.load() && now() < end;) rest();
         if (running.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
         for (std::thread &thread : all) thread.join();

@@ -16,7 +16,7 @@ struct Memory {
 };
 
 /* One call of all ranks. `strides`: the length of a slot of each class. `variant`: 0 signals, 1 packets (packets.h), of
- * which a slot has `slot`; `opens`: whether others must be waited for until they have begun. */
+ * which a slot has `slot`; `opens`: whether others must be waited for until they have begun. `step`: which of LAUNCHES. */
 struct Call {
     const Memory *of;
     const u32 *stop;
@@ -24,7 +24,7 @@ struct Call {
     const i64 *strides;
     u64 number;
     u32 lanes, rounds, variant, opens;
-    i64 slot;
+    i64 slot, step = 0;
 };
 
 /* A number of a rank, in a circle. */
@@ -92,8 +92,14 @@ struct Work {
     Share share;
     int failed;
     u32 turn; /* which thread begins with the next packets */
+    bool on;  /* whether statements are of the launch under way */
     Listed listed;
 
+    /* What follows is of this launch. Whether that one comes later, and so all that follows. */
+    ON_MEMBER bool step(i64 number) {
+        on = number == call.step;
+        return number > call.step;
+    }
     ON_MEMBER T *input(i64 rank) const { return call.of[rank].input; }
     ON_MEMBER T *output(i64 rank) const { return call.of[rank].output; }
     ON_MEMBER T *scratch(i64 rank) const { return call.of[rank].scratch; }
