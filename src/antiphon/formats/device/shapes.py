@@ -187,14 +187,14 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     """Return a statement as C++ from the texts of its numbers, which are taken from `texts` in their order."""
     name = form[0]
     if name in ("step", "sync", "sync_begun"):
-        if name == "step":
-            return f"if (w.step({next(texts)})) return false;"
-        return f"if ({'w.opens() && ' if name != 'sync' else ''}w.sync()) return true;"
+        stops = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]
+        return f"if ({stops.format(next(texts, ''))}) return {str(name != 'step').lower()};"
     if name in ("signal", "wait", "wait_begun"):
         return f"w.{name}({_strip_parentheses(next(texts))}, {next(texts)});"
     if name in ("to", "from"):
         return f"w.{name}({_place_text(form[1], texts, classes)});"
     if name.endswith("_listed"):
+        name = {"fold_listed": "combine_listed<Rule>", "spread_listed": "combine_listed<Sum>"}.get(name, name)
         return f"w.{name}({{{next(texts)}, {next(texts)}}});"
     if name == "divide":
         return f"w.divide({_place_text(form[1], texts, classes)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"

@@ -251,12 +251,12 @@ struct Layout {
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
     launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
-    rows = launches.copies or [[-1] * (14 + 2 * len(variant.ranks[0].classes or [0]))]
+    rows = launches.copies or [[-1, *[0] * (13 + 2 * len(variant.ranks[0].classes or [0]))]]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (
         f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'
         f"const i64 LAUNCHES = {len(launches.kernels)}; /* of a call */\n"
-        f"const bool STEPWISE = {str(variant.launches is not None).lower()}; /* whether each waits for the one before */\n"
+        f"const bool STEPWISE = {str(variant.launches is not None).lower()}; /* whether each awaits the one before */\n"
         "/* By launch and rank: whether a kernel has work. */\n" + _rows_text("i64", "KERNELS", kernels, host=True)
         + "/* Copies by copy engines: launch, rank; the places of target and source (buffer, rank, units, cut, cut of\n"
         " * the origin, slots of each class before); the cut and number of the span. */\n"

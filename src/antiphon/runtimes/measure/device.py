@@ -75,8 +75,10 @@ class _OnDevice(Runtime):
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         way, _, pull = how.lowering.partition("-")
-        names = self.tables if not way else (pull or "plain",)
+        names, choices = self.tables, self.choices
         selected = {"lowering": how.lowering} if way else {}
+        if way:
+            names, choices = (pull or "plain",), partial(self.choices, way=way)
         for numbers in group_cases(cases):
             if enough():
                 return
@@ -91,7 +93,7 @@ class _OnDevice(Runtime):
                 buffers = _DeviceBuffers(schedules[0], joint[0], group)
                 calls, facts = list[Callable[[], None]](), list[Row]()
                 for schedule, slow in zip(schedules, slow_schedules, strict=True):
-                    prepared = buffers.ready(schedule, names, partial(self.choices, way=way))
+                    prepared = buffers.ready(schedule, names, choices)
                     if slow is None:
                         calls.append(buffers.ours(prepared))
                         facts.append(prepared.facts)

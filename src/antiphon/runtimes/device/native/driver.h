@@ -30,13 +30,6 @@ ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
     return 0;
 }
 
-template <typename> struct Grows {
-    enum { yes = 0 };
-};
-template <> struct Grows<Prod> {
-    enum { yes = 1 };
-};
-
 ON_DEVICE u64 drawn(u64 from) {
     from = (from ^ from >> 29) * 0xBF58476D1CE4E5B9u;
     return from ^ from >> 32;
@@ -47,8 +40,7 @@ ON_DEVICE T made_up(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 draw = drawn(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
     i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
-    if (Grows<Rule>::yes)
-        value = draw < 30 ? 2 : 1;
+    if ((int)Rule::NUMBER == PROD) value = draw < 30 ? 2 : 1;
     T element;
     narrowed((typename Of<T>::wide)value, &element);
     return element;
@@ -143,24 +135,21 @@ static bool fits(const Size &size) {
     return true;
 }
 
-static T *place_of(const std::vector<Memory> &of, const Size &size, const i64 *place) {
-    const Memory &rank = of[(size_t)place[1]];
-    T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch;
-    at += place[2] * size.unit + size.cuts[(size_t)place[3]] - size.cuts[(size_t)place[4]];
-    for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
-    return at;
-}
-
 /* Calls `copy(rank, peer, to, from, bytes)` for each copy that engines make beside a launch. */
 template <typename Copy> static void each_copy(const std::vector<Memory> &of, const Size &size, i64 launch, Copy copy) {
     const Line line = {size.cuts.data(), size.layout->parts, size.unit};
-    const i64 width = 5 + size.layout->classes;
+    const auto address = [&](const i64 *place) {
+        const Memory &rank = of[(size_t)place[1]];
+        T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch;
+        at += line.at(place[2], place[3]) - line.cuts[place[4]];
+        for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
+        return at;
+    };
     for (const auto &row : COPIES) {
-        const i64 *const to = row + 2, *const from = to + width, *const span = from + width, end = span[0] + span[1];
-        const i64 length = row[0] == launch ? line.at(end / line.parts, end % line.parts) - line.cuts[span[0]] : 0;
-        if (length)
-            copy(row[1], to[1] == row[1] ? from[1] : to[1], place_of(of, size, to), place_of(of, size, from),
-                 (size_t)length * sizeof(T));
+        const i64 *const to = row + 2, *const from = to + 5 + size.strides.size(), *const span = from + (from - to);
+        const i64 end = span[0] + span[1], length = line.at(end / line.parts, end % line.parts) - line.cuts[span[0]];
+        if (row[0] == launch && length)
+            copy(row[1], to[1] == row[1] ? from[1] : to[1], address(to), address(from), (size_t)length * sizeof(T));
     }
 }
 
@@ -198,21 +187,14 @@ static void help(const char *name) {
 
 static Options read_options(int argc, char **argv) {
     Options options = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
+    static const char NAMES[] = "befnwlrtp";
+    i64 Options::*const field[] = {&Options::begin, &Options::end, &Options::factor, &Options::calls, &Options::warm,
+                                   &Options::lanes, &Options::rounds, &Options::threads, &Options::packets};
     for (int i = 1; i < argc; i += 2) {
         const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
-        if (argv[i][0] != '-' || !argv[i][1] || argv[i][2] || value < 0) help(argv[0]);
-        switch (argv[i][1]) {
-        case 'b': options.begin = value; break;
-        case 'e': options.end = value; break;
-        case 'f': options.factor = value; break;
-        case 'n': options.calls = value; break;
-        case 'w': options.warm = value; break;
-        case 'l': options.lanes = value; break;
-        case 'r': options.rounds = value; break;
-        case 't': options.threads = value; break;
-        case 'p': options.packets = value; break;
-        default: help(argv[0]);
-        }
+        const char *const name = argv[i][0] == '-' && argv[i][1] && !argv[i][2] ? strchr(NAMES, argv[i][1]) : NULL;
+        if (!name || value < 0) help(argv[0]);
+        options.*field[name - NAMES] = value;
     }
     if (options.factor < 2) options.factor = 2;
     if (options.begin < BUFFER_WEIGHT * (i64)sizeof(T)) options.begin = BUFFER_WEIGHT * (i64)sizeof(T);

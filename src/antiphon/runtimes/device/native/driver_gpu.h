@@ -118,11 +118,8 @@ class Devices {
     /* All that is enqueued from now on waits for all that was before. */
     void part_launches() {
         Queue &first = queue_of(0);
-        for (Queue &queue : queues) {
-            if (!queue.stream || &queue == &first) continue;
-            DO(EventRecord, queue.event, queue.stream);
-            DO(StreamWaitEvent, first.stream, queue.event, 0);
-        }
+        for (Queue &queue : queues)
+            if (queue.stream) DO(EventRecord, queue.event, queue.stream), DO(StreamWaitEvent, first.stream, queue.event, 0);
         DO(EventRecord, first.event, first.stream);
         for (Queue &queue : queues)
             if (queue.stream) DO(StreamWaitEvent, queue.stream, first.event, 0);

@@ -135,32 +135,21 @@ template <typename T, typename Rule> struct Loads {
                 sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(((const T *)joined_at(at, rank))[i]));
             T value;
             narrowed(sum, &value);
-            memcpy((char *)out + i * sizeof(T), &value, sizeof(T));
+            __builtin_memcpy((char *)out + i * sizeof(T), &value, sizeof(T));
         }
     }
 };
 #define LOADS(T, RULE) \
     template <> struct Switches<T, RULE> : Loads<T, RULE> {};
+#define LOADS_BY_ALL(T) LOADS(T, Sum) LOADS(T, Max) LOADS(T, Min)
 LOADS(float, Sum)
 LOADS(double, Sum)
-LOADS(half16, Sum)
-LOADS(half16, Max)
-LOADS(half16, Min)
-LOADS(brain16, Sum)
-LOADS(brain16, Max)
-LOADS(brain16, Min)
-LOADS(int32_t, Sum)
-LOADS(int32_t, Max)
-LOADS(int32_t, Min)
-LOADS(u32, Sum)
-LOADS(u32, Max)
-LOADS(u32, Min)
-LOADS(i64, Sum)
-LOADS(i64, Max)
-LOADS(i64, Min)
-LOADS(u64, Sum)
-LOADS(u64, Max)
-LOADS(u64, Min)
+LOADS_BY_ALL(half16)
+LOADS_BY_ALL(brain16)
+LOADS_BY_ALL(int32_t)
+LOADS_BY_ALL(u32)
+LOADS_BY_ALL(i64)
+LOADS_BY_ALL(u64)
 #undef LOADS
 
 #endif

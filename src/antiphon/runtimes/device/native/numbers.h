@@ -5,9 +5,6 @@
  */
 #pragma once
 #include "world.h"
-#if !defined(__CUDACC__) && !defined(__HIPCC__)
-#include <string.h>
-#endif
 
 enum { INT8 = 0, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16,
        FLOAT8_E4M3, FLOAT8_E5M2, INT16, UINT16, TYPES }; /* the first twelve are numbered as in NCCL; float8 is not supported */
@@ -20,23 +17,12 @@ struct brain16 {
     uint16_t bits;
 };
 ON_DEVICE u32 bits_of(float x) {
-#if defined(__CUDACC__) || defined(__HIPCC__)
-    return __float_as_uint(x);
-#else
     u32 u;
-    memcpy(&u, &x, 4);
-    return u;
-#endif
+    return __builtin_memcpy(&u, &x, 4), u;
 }
-
 ON_DEVICE float float_of(u32 u) {
-#if defined(__CUDACC__) || defined(__HIPCC__)
-    return __uint_as_float(u);
-#else
     float x;
-    memcpy(&x, &u, 4);
-    return x;
-#endif
+    return __builtin_memcpy(&x, &u, 4), x;
 }
 
 ON_DEVICE float widened(brain16 b) { return float_of((u32)b.bits << 16); }
@@ -102,16 +88,20 @@ ON_DEVICE void narrowed(float x, half16 *out) { *out = as_half(x); }
 ON_DEVICE void narrowed(float x, brain16 *out) { *out = as_brain(x); }
 
 struct Sum {
+    enum { NUMBER = SUM };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x + (U)y); }
 };
 struct Prod {
+    enum { NUMBER = PROD };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x * (U)y); }
 };
 /* The comparison with itself lets what is not a number through. */
 struct Max {
+    enum { NUMBER = MAX };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x >= y) | (x != x)) ? x : y; }
 };
 struct Min {
+    enum { NUMBER = MIN };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x <= y) | (x != x)) ? x : y; }
 };
 

@@ -69,20 +69,6 @@ struct Listed {
     ON_MEMBER const T *operand(i64 k) const { return place[to + k].data; }
 };
 
-/* Its number in numbers.h. */
-template <typename> struct NumberOf {
-    enum { is = SUM };
-};
-template <> struct NumberOf<Prod> {
-    enum { is = PROD };
-};
-template <> struct NumberOf<Max> {
-    enum { is = MAX };
-};
-template <> struct NumberOf<Min> {
-    enum { is = MIN };
-};
-
 /* What a statement does is a function of its own: a plan has many, and compilers take their time. */
 struct Work {
     const Call &call;
@@ -138,7 +124,7 @@ struct Work {
     /* Where any place may be packets: data that is combined, or copied where there is one operand. */
     ON_ITS_OWN void relay_all(const Spots &places, Span span) {
         if (!failed)
-            failed = pass_on<T>(NumberOf<Rule>::is, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
+            failed = pass_on<T>(Rule::NUMBER, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
     }
     template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Spot (&places)[RESULTS + OPERANDS], Span span) {
         relay_all({places, RESULTS, RESULTS + OPERANDS}, span);
@@ -155,12 +141,8 @@ struct Work {
     ON_MEMBER void from(Spot place) { listed.place[listed.all++] = place; }
     ON_MEMBER void to(T *place) { to(at(place)); }
     ON_MEMBER void from(T *place) { from(at(place)); }
-    ON_ITS_OWN void fold_listed(Span span) {
-        combine<T, Rule>(call.line, span, share, listed);
-        listed.to = listed.all = 0;
-    }
-    ON_ITS_OWN void spread_listed(Span span) {
-        combine<T, Sum>(call.line, span, share, listed);
+    template <typename By> ON_ITS_OWN void combine_listed(Span span) {
+        combine<T, By>(call.line, span, share, listed);
         listed.to = listed.all = 0;
     }
 
