@@ -133,7 +133,7 @@ def test_local_work_has_a_price_where_somebody_does_it() -> None:
     made = sends(chain(2), [(0, 0, 0, 1)], local=(Local("permute", Fraction(1, 2)), Local("permute", Fraction(1))))
     bare = sends(chain(2), [(0, 0, 0, 1)])
     for model in table("model"):
-        if model not in ("genmodel", "calls"):  # nothing is known of what launches on this machine
+        if model not in ("genmodel", "calls", "lowering"):  # nothing is known of what launches on this machine
             assert prepare(model, made, chain(2))(100).terms == prepare(model, bare, chain(2))(100).terms
     memory = Profile(memory_bandwidth=Fraction(3))
     found = prepare("loggp:local=on", made, chain(2), profile=memory)(100)

@@ -124,6 +124,8 @@ def test_what_a_lowering_costs() -> None:
     assert "calibrated by v100" in best(1000).rests_on
     with pytest.raises(Unsupported, match="one node only"):
         antiphon.predict(made("allreduce", "delta:nodes=2", "ring"), "1KB", model="lowering")
+    with pytest.raises(Unsupported, match="switches that multicast or reduce"):
+        antiphon.predict(made("allreduce", "hgx-h100", "nvls"), "1KB", model="lowering")
 
 
 def test_costs_in_a_profile(tmp_path: Path) -> None:

@@ -105,25 +105,32 @@ def costs_on(gpu: Calls) -> dict[str, LoweringCosts]:
 
 
 def lowering(
-    schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None, kind: str = ""
+    schedule: Schedule,
+    topology: Topology,
+    *,
+    profile: Profile | str | Path | None = None,
+    kind: str = "",
+    gpu: str = "",
 ) -> Predictor:
     """Price the lowering `kind`, or at each size the fastest of those whose costs are known.
 
-    The costs are the profile's (`antiphon fit lowerings` measures them), or else those of the machine's GPUs. Raises
-    Unsupported if there are none, or if a message leaves its node.
+    The costs are the profile's (`antiphon fit lowerings` measures them), or else those of the machine's GPUs (`gpu`: of
+    another generation). Raises Unsupported if there are none, if a message leaves its node, or if switches reduce.
     """
     profile = as_profile(profile)
     check_lowering(kind, "kind of lowering")
     node = node_of_ranks(topology)
     if bool((node[schedule.src] != node[schedule.dst]).any()):
         raise Unsupported("model lowering: kernels and copy engines reach GPUs of one node only; take model calls")
+    if schedule.joint is not None and bool((schedule.joint >= 0).any()):
+        raise Unsupported("model lowering: has no costs of switches that multicast or reduce; take model calls")
     if profile == Profile():
-        own = library_here(topology).costs
-        gpu: Calls | None = own.gpu
+        own = library_here(topology, gpu=gpu).costs
+        figures: Calls | None = own.gpu
         costs: Mapping[str, LoweringCosts] = costs_on(own.gpu)
         rests_on = f"{own.brief()}; {ASSUMED}"
     else:
-        costs, gpu, rests_on = profile.lowerings, None, profile_basis(profile)
+        costs, figures, rests_on = profile.lowerings, None, profile_basis(profile)
     if not costs or (kind and kind not in costs):
         raise Unsupported(
             f"model lowering: {rests_on.partition(';')[0]}: no costs of {kind or 'any lowering'}"
@@ -132,7 +139,7 @@ def lowering(
         )
     barriers = Barriers(schedule, profile.on(topology))
     chosen = {name: cost for name, cost in costs.items() if kind in ("", name)}
-    return _Lowered(chosen, {name: work_of(schedule, barriers, name) for name in chosen}, barriers, gpu, rests_on)
+    return _Lowered(chosen, {name: work_of(schedule, barriers, name) for name in chosen}, barriers, figures, rests_on)
 
 
 @dataclass(frozen=True, eq=False)
