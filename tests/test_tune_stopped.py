@@ -11,7 +11,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cli.tuning import progress_line
+from antiphon.cli.progress import progress_line
 from antiphon.isolate import _process
 from antiphon.select import Tuning, pool, tune
 from antiphon.select import task as _task

@@ -22,6 +22,7 @@ A machine, a collective, a plan or a profile is passed as an object, by its name
 
     available     planners, models, runtimes, formats and topologies: what there is
     machines      machines with failures, families of machines
+    sweep         many machines compared, and the store of plans
     frontier      the latency-bandwidth frontier, with proofs
     measure       plans measured, tuning by measurements, what models are fitted to
     fit           parameters of cost models from measurements
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from antiphon import papers as papers
     from antiphon import replay as replay
     from antiphon import select as select
+    from antiphon import sweep as sweep
     from antiphon import traces as traces
     from antiphon.api.costs import predict
     from antiphon.api.files import export, load, save
@@ -87,7 +89,8 @@ else:
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names.split()}
     _MODULES = (
         "available", "comm", "core", "cost", "errors", "fit", "frontier", "lab", "machines", "measure", "native",
-        "pages", "papers", "planners", "replay", "reproduce", "runtimes", "select", "show", "topologies", "traces",
+        "pages", "papers", "planners", "replay", "reproduce", "runtimes", "select", "show", "sweep", "topologies",
+        "traces",
     )  # fmt: skip
 
     def __getattr__(name):

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +19,8 @@ from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures, written_lines
-from antiphon.cli.planning import NowAndThen, repeat_in_log
+from antiphon.cli.progress import show_progress
+from antiphon.cli.sweeping import StoreOption, tune_with_store
 from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
@@ -104,37 +103,6 @@ Heatmap = Annotated[
 ]
 
 
-@contextmanager
-def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that shows progress: (done, total, text).
-
-    On a terminal it moves a bar on stderr. In a log a line is printed every few seconds; with `log` only when the
-    function is called.
-    """
-    if not sys.stderr.isatty() and log:
-        lines = NowAndThen()
-        yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
-        return
-    if not sys.stderr.isatty():
-        with repeat_in_log() as tell:
-            yield lambda done, total, text: tell(progress_line(done, total, text))
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("starting", total=None)
-        yield lambda done, total, text: bar.update(line, completed=done, total=total, description=text)
-
-
-def progress_line(done: int, total: int, text: str) -> str:
-    """Return a line for a log. `text`: what is at work, else what was done last."""
-    from antiphon.select.ledger import AT_WORK
-
-    return f"{done} of {total} done, {'' if AT_WORK in text else 'the last '}{text}"
-
-
 def tune_command(
     coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
     planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "", nccl: Nccl = True,
@@ -142,7 +110,7 @@ def tune_command(
     ranks: arg.Ranks = "", against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
-    library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "",
+    library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
     explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
@@ -196,6 +164,13 @@ def tune_command(
         {"--iterations": iterations, "--library-only": library_only},
         "is only for measuring; give --on, too, or leave it out",
     )
+    if store:
+        _refuse(
+            {"--vary": vary, "--against": against, **page_outputs, "--plan": plan, "--sweep": sweep},
+            "cannot be combined with --store; leave one of them out",
+        )
+        tune_with_store(coll, topo, out, store, group, only, options, json)
+        return
     options["nccl"] = nccl
     if vary:
         _refuse(
@@ -206,7 +181,7 @@ def tune_command(
         return
     machine, members = arg.machine_and_group(topo, only, group)
     intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
-    with _progress() as progress:
+    with show_progress() as progress:
         tuning = tune(coll, machine, ranks=members, against=intact_machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
     emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
@@ -230,7 +205,7 @@ def _tune_measured(
     """Measure, print and write the result. Under mpiexec or srun only the first process prints and writes."""
     from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
 
-    with _progress(log=True) as progress:
+    with show_progress(log=True) as progress:
         result = tune_measured(coll, topo, progress=progress, **options)
     if result is None:
         return
@@ -247,7 +222,7 @@ def _tune_family(
     coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
 ) -> None:  # fmt: skip
     """Tune a family of machines (--vary): print one table, and write a file for each machine."""
-    with _progress() as progress:
+    with show_progress() as progress:
         family = tune_over(coll, topo, progress=progress, **options)
     written = written_lines(*family.save(out)) if out is not None else []
     emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]), json)

@@ -14,26 +14,21 @@ any other.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from antiphon import __version__
 from antiphon.core.files import is_ours, read_bytes
 from antiphon.core.plan import Plan
-from antiphon.core.reshape import relabel as renumbered
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.core.transform import relabel
-from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.serve.files import write_cache_file
+from antiphon.select.store import renumber_plan
 
 CACHE_SUFFIX = ".alike"
 FORMAT = 1
@@ -81,26 +76,7 @@ def _plan_on(machine: Topology, plan: object, name: str) -> Plan:
     """Return the plan in the numbers of this machine, verified on it."""
     if not isinstance(plan, Plan):
         raise Invalid(f"{name} is damaged: it holds what is no plan")
-    order, machine_key = canonical(machine)
-    plan_order, plan_key = canonical(plan.topology)
-    if machine_key != plan_key:
-        raise Invalid(f"{name} is damaged: its plans are for another machine")
-    new_number = np.empty(machine.nodes, np.int64)
-    new_number[np.argsort(plan_order)] = np.argsort(order)
-    relabelled = renumbered(plan.topology, new_number)
-    if _count_links(relabelled) != _count_links(machine):
-        raise Invalid(f"{name}: the numbers of machines alike do not fit")
-    relabelled = replace(relabelled, name=machine.name, places=machine.places)
-    entries = tuple(
-        replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks])) for entry in plan.entries
-    )
-    for entry in entries:
-        fault = verify(entry.schedule, relabelled).fault
-        if fault is not None:
-            raise Invalid(f"{name} is damaged: a schedule is wrong: {fault.message}")
-    return Plan(relabelled, entries[0].schedule.collective, entries)
-
-
-def _count_links(machine: Topology) -> Counter[object]:
-    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
-    return Counter((src, dst, machine.types[kind]) for src, dst, kind in ends)
+    try:
+        return renumber_plan(plan, machine, canonical(plan.topology), canonical(machine))
+    except Invalid as error:
+        raise Invalid(f"{name} is damaged: {error}") from None

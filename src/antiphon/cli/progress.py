@@ -1,0 +1,40 @@
+"""Progress of long work on stderr: a bar on a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from antiphon.cli.planning import NowAndThen, repeat_in_log
+
+
+@contextmanager
+def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a function that shows progress: (done, total, text).
+
+    On a terminal it moves a bar on stderr. In a log a line is printed every few seconds; with `log` only when the
+    function is called.
+    """
+    if not sys.stderr.isatty() and log:
+        lines = NowAndThen()
+        yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
+        return
+    if not sys.stderr.isatty():
+        with repeat_in_log() as tell:
+            yield lambda done, total, text: tell(progress_line(done, total, text))
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("starting", total=None)
+        yield lambda done, total, text: bar.update(line, completed=done, total=total, description=text)
+
+
+def progress_line(done: int, total: int, text: str) -> str:
+    """Return a line for a log. `text`: what is at work, else what was done last."""
+    from antiphon.select.ledger import AT_WORK
+
+    return f"{done} of {total} done, {'' if AT_WORK in text else 'the last '}{text}"

@@ -1,0 +1,226 @@
+"""The commands `sweep`, which compares many machines, and `store`, which shows and clears what was planned."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.api import sweeping
+from antiphon.api.files import save
+from antiphon.cli import arguments as arg
+from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, write_pictures, written_lines
+from antiphon.cli.progress import show_progress
+from antiphon.errors import Infeasible, NotFound
+from antiphon.select.store import Answer, Stored
+from antiphon.show.columns import fitted_rows, paragraph, table, time_column, wrap_table
+from antiphon.show.words import plural
+from antiphon.sweeps.results import MachineResult, SweepResult
+from antiphon.units import format_size, parse_size
+
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", metavar="PLACE", help="folder or URL where plans are kept (default: your cache folder)"),
+]
+Older = Annotated[float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="delete what is older")]
+MaxBytes = Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="delete the oldest beyond this size")]
+MAX_SHOWN = 20  # machines in the table on the terminal
+
+
+def sweep_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="TOML: collectives, nbytes, machines, prices")],
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="ENGINE", help="processes[:N], ray[:ADDRESS] or dask[:ADDRESS]"),
+    ] = "processes",
+    store: StoreOption = "",
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write all rows: .csv or .parquet")
+    ] = None,
+    pictures: arg.Pictures = None,
+    json: arg.Json = False,
+) -> None:  # fmt: skip
+    """Compare many machines: which fabric is the best for these collectives, and for the money?
+
+    FILE has collectives, nbytes and [[machines]] with a topology each, whose `vary` makes every combination of options;
+    also planners, model, profile, effort, budget and seed, as for tune (an example: docs/have/fabric.md). [[prices]]
+    are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the store holds is
+    not planned again, so a sweep that was interrupted goes on. --picture draws time against price.
+    """
+    check_outputs({"-o": out}, pictures, forms={"-o": ".csv", "": ".parquet"})
+    with show_progress() as progress:
+        result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
+    if out is not None:
+        result.save(out)
+    written = written_lines(out)
+    if pictures:
+        from antiphon.show.pictures.pareto import pareto_svg
+
+        written += write_pictures(lambda: pareto_svg(result), pictures)
+    emit(result.as_json(), "\n".join([*_sweep_lines(result), *written]), json)
+    if not result.complete:
+        raise StoppedEarly("interrupted; the same command goes on where it was")
+    if all(machine.relative_time is None for machine in result.machines()):
+        raise Infeasible("no machine has a plan for every collective; the reasons are listed above")
+
+
+def _sweep_lines(result: SweepResult) -> list[str]:
+    """Return the conclusion, the table of machines and the reasons of those that were refused."""
+    machines = result.machines()
+    planned = [m for m in machines if m.relative_time is not None]
+    cells, stored = len(result.answers), sum(not isinstance(a, str) for a in result.answers) - result.planned
+    low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
+    collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
+    lines = []
+    shared = _shared_prefix([m.machine for m in machines])
+    short = {m.machine: m.machine[len(shared) :] for m in machines}
+    if planned:
+        of_all = f"{plural(len(machines), 'machine')}{f' {shared}...' if shared else ''}"
+        lines += paragraph(f"{short[planned[0].machine]} is the fastest of {of_all}", "")
+        for name in result.request.prices:
+            names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
+            lines += paragraph(f"best for their price ({name}): {names}") if names else []
+    sizes = low if low == high else f"{low} to {high}"
+    again = f"; {plural(max(stored, 0), 'cell')} of {cells} came from the store" if stored > 0 else ""
+    lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{again}")
+    if planned:
+        prices = list(result.request.prices)
+        head = ["machine", "ranks", "time", "worst gap", *prices]
+        rows = [_machine_row(m, short[m.machine], prices) for m in planned[:MAX_SHOWN]]
+        lines += ["", *(line for row in fitted_rows(head, rows, ("ranks", "worst gap"))[0] for line in row)]
+        lines += [f"  ... {len(planned) - MAX_SHOWN} more; -o writes all"] if len(planned) > MAX_SHOWN else []
+    if len({m.ranks for m in planned}) > 1:
+        lines += ["", *paragraph("the machines have different numbers of ranks: a larger one does more in that time")]
+    for m in machines:
+        lines += paragraph(f"no figures for {short[m.machine]}: {m.refused}") if m.refused else []
+    return lines
+
+
+def _shared_prefix(names: list[str]) -> str:
+    """Return what all names begin with, up to an option: "ring:ranks=4," of "ring:ranks=4,latency=1us", ..."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
+    prefix = "".join(letter for letter, _ in pairs)
+    return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
+
+
+def _machine_row(m: MachineResult, name: str, prices: list[str]) -> list[str]:
+    return [
+        name, dash(m.ranks, str), dash(m.relative_time, lambda t: f"{t:.3f}x"), dash(m.gap, lambda g: f"{g:.2f}x"),
+        *(dash(m.price[key], lambda p: f"{p:,.10g}") for key in prices),
+    ]  # fmt: skip
+
+
+def tune_with_store(
+    coll: str, topo: str, out: Path | None, store: str, group: list[int] | None, only: str, options: dict[str, Any],
+    json: bool,
+) -> None:  # fmt: skip
+    """Print the plan of the store, or tune and store it."""
+    machine, members = arg.machine_and_group(topo, only, group)
+    with show_progress() as progress:
+        answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)
+    if out is not None:
+        save(answer.plan, out)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]), json)
+
+
+def _answer_json(answer: Answer) -> dict[str, Any]:
+    rows = [
+        {
+            "nbytes": row.nbytes, "planner": row.planner, "seconds": row.seconds, "gap": row.gap,
+            "library_seconds": row.library_seconds,
+        }
+        for row in answer.rows
+    ]  # fmt: skip
+    plan = answer.plan
+    return {
+        "topology": plan.topology.name, "collective": plan.collective.kind, "model": answer.model,
+        "stored": answer.stored, "rows": rows,
+    }  # fmt: skip
+
+
+def _answer_lines(answer: Answer) -> list[str]:
+    plan = answer.plan
+    how = "from the store, verified again on this machine" if answer.stored else "planned, and stored"
+    lines = paragraph(f"{plan.collective.kind} on {plan.topology.name}: {how}; times by model {answer.model}", "")
+    slower = [r for r in answer.rows if r.library_seconds is not None and r.library_seconds <= r.seconds]
+    if slower:
+        sizes = ", ".join(format_size(row.nbytes) for row in slower)
+        lines += paragraph(f"leave these sizes to the library, which is predicted to be as fast: {sizes}")
+    unit, cell = time_column(row.seconds for row in answer.rows)
+    library = any(row.library_seconds is not None for row in answer.rows)
+    head = ["nbytes", "planner", f"time ({unit})", "gap", *([f"library ({unit})"] if library else [])]
+    rows = [
+        [
+            format_size(row.nbytes), row.planner, cell(row.seconds), dash(row.gap, lambda g: f"{g:.2f}x"),
+            *([cell(row.library_seconds)] if library else []),
+        ]
+        for row in answer.rows
+    ]  # fmt: skip
+    return [*lines, "", *table(head, rows), ""]
+
+
+def list_stored_command(store: StoreOption = "", json: arg.Json = False) -> None:
+    """List the plans in a store, the oldest first."""
+    place = sweeping.as_store(store or None)
+    entries = list(place.entries())
+    total = format_size(sum(entry.nbytes for entry in entries))
+    lines = [f"{place.location}: {plural(len(entries), 'plan')}, {total}", *_stored_table(entries)]
+    emit([_stored_json(e) for e in entries], "\n".join(lines), json)
+
+
+def get_command(
+    coll: arg.Coll, topo: arg.Topo, nbytes: Annotated[
+        str, typer.Option("--nbytes", metavar="SIZES", help="sizes that were planned (default 1KB:1GB)")
+    ] = "",
+    model: arg.Usual = "", planner: arg.PlannerNames = None, only: arg.Only = "", store: StoreOption = "",
+    out: arg.Output = None, json: arg.Json = False,
+) -> None:  # fmt: skip
+    """Get a plan from a store without planning; exit code 1 if it is not there."""
+    coll, root, group = arg.split_collective(coll, None, "")
+    machine, members = arg.machine_and_group(topo, only, group)
+    answer = sweeping.get(
+        coll, machine, store=store or None, nbytes=nbytes or None, model=model or None, planners=planner or (),
+        root=root, ranks=members,
+    )  # fmt: skip
+    if answer is None:
+        place = sweeping.as_store(store or None).location
+        raise NotFound(f"{place} has no such plan; `antiphon tune {coll} {topo} --store {place}` makes it")
+    if out is not None:
+        save(answer.plan, out)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]), json)
+
+
+def collect_command(
+    max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "", json: arg.Json = False
+) -> None:
+    """Delete damaged entries, old ones, and the oldest beyond a size."""
+    place = sweeping.as_store(store or None)
+    limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0
+    age = None if older is None else older * 24 * 3600
+    deleted = place.collect(limit, age)
+    lines = [f"{plural(len(deleted), 'plan')} deleted from {place.location}", *_stored_table(deleted)]
+    emit([_stored_json(e) for e in deleted], "\n".join(lines), json)
+
+
+def _stored_table(entries: list[Stored]) -> list[str]:
+    """Return a table of entries; damaged ones with what is wrong."""
+    if not entries:
+        return []
+    head = ["address", "written (UTC)", "size", "collective", "sizes", "machine"]
+    rows = []
+    for e in entries:
+        written = datetime.fromtimestamp(e.seconds, UTC).strftime("%Y-%m-%d %H:%M")
+        low, high = map(format_size, e.sizes)
+        last = f"damaged: {e.damaged}" if e.damaged else e.machine
+        rows.append([e.address[:12], written, format_size(e.nbytes), e.collective or "-", f"{low}:{high}", last])
+    return ["", *wrap_table(head, rows)]
+
+
+def _stored_json(e: Stored) -> dict[str, Any]:
+    return {
+        "address": e.address, "nbytes": e.nbytes, "written": e.seconds, "machine": e.machine,
+        "collective": e.collective, "sizes": list(e.sizes), "damaged": e.damaged or None,
+    }  # fmt: skip

@@ -1,0 +1,417 @@
+"""A store of plans: the answers of `tune`, found again for every machine that is the same up to its numbers.
+
+The address of an answer is a hash of the question: the machine's canonical form with the ranks that take part and the
+root as colours, the collective, the sizes, the model with its profile, and the search. So two allocations of a cluster
+that are alike have one answer, and another release of this package has none of the old ones:
+
+    allreduce on GPUs 0 1 4 5  -> address X: planned, put
+    allreduce on GPUs 2 3 6 7  -> address X: got, relabelled 0>2, 1>3, 4>6, 5>7
+
+A store is a folder, or with the extra `store` any location that fsspec knows ("s3://bucket/plans"). Nothing in it is
+trusted: on the way in and out every schedule is verified on the machine that asks, and its time is predicted again. An
+entry that fails is damaged: `get` raises Invalid with the reason, and `tune_stored` plans anew and replaces it. Writers
+do not hinder each other, as an entry is put in place as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from antiphon import __version__
+from antiphon.core.cache import cache_folder
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints
+from antiphon.core.files import read_bytes, write_bytes
+from antiphon.core.plan import Plan
+from antiphon.core.reshape import relabel as relabel_machine
+from antiphon.core.serialize import dumps, loads
+from antiphon.core.symmetry import canonical
+from antiphon.core.topology import Topology
+from antiphon.core.transform import relabel
+from antiphon.core.verify import verify
+from antiphon.cost import Profile, predict, usual_model
+from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
+from antiphon.select.tuner import tune
+from antiphon.select.tuning import Tuning
+
+FORMAT = 1
+SUFFIX = ".plan"
+MAX_BYTES = 2**28  # of an entry
+SAME_SECONDS = (
+    1e-9  # relative: what a prediction of the same schedule may differ by, as links are summed in another order
+)
+Labelling = tuple[Ints, str]  # node i becomes labelling[i]; equal keys: isomorphic
+OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a stored answer is for. Custom collectives and uneven blocks cannot be asked for (Unsupported)."""
+
+    machine: Topology
+    collective: Collective
+    sizes: tuple[int, ...]
+    model: str = ""  # "": the usual one of the machine
+    profile: Profile | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)  # options of `tune` that change its answer
+
+    def __post_init__(self) -> None:
+        weights = self.collective.weights
+        if self.collective.custom is not None or len(self.collective.roots) > 1 or len(set(weights.tolist())) > 1:
+            raise Unsupported("a store holds the eight collectives with equal blocks and one root; leave out the store")
+
+    @cached_property
+    def canonical(self) -> Labelling:
+        """The canonical labelling of the machine and its key, with the parts of the collective as colours."""
+        return _canonical(self.machine, self.collective)
+
+    @cached_property
+    def address(self) -> str:
+        """The name of the entry. Equal for isomorphic machines, whatever their names and numbers."""
+        model = self.model or usual_model(self.machine, self.profile, wanted=(self.collective,))
+        text = repr(
+            (
+                FORMAT, __version__, metadata.version("igraph"), self.canonical[1],
+                self.collective.kind, self.sizes, model, self.profile, sorted(self.search.items()),
+            )
+        )  # fmt: skip
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The figures of one size."""
+
+    nbytes: int
+    planner: str
+    seconds: float
+    least_seconds: float | None = None  # no schedule takes less, under the same model
+    library_seconds: float | None = None  # of the library that serves these machines today, by its model
+
+    @property
+    def gap(self) -> float | None:
+        return self.seconds / self.least_seconds if self.least_seconds else None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The plan for a question, and the figures of every size."""
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    model: str
+    stored: bool = False  # it came from the store
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    machine: str
+    model: str
+    rows: list[Row]
+    plan: msgspec.Raw
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A line of the list of a store."""
+
+    address: str
+    nbytes: int  # of the entry
+    seconds: float  # when it was written, since 1970
+    machine: str  # "" and what is wrong in `damaged`
+    collective: str = ""
+    sizes: tuple[int, int] = (0, 0)
+    damaged: str = ""
+
+
+class Place(Protocol):
+    """Where a store keeps its files; all by name."""
+
+    def read(self, name: str) -> bytes | None: ...
+    def write(self, name: str, data: bytes) -> None: ...
+    def delete(self, name: str) -> None: ...
+    def names(self) -> list[tuple[str, int, float]]:
+        """Return name, bytes and time of writing."""
+
+
+class Folder:
+    """A folder of this computer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str) -> bytes | None:
+        file = self.path / name
+        return read_bytes(file, MAX_BYTES) if file.exists() else None
+
+    def write(self, name: str, data: bytes) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Invalid(f"store {self.path}: is not a directory and cannot be made ({error.strerror})") from None
+        write_bytes(self.path / name, data)
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def names(self) -> list[tuple[str, int, float]]:
+        files = []
+        for file in self.path.glob(f"*{SUFFIX}"):
+            try:
+                state = file.stat()
+            except FileNotFoundError:  # another process has just deleted it
+                continue
+            files.append((file.name, state.st_size, state.st_mtime))
+        return files
+
+
+class Remote:
+    """A location of fsspec, such as s3://bucket/plans or memory://plans."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise Missing(f"store {url}: needs fsspec; pip install 'antiphon[store]'") from None
+        try:
+            self.files, self.root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise Invalid(f"store {url}: {error}") from None
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self.files.cat_file(f"{self.root}/{name}")
+        except FileNotFoundError:
+            return None
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        self.files.makedirs(self.root, exist_ok=True)
+        draft = f"{self.root}/.{name}.{os.getpid()}.{time.time_ns()}"
+        self.files.pipe_file(draft, data)
+        self.files.mv(draft, f"{self.root}/{name}")
+
+    def delete(self, name: str) -> None:
+        if self.files.exists(f"{self.root}/{name}"):
+            self.files.rm_file(f"{self.root}/{name}")
+
+    def names(self) -> list[tuple[str, int, float]]:
+        if not self.files.exists(self.root):
+            return []
+        files = []
+        for entry in self.files.ls(self.root, detail=True):
+            name = str(entry["name"]).rpartition("/")[2]
+            if name.endswith(SUFFIX) and not name.startswith("."):
+                files.append((name, int(entry.get("size") or 0), _timestamp(entry)))
+        return files
+
+
+def _timestamp(entry: Mapping[str, Any]) -> float:
+    """Return when a file of fsspec was written; 0 where that is not known."""
+    written = next((entry[key] for key in ("mtime", "LastModified", "last_modified", "created") if entry.get(key)), 0)
+    return float(written.timestamp() if hasattr(written, "timestamp") else written)
+
+
+class Store:
+    """Plans by question, in a folder or at a location of fsspec.
+
+    Parameters
+    ----------
+    location
+        A folder, or a URL such as "s3://bucket/plans". Default: `store` in the cache folder of this user.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = Store(tempfile.mkdtemp())
+    >>> from antiphon.select.parse_request import machine_of
+    >>> ring = machine_of("ring:ranks=4")
+    >>> question = Question(ring, Collective("allgather", 4), (1000,), search={"planners": ("ring",)})
+    >>> answer(question, store).stored, answer(question, store).stored
+    (False, True)
+    """
+
+    def __init__(self, location: str | os.PathLike[str] | None = None) -> None:
+        if location is None:
+            folder = cache_folder("store")
+            if folder is None:
+                raise Invalid("store: ANTIPHON_CACHE is off, or there is no home; name a folder")
+            location = folder
+        self.location = os.fspath(location)
+        self._place: Place = Remote(self.location) if "://" in self.location else Folder(Path(self.location))
+
+    def __repr__(self) -> str:
+        return f"Store({self.location!r})"
+
+    def get(self, question: Question) -> Answer | None:
+        """Return the answer, verified on the machine that asks; None if there is none. Invalid if it is damaged."""
+        address = question.address
+        data = self._place.read(address + SUFFIX)
+        if data is None:
+            return None
+        try:
+            file = _decode(data)
+            stored = loads(bytes(file.plan), "plan")
+            if not isinstance(stored, Plan):
+                raise Invalid("it holds no plan")
+            plan = answer_plan(stored, question)
+            rows = tuple(file.rows)
+            if tuple(row.nbytes for row in rows) != question.sizes:
+                raise Invalid("its figures are for other sizes")
+            _check_times(plan, rows, file.model, question.profile)
+        except (AntiphonError, RecursionError) as error:
+            raise Invalid(f"store {self.location}: entry {address[:12]} is damaged: {error}") from None
+        return Answer(plan, rows, file.model, stored=True)
+
+    def put(self, question: Question, answer: Answer) -> None:
+        """Write the answer, once every schedule is verified. Too large ones are left out."""
+        for entry in answer.plan.entries:
+            verify(entry.schedule, answer.plan.topology).or_raise()
+        plan = msgspec.Raw(dumps(answer.plan))
+        data = msgspec.json.encode(_File(FORMAT, question.machine.name, answer.model, list(answer.rows), plan))
+        if len(data) <= MAX_BYTES:
+            self._place.write(question.address + SUFFIX, data)
+
+    def entries(self) -> Iterator[Stored]:
+        """Yield what the store holds, the oldest first."""
+        for name, nbytes, seconds in sorted(self._place.names(), key=lambda file: (file[2], file[0])):
+            address = name.removesuffix(SUFFIX)
+            data = self._place.read(name)
+            if data is None:
+                continue
+            try:
+                file = _decode(data)
+                plan = loads(bytes(file.plan), "plan")
+                kind = plan.collective.kind if isinstance(plan, Plan) else ""
+            except AntiphonError as error:
+                yield Stored(address, nbytes, seconds, "", damaged=str(error))
+                continue
+            sizes = (file.rows[0].nbytes, file.rows[-1].nbytes) if file.rows else (0, 0)
+            yield Stored(address, nbytes, seconds, file.machine, kind, sizes)
+
+    def collect(self, max_bytes: int = 0, max_age: float | None = None) -> list[Stored]:
+        """Delete damaged entries, those older than `max_age` seconds, and the oldest beyond `max_bytes` in all (0: no
+        limit). Return what was deleted.
+        """
+        entries = list(self.entries())
+        oldest = -float("inf") if max_age is None else time.time() - max_age
+        deleted = [entry for entry in entries if entry.damaged or entry.seconds < oldest]
+        remaining = [entry for entry in entries if entry not in deleted]
+        total = sum(entry.nbytes for entry in remaining)
+        while max_bytes and remaining and total > max_bytes:
+            total -= remaining[0].nbytes
+            deleted.append(remaining.pop(0))
+        for entry in deleted:
+            self._place.delete(entry.address + SUFFIX)
+        return deleted
+
+
+def answer(question: Question, store: Store | None = None, **options: Any) -> Answer:
+    """Return the answer of the store, or tune and put it there. `options`: those of `tune` that change no answer."""
+    if store is not None:
+        try:
+            stored = store.get(question)
+        except Invalid:  # damaged: replaced below
+            stored = None
+        if stored is not None:
+            return stored
+    tuning = tune(
+        question.collective, question.machine, nbytes=list(question.sizes), model=question.model,
+        profile=question.profile, **question.search, **options,
+    )  # fmt: skip
+    planned = answer_of(tuning, question)
+    if store is not None and tuning.complete and not tuning.stopped:
+        store.put(question, planned)
+    return planned
+
+
+def answer_of(tuning: Tuning, question: Question) -> Answer:
+    """Return the figures of a tuning for one collective at every size that was asked for."""
+    plan, kind = tuning.plan, question.collective.kind
+    limit = tuning.limits.get(kind)
+    rows = tuple(
+        Row(
+            row["nbytes"], str(plan.at(row["nbytes"]).claims.get("planner", "")), row["seconds"],
+            None if limit is None else limit.times.get(row["nbytes"]), tuning.baseline(kind, row["nbytes"]),
+        )
+        for row in predict(plan, list(question.sizes), model=tuning.model, profile=question.profile)
+    )  # fmt: skip
+    return Answer(plan, rows, tuning.model)
+
+
+def answer_plan(plan: Plan, question: Question) -> Plan:
+    """Return a plan for a question that has the same address, in the numbers of this one's machine."""
+    renumbered = renumber_plan(plan, question.machine, _canonical(plan.topology, plan.collective), question.canonical)
+    if renumbered.collective != question.collective:
+        raise Invalid("its plan is for another collective")
+    return renumbered
+
+
+def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labelling: Labelling) -> Plan:
+    """Return a plan for an isomorphic machine in the numbers of this one, verified on it.
+
+    The labellings are canonical, with the key. Raises Invalid if these machines are not isomorphic, or a schedule is
+    wrong.
+    """
+    (plan_order, plan_key), (order, key) = plan_labelling, labelling
+    if key != plan_key:
+        raise Invalid("its plans are for another machine")
+    new_number = np.empty(machine.nodes, np.int64)
+    new_number[np.argsort(plan_order)] = np.argsort(order)
+    relabelled = relabel_machine(plan.topology, new_number)
+    if _count_links(relabelled) != _count_links(machine):
+        raise Invalid("the numbers of machines alike do not fit")
+    relabelled = replace(relabelled, name=machine.name, places=machine.places)
+    entries = tuple(
+        replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks])) for entry in plan.entries
+    )
+    for entry in entries:
+        fault = verify(entry.schedule, relabelled).fault
+        if fault is not None:
+            raise Invalid(f"a schedule is wrong: {fault.message}")
+    return Plan(relabelled, entries[0].schedule.collective, entries)
+
+
+def _canonical(machine: Topology, collective: Collective) -> Labelling:
+    """Return the canonical labelling and key of a machine with the parts of a collective as colours."""
+    colours = [OUTSIDE] * machine.nodes
+    for rank in collective.members:
+        colours[rank] = MEMBER
+    for rank in collective.roots:
+        colours[rank] = ROOT
+    return canonical(machine, colours)
+
+
+def _count_links(machine: Topology) -> Counter[object]:
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
+    return Counter((src, dst, machine.types[kind]) for src, dst, kind in ends)
+
+
+def _decode(data: bytes) -> _File:
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(str(error)) from None
+    if file.format != FORMAT:
+        raise Invalid(f"format {file.format} is unknown; this release reads {FORMAT}")
+    return file
+
+
+def _check_times(plan: Plan, rows: tuple[Row, ...], model: str, profile: Profile | None) -> None:
+    """Check that the times in an entry are those that its model predicts, and that none beats the bound beside it."""
+    for row, again in zip(rows, predict(plan, [row.nbytes for row in rows], model=model, profile=profile), strict=True):
+        if abs(again["seconds"] - row.seconds) > SAME_SECONDS * again["seconds"]:
+            raise Invalid(f"at {row.nbytes} bytes it claims {row.seconds:.3g} s, the model says {again['seconds']:.3g}")
+        if row.least_seconds is not None and row.least_seconds > row.seconds * (1 + SAME_SECONDS):
+            raise Invalid(f"at {row.nbytes} bytes its time is below the bound beside it")

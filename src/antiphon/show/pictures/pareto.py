@@ -1,0 +1,91 @@
+"""Draw a sweep: the price of each machine against its relative time, and the Pareto front.
+
+Both axes are logarithmic. A machine is a dot, in colour with its name if no other machine is as fast for the same
+money; the line joins those. With several price lists there is a panel for each, below one another.
+"""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from antiphon.errors import Invalid
+from antiphon.show.pictures.chart import COLOURS, FONT, GREY, Frame
+from antiphon.sweeps.results import MachineResult, SweepResult
+
+WIDTH, HEIGHT = 900, 460
+MAX_TICKS = 8  # of an axis
+MAX_NAMES = 12  # machines that are all named; of more only those on the front are
+LABEL_HEIGHT = 15  # pixels between labels, so that none covers another
+
+
+def pareto_svg(result: SweepResult) -> str:
+    """Return a whole SVG file. Raises Invalid if no machine has both a price and all plans."""
+    machines = result.machines()
+    panels = []
+    for name in result.request.prices:
+        shown = [m for m in machines if m.relative_time is not None and (m.price[name] or 0) > 0]
+        if shown:
+            panels.append((name, shown))
+    if not panels:
+        raise Invalid(
+            "the picture shows time against price, but no machine that was planned has a price; add [[prices]]"
+        )
+    body = []
+    for i, (name, shown) in enumerate(panels):
+        body.append(f'<g transform="translate(0 {i * HEIGHT})">{"".join(_panel(name, shown))}</g>')
+    height = HEIGHT * len(panels)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    back = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', back, *body, "</svg>"]) + "\n"
+
+
+def _panel(name: str, machines: list[MachineResult]) -> list[str]:
+    """Return the elements of one price list."""
+    prices = [float(m.price[name] or 0) for m in machines]
+    times = [float(m.relative_time or 1) for m in machines]
+    low = math.log10(min(prices)) - 0.03, math.log10(min(times)) - 0.02
+    high = math.log10(max(prices)) + 0.03, math.log10(max(times)) + 0.05
+    frame = Frame(70, 50, WIDTH - 90, HEIGHT - 110, low, high)
+    bottom = frame.top + frame.height
+    title = "relative time against price: the lower the faster, the line joins the best for their price"
+    out = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
+    for value in _ticks(low[1], high[1]):
+        y = frame.y(value)
+        out.append(f'<path d="M{frame.left} {y:.1f} h{frame.width}" stroke="#ebe8e1"/>')
+        out.append(f'<text x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{value:g}x</text>')
+    for value in _ticks(low[0], high[0]):
+        x = frame.x(value)
+        out.append(f'<path d="M{x:.1f} {frame.top} V{bottom}" stroke="#f3f1ec"/>')
+        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{value:,.10g}</text>')
+    middle = f'x="{frame.left + frame.width / 2}" y="{HEIGHT - 16}" text-anchor="middle" fill="#55524b"'
+    out.append(f"<text {middle}>price ({escape(name)})</text>")
+    front = sorted((p, t, m) for p, t, m in zip(prices, times, machines, strict=True) if name in m.on_front)
+    points = [(frame.x(price), frame.y(time)) for price, time, _ in front]
+    path = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    out.append(f'<path d="M{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
+    for price, time, machine in zip(prices, times, machines, strict=True):
+        colour = COLOURS[0] if name in machine.on_front else GREY
+        text = f"{machine.machine}: {time:.3g} times the best, price {price:,.10g}"
+        dot = f'cx="{frame.x(price):.1f}" cy="{frame.y(time):.1f}" r="5" fill="{colour}"'
+        out.append(f"<circle {dot}><title>{escape(text)}</title></circle>")
+    named = [
+        (frame.y(time), frame.x(price), m.machine) for price, time, m in zip(prices, times, machines, strict=True)
+        if name in m.on_front or len(machines) <= MAX_NAMES
+    ]  # fmt: skip
+    lowest_label = -math.inf
+    for y, x, machine_name in sorted(named):
+        lowest_label = max(y - 9, lowest_label + LABEL_HEIGHT)
+        side = "end" if x > frame.left + frame.width * 0.6 else "start"
+        out.append(f'<text x="{x:.1f}" y="{lowest_label:.1f}" text-anchor="{side}">{escape(machine_name)}</text>')
+    return out
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return up to MAX_TICKS round values between two logarithms."""
+    first, last = 10.0**low, 10.0**high
+    if high - low > 1:
+        return [10.0**k for k in range(math.ceil(low), math.floor(high) + 1)]
+    power = 10.0 ** math.floor(math.log10((last - first) / MAX_TICKS))
+    step = next(m * power for m in (1, 2, 5, 10, 20) if (last - first) / (m * power) <= MAX_TICKS)
+    return [k * step for k in range(math.ceil(first / step), math.floor(last / step) + 1)]

@@ -1,0 +1,140 @@
+"""Where the cells of a sweep are planned: in processes of this computer, on a Ray or on a Dask cluster.
+
+An engine is a function in ENGINES: it takes jobs (a number, and the arguments of `plan_cell`) and yields each number
+with its result, in any order. A worker that is killed loses nothing: its jobs are given to others, RETRIES times at
+most. What an engine is asked does not change the results, only where they are computed.
+
+    processes[:N]              N processes here (default: one per core)
+    ray[:ADDRESS]              the cluster at this address, or one that is started here (extra `ray`)
+    dask[:ADDRESS]             the scheduler at this address, or one that is started here (extra `dask`)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+from antiphon.errors import AntiphonError, Invalid, Missing, NotFound, unknown
+from antiphon.select.store import Answer, Question, answer
+
+RETRIES = 3  # of a job whose worker was killed
+Jobs = Mapping[int, tuple[Question, float]]  # number -> question, CPU seconds of a planner
+Result = Answer | AntiphonError  # the error: why there is no plan
+
+
+def plan_cell(question: Question, budget: float) -> Result:
+    """Plan one cell in this process."""
+    try:
+        return answer(question, budget=budget, workers="none")
+    except AntiphonError as error:
+        return error
+
+
+def run_jobs(jobs: Jobs, engine: str) -> Iterator[tuple[int, Result]]:
+    """Yield the result of every job by an engine, such as "processes:4" or "dask:tcp://host:8786"."""
+    name, _, address = engine.partition(":")
+    if name not in ENGINES:
+        raise unknown("engine", name, list(ENGINES))
+    if jobs:
+        yield from ENGINES[name](jobs, address)
+
+
+def _in_processes(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
+    """Yield results of processes here (one: of this process). If one is killed, new ones do what has no result."""
+    if address and not (address.isdecimal() and int(address)):
+        raise Invalid(f"engine processes:{address}: expected the number of processes, such as processes:2")
+    workers = int(address) if address else len(os.sched_getaffinity(0))
+    if workers == 1:
+        for number, job in jobs.items():
+            yield number, plan_cell(*job)
+        return
+    remaining = dict(jobs)
+    for _ in range(RETRIES + 1):
+        with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin_worker) as pool:
+            futures: dict[Future[Result], int] = {
+                pool.submit(plan_cell, *job): number for number, job in remaining.items()
+            }
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+                    del remaining[futures[future]]
+            except BrokenProcessPool:
+                continue
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return
+    raise NotFound(f"workers were killed {RETRIES + 1} times; {len(remaining)} cells are not planned")
+
+
+def _begin_worker() -> None:
+    """Load what a worker needs before its first job."""
+    import antiphon.select.tuner  # noqa: F401
+
+
+def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
+    """Yield results of tasks on Ray, which runs those of a worker that was killed again."""
+    try:
+        import ray
+    except ImportError:
+        raise Missing("engine ray: needs Ray; pip install 'antiphon[ray]'") from None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(plan_cell)
+        pending = {task.remote(*job): number for number, job in jobs.items()}
+        while pending:
+            done, _ = ray.wait(list(pending))
+            for reference in done:
+                yield pending.pop(reference), _ray_result(ray, reference)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _ray_result(ray: Any, reference: Any) -> Result:
+    try:
+        result: Result = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        raise NotFound(f"engine ray: {_first_line(error)}") from None
+    return result
+
+
+def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
+    """Yield results of tasks on Dask, which runs those of a worker that was killed again."""
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        raise Missing("engine dask: needs Dask; pip install 'antiphon[dask]'") from None
+    settings = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.worker.daemon": False}
+    with dask.config.set(settings):
+        try:
+            client = distributed.Client(address or None, **({} if address else _local_dask()))
+        except (OSError, ValueError) as error:
+            raise NotFound(f"engine dask: {address}: {_first_line(error)}") from None
+        with client:
+            numbers = {client.submit(plan_cell, *job, pure=False): number for number, job in jobs.items()}
+            try:
+                for future in distributed.as_completed(numbers):
+                    yield numbers[future], future.result()
+            except distributed.KilledWorker as error:
+                raise NotFound(f"engine dask: {_first_line(error)}") from None
+
+
+def _local_dask() -> dict[str, Any]:
+    return {"n_workers": len(os.sched_getaffinity(0)), "threads_per_worker": 1, "dashboard_address": None}
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+ENGINES: Mapping[str, Callable[[Jobs, str], Iterator[tuple[int, Result]]]] = {
+    "processes": _in_processes, "ray": _on_ray, "dask": _on_dask,
+}  # fmt: skip

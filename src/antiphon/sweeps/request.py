@@ -1,0 +1,196 @@
+"""Read the file of a sweep (TOML), and list its cells: one for every machine and collective.
+
+    collectives = ["allreduce", "alltoall"]
+    nbytes = "1MB:1GB:10"                    # as for tune
+    planners = ["compose", "flows"]          # left out: every planner that can plan it
+    model = "alpha-beta"                     # left out: the usual one of each machine
+
+    [[machines]]
+    topology = "cluster:box=hgx-h100"
+    vary = { boxes = [2, 4], fabric = ["switch", "fat-tree"] }   # every combination: four machines
+
+    [[machines]]
+    topology = "dgx1v"
+    price = 150000                           # of the whole machine, under every price list
+
+    [[prices]]                               # price lists: the sum over what a machine consists of
+    name = "list"
+    rank = 30000
+    switch = 8000
+    links = { nvlink = 50, ib = 400 }        # by kind; a link in both directions counts once
+
+A combination of options that makes no machine is refused with the reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from antiphon.core.collective import Collective
+from antiphon.core.files import read_bytes
+from antiphon.core.topology import Topology
+from antiphon.cost import Profile
+from antiphon.cost.profile import as_profile
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.registry import find
+from antiphon.select.family import replace_option
+from antiphon.select.parse_request import collective as collective_of
+from antiphon.select.parse_request import machine_of, sizes_of
+from antiphon.select.store import Question
+
+MAX_MACHINES = 100_000
+Value = int | float | str | bool
+
+
+class MachineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One machine, or a family of machines by the values of some options."""
+
+    topology: str
+    vary: dict[str, list[Value]] = {}
+    price: float | None = None
+
+
+class PriceList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the parts of a machine cost, in any unit."""
+
+    name: str = ""
+    rank: float = 0.0
+    switch: float = 0.0
+    links: dict[str, float] = {}
+
+    def price_of(self, machine: Topology) -> float:
+        """Return the sum over ranks, switches and links; kinds of links that are not listed cost nothing."""
+        counts = Counter(machine.types[kind].kind for kind in machine.link_type.tolist())
+        links = sum(self.links.get(kind, 0.0) * count / 2 for kind, count in sorted(counts.items()))
+        return machine.ranks * self.rank + machine.switches * self.switch + links
+
+
+class SweepFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file, as it is written."""
+
+    collectives: list[str] | str
+    machines: list[MachineEntry]
+    nbytes: str | list[int | str] = "1KB:1GB"
+    planners: list[str] = []
+    model: str = ""
+    profile: str | None = None
+    effort: float = 5.0
+    budget: float = 60.0
+    seed: int = 0
+    prices: list[PriceList] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One machine and one collective, at all sizes. `refused`: why there is nothing to plan."""
+
+    machine: str
+    collective: str
+    question: Question | None
+    refused: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class SweepRequest:
+    """A sweep that was read: cells in the order of the file, and the price of each machine by price list."""
+
+    cells: tuple[Cell, ...]
+    sizes: tuple[int, ...]
+    prices: Mapping[str, Mapping[str, float | None]]  # name of the list -> machine -> price
+    budget: float  # CPU seconds of a planner, as for tune
+    ranks: Mapping[str, int] = field(default_factory=dict)  # machine -> number of ranks
+
+
+def read_sweep_file(path: str | os.PathLike[str]) -> SweepRequest:
+    """Read a file; every fault is one line that names the place."""
+    name = os.fspath(path)
+    try:
+        values = tomllib.loads(read_bytes(path, 2**24).decode())
+        return sweep_request(msgspec.convert(values, SweepFile))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"{name}: is no TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{name}: {error}") from None
+    except AntiphonError as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def sweep_request(file: SweepFile) -> SweepRequest:
+    """Make every machine, and list the cells."""
+    collectives = [file.collectives] if isinstance(file.collectives, str) else file.collectives
+    if not collectives or not file.machines:
+        raise Invalid("name at least one collective, and one machine under [[machines]]")
+    for planner in file.planners:
+        find("planner", planner)
+    sizes = sizes_of(file.nbytes)[1]
+    profile = None if file.profile is None else as_profile(file.profile)
+    search = {"planners": tuple(file.planners), "effort": file.effort, "seed": file.seed}
+    lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])
+    names = [prices.name or f"price {i + 1}" for i, prices in enumerate(lists)]
+    if len(set(names)) < len(names):
+        raise Invalid("prices: two lists have the same name")
+    cells: list[Cell] = []
+    priced: dict[str, dict[str, float | None]] = {name: {} for name in names}
+    ranks: dict[str, int] = {}
+    for spec, entry in _specs(file.machines):
+        if any(cell.machine == spec for cell in cells):
+            raise Invalid(f"machines: {spec} is listed twice")
+        machine, why = _made(spec)
+        if machine is not None:
+            ranks[spec] = machine.ranks
+        for name, prices in zip(names, lists, strict=True):
+            computed = None if machine is None or not file.prices else prices.price_of(machine)
+            priced[name][spec] = entry.price if entry.price is not None else computed
+        for kind in collectives:
+            cells.append(_cell(spec, kind, machine, why, sizes, file.model, profile, search))
+    return SweepRequest(tuple(cells), sizes, priced, file.budget, ranks)
+
+
+def _specs(entries: list[MachineEntry]) -> Iterator[tuple[str, MachineEntry]]:
+    """Yield the machines by name, every combination of the options that vary."""
+    total = 0
+    for entry in entries:
+        combinations = 1
+        for key, values in entry.vary.items():
+            if not values:
+                raise Invalid(f"machines: vary {key} of {entry.topology} has no values")
+            combinations *= len(values)
+        total += combinations
+        if total > MAX_MACHINES:
+            raise Invalid(f"machines: more than {MAX_MACHINES}; split the sweep")
+        for chosen in itertools.product(*entry.vary.values()):
+            spec = entry.topology
+            for key, value in zip(entry.vary, chosen, strict=True):
+                spec = replace_option(spec, key, value)
+            yield spec, entry
+
+
+def _made(spec: str) -> tuple[Topology | None, str]:
+    try:
+        return machine_of(spec), ""
+    except AntiphonError as error:
+        return None, str(error)
+
+
+def _cell(
+    spec: str, kind: str, machine: Topology | None, why: str, sizes: tuple[int, ...], model: str,
+    profile: Profile | None, search: Mapping[str, Any],
+) -> Cell:  # fmt: skip
+    if machine is None:
+        return Cell(spec, kind, None, why)
+    name, _, tail = kind.partition(":root=")
+    try:
+        target: Collective = collective_of(name, machine, root=int(tail) if tail else None)
+        return Cell(spec, kind, Question(machine, target, sizes, model, profile, search))
+    except ValueError:
+        raise Invalid(f"collectives: expected a name such as allreduce or broadcast:root=2, got {kind!r}") from None
+    except AntiphonError as error:
+        return Cell(spec, kind, None, str(error))

@@ -1,0 +1,206 @@
+"""Run a sweep: plan every cell once, and gather the figures in one table.
+
+Cells whose questions have the same address in the store (the same fabric under two names) are planned once. What the
+store already holds is not planned again, so a sweep that was interrupted goes on where it was; and the table is in the
+order of the file, whichever engine planned which cell when.
+
+Machines are compared by their relative time: a collective of a size takes so many times as long as on the machine where
+it is fastest, as the geometric mean over all collectives and sizes. A machine is on the Pareto front of a price list if
+none that costs no more is as fast or faster. Example: A costs 1 and takes 2.0, B costs 2 and takes 1.0, C costs 2 and
+takes 1.5: A and B are on the front.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.files import write_bytes
+from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.select.store import Answer, Question, Row, Store
+from antiphon.sweeps.engines import Result, run_jobs
+from antiphon.sweeps.request import Cell, SweepRequest
+
+Progress = Callable[[int, int, str], None]
+NOT_REACHED = "not planned: the sweep was interrupted"
+
+
+@dataclass(frozen=True)
+class MachineResult:
+    """All figures of one machine in a few numbers."""
+
+    machine: str
+    ranks: int | None
+    relative_time: float | None  # geometric mean; None: not all of its cells have a plan
+    gap: float | None  # the greatest
+    price: Mapping[str, float | None]  # by price list
+    on_front: tuple[str, ...]  # the price lists by which no machine is as fast for the same money
+    refused: str = ""  # why cells have no plan
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """The table of a sweep: the figures of every cell, in the order of its file."""
+
+    request: SweepRequest
+    answers: tuple[tuple[Row, ...] | str, ...]  # of each cell its figures by size, or why there are none
+    planned: int  # cells that were planned now; the others were in the store, or refused
+    complete: bool = True  # False: interrupted
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a dictionary per machine, collective and size. Seconds; `gap`: over the least possible."""
+        for cell, answer in zip(self.request.cells, self.answers, strict=True):
+            prices = {name: by_machine[cell.machine] for name, by_machine in self.request.prices.items()}
+            start = {
+                "machine": cell.machine, "ranks": self.request.ranks.get(cell.machine), "collective": cell.collective,
+            }  # fmt: skip
+            figures = {"nbytes": None, "planner": None, "seconds": None, "gap": None, "library_seconds": None}
+            if isinstance(answer, str):
+                yield {**start, **figures, **prices, "refused": answer}
+                continue
+            for row in answer:
+                values = (row.nbytes, row.planner, row.seconds, row.gap, row.library_seconds)
+                yield {**start, **dict(zip(figures, values, strict=True)), **prices, "refused": None}
+
+    def machines(self) -> list[MachineResult]:
+        """Return the machines, the fastest first; those without all plans last."""
+        best: dict[tuple[str, int], float] = {}
+        of_machine: dict[str, list[tuple[Cell, tuple[Row, ...] | str]]] = {}
+        for cell, answer in zip(self.request.cells, self.answers, strict=True):
+            of_machine.setdefault(cell.machine, []).append((cell, answer))
+            for row in () if isinstance(answer, str) else answer:
+                key = cell.collective, row.nbytes
+                best[key] = min(row.seconds, best.get(key, math.inf))
+        results = [self._summary(machine, answers, best) for machine, answers in of_machine.items()]
+        results.sort(key=lambda r: math.inf if r.relative_time is None else r.relative_time)
+        return [_with_fronts(result, results) for result in results]
+
+    def _summary(
+        self, machine: str, answers: list[tuple[Cell, tuple[Row, ...] | str]], best: Mapping[tuple[str, int], float]
+    ) -> MachineResult:
+        logs, gaps, refused = [], [], ""
+        for cell, answer in answers:
+            if isinstance(answer, str):
+                refused = refused or answer
+                continue
+            logs += [math.log(row.seconds / best[cell.collective, row.nbytes]) for row in answer]
+            gaps += [row.gap for row in answer if row.gap is not None]
+        relative = math.exp(math.fsum(logs) / len(logs)) if logs and not refused else None
+        prices = {name: by_machine[machine] for name, by_machine in self.request.prices.items()}
+        ranks = self.request.ranks.get(machine)
+        return MachineResult(machine, ranks, relative, max(gaps, default=None), prices, (), refused)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON. Keys are stable."""
+        return {
+            "complete": self.complete,
+            "planned": self.planned,
+            "machines": [
+                {
+                    "machine": m.machine, "ranks": m.ranks, "relative_time": m.relative_time, "gap": m.gap,
+                    "price": dict(m.price), "on_front": list(m.on_front), "refused": m.refused or None,
+                }
+                for m in self.machines()
+            ],
+            "rows": list(self.rows()),
+        }  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all rows as CSV, or as Parquet (.parquet, with the extra `parquet`)."""
+        rows = list(self.rows())
+        if Path(path).suffix == ".parquet":
+            write_bytes(path, _parquet(rows))
+            return
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_bytes(path, text.getvalue().encode())
+
+
+def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise Missing("writing Parquet needs pyarrow; pip install 'antiphon[parquet]', or write .csv") from None
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+    return bytes(sink.getvalue())
+
+
+def _with_fronts(result: MachineResult, results: list[MachineResult]) -> MachineResult:
+    """Return the machine with the price lists by which it is on the Pareto front."""
+    fronts = []
+    for name, price in result.price.items():
+        if price is None or result.relative_time is None:
+            continue
+        rivals = (
+            (other.price[name], other.relative_time) for other in results
+            if other.price[name] is not None and other.relative_time is not None
+        )  # fmt: skip
+        own = (price, result.relative_time)
+        if not any(p <= own[0] and t <= own[1] and (p, t) != own for p, t in rivals):  # type: ignore[operator]
+            fronts.append(name)
+    return MachineResult(
+        result.machine, result.ranks, result.relative_time, result.gap, result.price, tuple(fronts), result.refused
+    )
+
+
+def run_sweep(
+    request: SweepRequest, *, store: Store | None = None, engine: str = "processes", progress: Progress | None = None
+) -> SweepResult:
+    """Plan every cell, and return the table. Ctrl-C returns what there is; the store keeps it for the next time."""
+    figures: dict[int, tuple[Row, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
+    cells_of: dict[str, list[int]] = {}  # by address
+    for i, cell in enumerate(request.cells):
+        if cell.question is not None:
+            cells_of.setdefault(cell.question.address, []).append(i)
+    jobs: dict[int, tuple[Question, float]] = {}
+    for cells in cells_of.values():
+        question = _question(request, cells[0])
+        stored = _look_up(store, question)
+        if stored is None:
+            jobs[cells[0]] = question, request.budget
+        else:
+            figures |= dict.fromkeys(cells, stored.rows)
+    planned, complete = 0, True
+    try:
+        for number, result in run_jobs(jobs, engine):
+            cells = cells_of[_question(request, number).address]
+            figures |= dict.fromkeys(cells, _figures(result))
+            planned += 1
+            if store is not None and isinstance(result, Answer):
+                store.put(_question(request, number), result)
+            if progress is not None:
+                cell = request.cells[number]
+                progress(planned, len(jobs), f"{cell.collective} on {cell.machine}")
+    except KeyboardInterrupt:
+        complete = False
+    answers = tuple(figures.get(i, NOT_REACHED) for i in range(len(request.cells)))
+    return SweepResult(request, answers, planned, complete)
+
+
+def _figures(result: Result) -> tuple[Row, ...] | str:
+    return str(result) if isinstance(result, AntiphonError) else result.rows
+
+
+def _question(request: SweepRequest, number: int) -> Question:
+    question = request.cells[number].question
+    if question is None:
+        raise AssertionError("a cell that was refused is not planned")
+    return question
+
+
+def _look_up(store: Store | None, question: Question) -> Answer | None:
+    """Return the answer in the store; None where there is none, or where it is damaged and must be planned again."""
+    try:
+        return None if store is None else store.get(question)
+    except Invalid:
+        return None

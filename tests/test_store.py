@@ -1,0 +1,162 @@
+"""The store of plans: what is put is found again by every machine that is the same, and nothing in it is trusted."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import json
+
+from antiphon.core.collective import Collective
+from antiphon.core.reshape import relabel
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid, Unsupported
+from antiphon.reproduce.blink_allocations import unique_allocations
+from antiphon.select import machine_of
+from antiphon.select.store import Answer, Question, Store, answer
+
+SIZES = (1000, 10**6)
+SEARCH = {"planners": ("ring", "trees", "relay"), "effort": 1.0}
+
+
+def asked(machine: Topology, kind: str = "allreduce", root: int | None = None) -> Question:
+    wanted = Collective(kind, machine.ranks, (), () if root is None else (root,))
+    return Question(machine, wanted, SIZES, "alpha-beta", search=SEARCH)
+
+
+def planned(question: Question, store: Store) -> Answer:
+    return answer(question, store, workers="none")
+
+
+def shuffled(machine: Topology, seed: int) -> tuple[Topology, list[int]]:
+    """The machine with other numbers for its ranks, and the new number of each."""
+    numbers = np.random.default_rng(seed).permutation(machine.ranks)
+    return relabel(machine, [*numbers, *range(machine.ranks, machine.nodes)]), numbers.tolist()
+
+
+@pytest.mark.parametrize("spec", ["dgx1v", "dgx1p", "hgx-h100", "ring:ranks=5"])
+@pytest.mark.parametrize("kind", ["allreduce", "broadcast", "alltoall"])
+def test_an_isomorphic_machine_gets_its_plan_in_its_own_numbers(spec: str, kind: str, tmp_path: Path) -> None:
+    machine, store = machine_of(spec), Store(tmp_path)
+    root = 1 if kind == "broadcast" else None
+    first = planned(asked(machine, kind, root), store)
+    for seed in range(3):
+        other, number = shuffled(machine, seed)
+        found = store.get(asked(other, kind, None if root is None else number[root]))
+        assert found is not None
+        assert found.stored
+        assert found.rows == first.rows
+        assert found.plan.collective.roots == (() if root is None else (number[root],))
+        for entry in found.plan.entries:
+            assert verify(entry.schedule, found.plan.topology).fault is None
+
+
+@pytest.mark.slow
+def test_all_allocations_of_both_dgx1_are_planned_once_each(tmp_path: Path) -> None:
+    store, stored = Store(tmp_path), []
+    classes = [a.machine for box in ("dgx1p", "dgx1v") for a in unique_allocations(machine_of(box))]
+    for machine in classes:
+        stored += [planned(asked(shuffled(machine, seed)[0]), store).stored for seed in range(20)]
+    assert len(classes) == 60
+    assert stored.count(False) == 60
+    assert stored.count(True) == 60 * 19
+
+
+def test_the_address_tells_apart_what_has_another_answer() -> None:
+    machine = machine_of("dgx1v")
+    questions = [
+        asked(machine), asked(machine, "allgather"), asked(machine_of("dgx1p")), asked(machine, "broadcast", 0),
+        Question(machine, Collective("allreduce", 8, (0, 1, 2, 3)), SIZES, "alpha-beta", search=SEARCH),
+        Question(machine, Collective("allreduce", 8), (1000,), "alpha-beta", search=SEARCH),
+        Question(machine, Collective("allreduce", 8), SIZES, "calls", search=SEARCH),
+        Question(machine, Collective("allreduce", 8), SIZES, "alpha-beta", search={**SEARCH, "effort": 2.0}),
+    ]  # fmt: skip
+    assert len({question.address for question in questions}) == len(questions)
+    # the two halves of the box are alike, and 4 of one half are not alike to 2 and 2
+    halves = [
+        Question(machine, Collective("allreduce", 8, m), SIZES) for m in ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 4, 6))
+    ]
+    assert halves[0].address == halves[1].address != halves[2].address
+
+
+@pytest.mark.parametrize("wanted", [
+    Collective("allgather", 4, weights=np.array([1, 2, 3, 4])), Collective("scatter", 4, (), (0, 1)),
+])  # fmt: skip
+def test_what_cannot_be_stored_is_refused(wanted: Collective) -> None:
+    with pytest.raises(Unsupported, match="leave out the store"):
+        Question(machine_of("ring:ranks=4"), wanted, SIZES)
+
+
+def damages(data: bytes, other: bytes) -> dict[str, bytes]:
+    """What somebody who may write to the store can put there."""
+    file = json.decode(data)
+    rows = file["rows"]
+    entry = file["plan"]["plans"][0] if "plans" in file["plan"] else file["plan"]["entries"][0]
+    del entry
+    return {
+        "no JSON": data[:100],
+        "another format": data.replace(b'"format":1', b'"format":2', 1),
+        "a faster time": json.encode({**file, "rows": [{**rows[0], "seconds": rows[0]["seconds"] / 2}, *rows[1:]]}),
+        "a bound that its time beats": json.encode({**file, "rows": [{**rows[0], "least_seconds": 1.0}, *rows[1:]]}),
+        "other sizes": json.encode({**file, "rows": rows[:1]}),
+        "the plan of another machine": json.encode({**file, "plan": json.decode(other)["plan"]}),
+        "no plan": json.encode({**file, "plan": {}}),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", list(damages(b'{"format":1,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
+)
+def test_a_damaged_entry_is_refused_and_planned_anew(name: str, tmp_path: Path) -> None:
+    store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"))
+    right = planned(question, store)
+    planned(asked(machine_of("ring:ranks=5")), Store(tmp_path / "other"))
+    (file,) = tmp_path.glob("*.plan")
+    (other,) = (tmp_path / "other").glob("*.plan")
+    file.write_bytes(damages(file.read_bytes(), other.read_bytes())[name])
+    with pytest.raises(Invalid, match="is damaged"):
+        store.get(question)
+    again = planned(question, store)
+    assert not again.stored
+    assert again.rows == right.rows
+    assert store.get(question) is not None
+
+
+def test_writers_at_the_same_time_leave_a_whole_entry(tmp_path: Path) -> None:
+    store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"))
+    right = planned(question, store)
+    writers = [threading.Thread(target=store.put, args=(question, right)) for _ in range(8)]
+    for writer in writers:
+        writer.start()
+    for _ in range(20):
+        assert store.get(question) is not None
+    for writer in writers:
+        writer.join()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".plan"]
+
+
+def test_a_location_of_fsspec_is_a_store(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="pip install 'antiphon[store]'")
+    store, question = Store(f"memory://{tmp_path.name}"), asked(machine_of("ring:ranks=4"))
+    assert list(store.entries()) == []
+    assert store.get(question) is None
+    planned(question, store)
+    assert planned(question, store).stored
+    (entry,) = store.entries()
+    assert (entry.machine, entry.collective, entry.sizes) == ("ring:ranks=4", "allreduce", (1000, 10**6))
+    with pytest.raises(Invalid, match="store nowhere://x"):
+        Store("nowhere://x")
+
+
+def test_collecting_deletes_damaged_old_and_too_many_entries(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for ranks in (3, 4, 5):
+        planned(asked(machine_of(f"ring:ranks={ranks}")), store)
+    (tmp_path / f"{'0' * 64}.plan").write_bytes(b"x")
+    assert [bool(entry.damaged) for entry in store.entries()].count(True) == 1
+    assert [entry.damaged != "" for entry in store.collect()] == [True]
+    newest = list(store.entries())[-1]
+    assert len(store.collect(max_bytes=newest.nbytes)) == 2
+    assert list(store.entries()) == [newest]
+    assert store.collect(max_age=0.0) == [newest]

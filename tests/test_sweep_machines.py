@@ -1,0 +1,172 @@
+"""Sweeps: the file, the engines, which must not change the table, and what is shown."""
+
+import csv
+import os
+import re
+import signal
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import Invalid
+from antiphon.select.store import Store
+from antiphon.show.pictures.pareto import pareto_svg
+from antiphon.sweeps.request import SweepRequest, read_sweep_file
+from antiphon.sweeps.results import SweepResult, run_sweep
+
+STUDY = """\
+collectives = ["allreduce", "broadcast:root=1"]
+nbytes = "1KB:1MB:1000"
+planners = ["ring", "direct", "trees"]
+model = "alpha-beta"
+
+[[machines]]
+topology = "ring"
+vary = { ranks = [4, 5], bandwidth = ["10GB/s", "20GB/s"] }
+
+[[machines]]
+topology = "full:ranks=4,bandwidth=10GB/s"
+
+[[prices]]
+name = "list"
+rank = 100
+links = { link = 10 }
+"""
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> SweepRequest:
+    return read_sweep_file(write(tmp_path_factory.mktemp("study"), STUDY))
+
+
+@pytest.fixture(scope="module")
+def result(study: SweepRequest) -> SweepResult:
+    return run_sweep(study, engine="processes:1")
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "study.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_table_is_in_the_order_of_the_file(result: SweepResult, tmp_path: Path) -> None:
+    rows = list(result.rows())
+    assert len(rows) == 5 * 2 * 2
+    assert result.planned == 10
+    assert rows[0]["machine"] == "ring:ranks=4,bandwidth=10GB/s"
+    assert rows[0]["list"] == 440
+    assert [row["nbytes"] for row in rows[:4]] == [1000, 10**6] * 2
+    assert all(row["gap"] >= 1 and row["refused"] is None for row in rows)
+    result.save(tmp_path / "x.csv")
+    with (tmp_path / "x.csv").open() as file:
+        assert [float(row["seconds"]) for row in csv.DictReader(file)] == [row["seconds"] for row in rows]
+
+
+def test_machines_on_the_front_are_best_for_their_price(result: SweepResult) -> None:
+    machines = result.machines()
+    assert [m.relative_time for m in machines] == sorted(m.relative_time or 0 for m in machines)
+    for m in machines:
+        beaten = any(
+            other.price["list"] <= m.price["list"] and other.relative_time < m.relative_time  # type: ignore[operator]
+            for other in machines
+        )
+        assert bool(m.on_front) == (not beaten)
+
+
+def test_a_sweep_goes_on_from_the_store_and_equal_machines_are_planned_once(tmp_path: Path) -> None:
+    text = STUDY.replace("ranks = [4, 5]", "ranks = [4]").replace("full:ranks=4,", "full:ranks=3,")
+    text += '\n[[machines]]\ntopology = "ring:ranks=3,bandwidth=10GB/s"\n'  # three ranks in a ring are a full mesh
+    request = read_sweep_file(write(tmp_path, text))
+    store = Store(tmp_path / "store")
+    first = run_sweep(request, store=store, engine="processes:1")
+    assert first.planned == 6
+    assert len(first.answers) == 8
+    again = run_sweep(request, store=store, engine="processes:1")
+    assert again.planned == 0
+    assert list(again.rows()) == list(first.rows())
+
+
+def test_machines_that_cannot_be_made_are_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    text = STUDY.replace("ranks = [4, 5]", "ranks = [1, 4]")
+    result = run_sweep(read_sweep_file(write(tmp_path, text)), engine="processes:1")
+    refused = [m for m in result.machines() if m.refused]
+    assert {m.machine.split(",")[0] for m in refused} == {"ring:ranks=1"}
+    assert "at least 2 ranks" in refused[0].refused
+    assert all(m.relative_time is not None for m in result.machines()[:3])
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (("[[prices]]", "[[price]]"), "unknown field `price`"),
+    (("collectives = ", "collectives = 3 #"), r"Expected `str \| array`, got `int`"),
+    (('"ring", "direct"', '"rings"'), "unknown planner"),
+    (('nbytes = "1KB:1MB:1000"', 'nbytes = "x"'), "nbytes|size"),
+    (("broadcast:root=1", "broadcast:root=x"), "broadcast:root=2"),
+    (("ranks = [4, 5]", "ranks = []"), "has no values"),
+    (("[[machines]]\ntopology = \"full", "[[machines]\ntopology = \"full"), "is no TOML"),
+    (('topology = "full:ranks=4,bandwidth=10GB/s"', 'topology = "ring:ranks=4,bandwidth=10GB/s"'), "listed twice"),
+])  # fmt: skip
+def test_a_wrong_file_is_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
+        read_sweep_file(write(tmp_path, STUDY.replace(*change)))
+    assert "\n" not in str(caught.value)
+    assert "study.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["cluster", "processes:0", "processes:x"])
+def test_an_unknown_engine_is_refused(engine: str, study: SweepRequest) -> None:
+    with pytest.raises(Invalid, match="engine"):
+        run_sweep(study, engine=engine)
+
+
+def test_the_picture_needs_prices(result: SweepResult) -> None:
+    assert "full:ranks=4" in pareto_svg(result)
+    free = replace(result, request=replace(result.request, prices={}))
+    with pytest.raises(Invalid, match="add \\[\\[prices\\]\\]"):
+        pareto_svg(free)
+
+
+def needs(engine: str) -> None:
+    module = {"ray": "ray", "dask": "distributed"}.get(engine.partition(":")[0])
+    if module is not None:
+        pytest.importorskip(module, reason=f"pip install 'antiphon[{engine}]'")
+
+
+@pytest.mark.parametrize(
+    "engine", ["dask", *(pytest.param(name, marks=pytest.mark.slow) for name in ("processes:2", "ray"))]
+)
+def test_a_killed_worker_loses_nothing_and_changes_nothing(
+    engine: str, study: SweepRequest, result: SweepResult
+) -> None:  # fmt: skip
+    needs(engine)
+    killed: list[int] = []
+
+    def kill_one(done: int, total: int, name: str) -> None:
+        if done == 1 and not killed:
+            killed.extend(kill_worker())
+
+    again = run_sweep(study, engine=engine, progress=kill_one)
+    assert killed
+    assert list(again.rows()) == list(result.rows())
+
+
+def kill_worker() -> list[int]:
+    """Kill one process that plans cells, and return its number."""
+    parents, words = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end meanwhile
+            pid = int(folder.name)
+            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words[pid] = (folder / "cmdline").read_text()
+
+    def below_us(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    workers = [p for p in words if p != os.getpid() and below_us(p) and re.search("spawn_main|ray::", words[p])]
+    for pid in sorted(workers)[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    return sorted(workers)[-1:]
