@@ -162,6 +162,24 @@ def test_notes_and_wrong_results(tmp_path: Path) -> None:
         check_log(path, "dgx2")
 
 
+@pytest.mark.parametrize(
+    ("version", "library", "verdict"),
+    [
+        ("2.16.5", "", "normal"),  # which has no NVLS
+        ("2.18.1", "", "slow"),
+        ("2.16.5", "nccl-2.18", "slow"),
+        ("2.28.3", "nccl-2.28:registered=yes", "normal"),  # symmetric kernels: within their unknown error
+    ],
+)
+def test_versions(version: str, library: str, verdict: str, tmp_path: Path) -> None:
+    """The times of the rings."""
+    model = library_here(topology("hgx-h100"), algorithm="ring")
+    points = [(n, model.at("allreduce", n)[0].seconds) for n in SWEEP]
+    path = write(tmp_path, "allreduce", 8, points)
+    path.write_text(f"NCCL version {version}+cuda12.0\n{path.read_text()}")
+    assert check_log(path, "hgx-h100", library=library)[0]["verdict"] == verdict
+
+
 def test_upgrades(tmp_path: Path) -> None:
     points = [(n, 2e-5 + n / 200e9) for n in SWEEP]
     before, after, same = (tmp_path / name for name in ("before", "after", "same"))

@@ -28,7 +28,7 @@ from statistics import mean, median
 
 import msgspec
 
-from antiphon.cost.nccl.accuracy import LARGE, SMALL, error_at
+from antiphon.cost.nccl.accuracy import LARGE, SMALL
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
 from antiphon.cost.nccl.library import LibraryModel
@@ -43,7 +43,7 @@ Points = Sequence[tuple[int, float]]  # (nbytes, measured seconds)
 class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
-    unknown_error: float = 0.8  # of collectives without held-out rows (gather, scatter; alltoall between nodes)
+    unknown_error: float = 0.8  # without held-out rows (gather, scatter; alltoall between nodes; symmetric kernels)
     tolerance: float = 2.0  # a band is slow if measured / predicted - 1 exceeds this many errors and also
     # by band this value (but not large sizes within a node, whose links are best known)
     min_slowdown: tuple[float, ...] = (0.3, 0.7, 0.25)
@@ -148,9 +148,9 @@ class Diagnosis:
     causes: tuple[Cause, ...] = ()
 
 
-def error_of(collective: str, nbytes: int, nodes: int) -> float:
+def error_of(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the relative error that the model usually has at this size."""
-    error = error_at(collective, nbytes, nodes)
+    error = library.error_at(collective, nbytes)
     return LIMITS.unknown_error if error is None else error
 
 
@@ -162,14 +162,14 @@ def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:
     choice, *alternatives = library.at(collective, nbytes)
     ring = min((o.seconds for o in alternatives if o.algorithm == RING), default=0.0)
     by_version = choice.algorithm == TREE and library.place.nodes == 2 and nbytes > SMALL
-    return _slack(collective, nbytes, library.place.nodes) * max(1.0, ring / choice.seconds if by_version else 1.0)
+    return _slack(library, collective, nbytes) * max(1.0, ring / choice.seconds if by_version else 1.0)
 
 
-def _slack(collective: str, nbytes: int, nodes: int) -> float:
+def _slack(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the factor by which a time may be off the model in either direction."""
-    slowdown = LIMITS.tolerance * error_of(collective, nbytes, nodes)
+    slowdown = LIMITS.tolerance * error_of(library, collective, nbytes)
     min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
-    return 1 + (slowdown if nbytes >= LARGE and nodes == 1 else max(slowdown, min_slowdown))
+    return 1 + (slowdown if nbytes >= LARGE and library.place.nodes == 1 else max(slowdown, min_slowdown))
 
 
 def band_of(nbytes: int) -> str:
@@ -194,8 +194,8 @@ def diagnose(
         sizes = [(n, seconds / predicted[n]) for n, seconds in points if band_of(n) == band]
         if median(ratio / most_normal(library, collective, n) for n, ratio in sizes) > 1:
             slow += (band,)
-        fast = median(ratio * _slack(collective, n, library.place.nodes) for n, ratio in sizes) < 1
-    misfit = _misfit(collective, points, predicted, library.place.nodes)
+        fast = median(ratio * _slack(library, collective, n) for n, ratio in sizes) < 1
+    misfit = _misfit(library, collective, points, predicted)
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
         # For a fault that the log names, and that fits much better than none, a small slowdown suffices.
@@ -218,7 +218,7 @@ def rank_causes(
             seconds = {nbytes: fault.at(collective, nbytes).seconds for nbytes, _ in points}
         except Unsupported:
             continue
-        misfit = _misfit(collective, points, seconds, library.place.nodes) + LIMITS.per_degree * fault.degrees
+        misfit = _misfit(library, collective, points, seconds) + LIMITS.per_degree * fault.degrees
         if fault.name not in best or misfit < best[fault.name].misfit:
             evidence = tuple(sign for sign in signs if fault.is_named(sign) and not _lists_all_cards(sign, cards))
             best[fault.name] = Cause(fault, misfit, evidence, seconds)
@@ -231,9 +231,9 @@ def rank_causes(
     return (*named, *fitting)
 
 
-def _misfit(collective: str, points: Points, predicted: Mapping[int, float], nodes: int) -> float:
+def _misfit(library: LibraryModel, collective: str, points: Points, predicted: Mapping[int, float]) -> float:
     """Return the mean of |ln(measured / predicted)|, in units of the model's error."""
-    return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(collective, n, nodes)) for n, seconds in points)
+    return mean(abs(log(seconds / predicted[n])) / log(1 + error_of(library, collective, n)) for n, seconds in points)
 
 
 def _lists_all_cards(sign: str, cards: int) -> bool:
