@@ -36,15 +36,17 @@ def by_name(value: Any) -> Any:
     return path(value, "file") if isinstance(value, os.PathLike) else value
 
 
-def collective(value: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
-    """Return a collective from an object, its name or its file; `root` and `ranks` only with a name."""
+def collective(
+    value: Any, topology: Topology, root: int | None = None, ranks: Any = None, mesh: Any = None
+) -> Collective:
+    """Return a collective from an object, its name or its file; `root`, `ranks` and `mesh` only with a name."""
     from antiphon.core.collective import Collective
     from antiphon.select import collective as by_spec
 
     if not isinstance(value, Collective):
-        return by_spec(by_name(value), topology, root=root, ranks=ranks)
-    if root is not None or ranks is not None:
-        raise Invalid(f"{value.kind}: a Collective names its own ranks and root; leave out root and ranks")
+        return by_spec(by_name(value), topology, root=root, ranks=ranks, mesh=mesh)
+    if root is not None or ranks is not None or mesh:
+        raise Invalid(f"{value.kind}: a Collective names its own ranks and root; leave out root, ranks and mesh")
     if value.ranks != topology.ranks:
         raise Invalid(
             f"{value.kind}: the collective is for {value.ranks} ranks, but {topology.name} has {topology.ranks}"

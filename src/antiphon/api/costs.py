@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @public
 def predict(
-    plan: PlanLike | CollectiveLike,
+    plan: PlanLike | CollectiveLike | Sequence[PlanLike],
     nbytes: Sizes,
     *,
     model: str = "",
@@ -32,7 +33,8 @@ def predict(
     Parameters
     ----------
     plan
-        A plan, its file, or the result of `tune`; with `library`, a collective or its name.
+        A plan, its file, or the result of `tune`; with `library`, a collective or its name. Several in a list run at
+        the same time, each on data of its own of `nbytes`, and share the links.
     nbytes
         A size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" multiplies by ten), or several sizes.
     model
@@ -68,6 +70,8 @@ def predict(
     1000000
     """
     from antiphon.cost import predict as predict_plan
+    from antiphon.select.plans import run_plans_together
+    from antiphon.units import parse_sizes
 
     if library:
         if topology is None or model or profile is not None or collective or trace is not None:
@@ -79,7 +83,14 @@ def predict(
             topology=topology,
         )  # fmt: skip
 
-    return predict_plan(_place_plan(plan, collective, topology), nbytes, model=model, profile=profile)
+    if not isinstance(plan, list | tuple):
+        return predict_plan(_place_plan(cast(Any, plan), collective, topology), nbytes, model=model, profile=profile)
+    plans = [_place_plan(each, collective, topology) for each in plan]
+    return [
+        row
+        for nbytes_each in parse_sizes(nbytes)
+        for row in predict_plan(run_plans_together(plans, nbytes_each), nbytes_each, model=model, profile=profile)
+    ]
 
 
 @public

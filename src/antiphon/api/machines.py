@@ -228,20 +228,28 @@ def degrade(
 
 @public
 def collective(
-    wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
+    wanted: CollectiveLike,
+    topology: MachineLike,
+    *,
+    root: int | None = None,
+    ranks: Sequence[int] | None = None,
+    mesh: Mapping[str, int] | str | None = None,
 ) -> Collective:
-    """Return a collective among the ranks of a machine.
+    """Return a collective among the ranks of a machine, or in several groups at the same time.
 
     Parameters
     ----------
     wanted
-        Its name ("allreduce") or a JSON file.
+        Its name ("allreduce") or a JSON file; in groups "allreduce@every=8", "allreduce@0-3;4-7", "allgather@rows", or
+        along dimensions of the mesh "allreduce@data + 2*alltoall@expert" (the second with twice the data).
     topology
         The machine, its name or its file.
     root
         Root of a rooted collective. Default: the lowest participating rank.
     ranks
         Participating ranks, a process group; the others may relay. Default: all.
+    mesh
+        Sizes of the named dimensions in which the ranks are numbered, as in PyTorch's DeviceMesh: "data=4,tensor=8".
 
     Returns
     -------
@@ -258,7 +266,7 @@ def collective(
     >>> collective("allgather", "ring:ranks=4").blocks
     4
     """
-    return _inputs.collective(wanted, _inputs.machine(topology), root, ranks)
+    return _inputs.collective(wanted, _inputs.machine(topology), root, ranks, mesh)
 
 
 @public

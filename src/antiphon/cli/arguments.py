@@ -1,6 +1,7 @@
 """The arguments that several commands share, as annotated types for typer, and functions that parse them.
 
     COLL   allreduce, broadcast:root=2, allgather:ranks=0-3         split_collective
+           allreduce@rows, allreduce@data + alltoall@expert         request
     TOPO   dgx1v, ring:ranks=8, box.json, with --only RANKS         machine_and_group
     PLAN   plan.json, or one plan of a table: table.json:allreduce  split_plan
     --on   mpi:mpiexec=srun,timeout=60s                             split_runtime
@@ -24,7 +25,7 @@ from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 from antiphon.options import parse_options, parse_yes
 from antiphon.registry import find, table
-from antiphon.select.parse_request import is_file
+from antiphon.select.parse_request import is_file, names_groups
 from antiphon.units import parse_ranks, parse_seconds
 
 
@@ -50,7 +51,7 @@ def check_order(context: typer.Context, topo: str) -> str:
 Topo = Annotated[
     str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json", callback=check_order)
 ]
-COLL_HELP = "allreduce, broadcast:root=2, allgather:ranks=0-3, ... or file.json"
+COLL_HELP = "allreduce, broadcast:root=2, allgather:ranks=0-3, allreduce@rows, ... or file.json"
 Coll = Annotated[str, typer.Argument(metavar="COLL", help=COLL_HELP)]
 Root = Annotated[int | None, old_option("--root", "COLL:root=RANK")]
 Only = Annotated[
@@ -60,6 +61,16 @@ Only = Annotated[
     ),
 ]
 Ranks = Annotated[str, old_option("--ranks", "COLL:ranks=RANKS")]
+Groups = Annotated[
+    str,
+    typer.Option("--groups", metavar="GROUPS", help="in groups at the same time: 0-3;4-7, every=8, rows or columns"),
+]
+Mesh = Annotated[
+    str, typer.Option("--mesh", metavar="NAME=SIZE,...", help="number the ranks as a mesh: data=4,tensor=8")
+]
+Along = Annotated[
+    str, typer.Option("--along", metavar="NAME", help="in groups along this dimension of --mesh; data+tensor: both")
+]
 PlanFile = Annotated[
     str,
     typer.Argument(
@@ -159,6 +170,26 @@ def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int 
     return name, root, parse_ranks(ranks, f"{label}: ranks") if ranks else None
 
 
+def with_groups(coll: str, groups: str = "", mesh: str = "", along: str = "") -> str:
+    """Return a collective's text with the groups of --groups, or of --mesh and --along.
+
+    >>> with_groups("allreduce", mesh="data=4,tensor=8", along="data+tensor")
+    'allreduce@data + allreduce@tensor'
+    """
+    if along and not mesh:
+        raise Invalid(f"--along {along}: names dimensions of a mesh; give --mesh, such as --mesh data=4,tensor=8")
+    if groups and along:
+        raise Invalid("--groups, --along: both name the groups; leave one of them out")
+    if mesh and not (along or groups or names_groups(coll)):
+        raise Invalid(f"--mesh {mesh}: say along which dimension, by --along or as in COLL@DIMENSION")
+    if not (groups or along):
+        return coll
+    if names_groups(coll):
+        raise Invalid(f"collective {quote(coll)}: names its groups; leave out --{'groups' if groups else 'along'}")
+    name, colon, tail = coll.partition(":")
+    return " + ".join(f"{name}@{each}" for each in (along or groups).split("+")) + colon + tail
+
+
 def join_collective(coll: str, root: int | None, ranks: str) -> str:
     """Return COLL with the values of the old options --root and --ranks appended."""
     options = {"root": root, "ranks": ranks or None}
@@ -215,10 +246,14 @@ def machine_given(spec: str, only: str) -> Topology | None:
     return machine_and_group(spec, only)[0] if spec else None
 
 
-def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
+def request(
+    coll: str, spec: str, root: int | None, only: str, ranks: str, groups: str = "", mesh: str = "", along: str = ""
+) -> tuple[Collective, Topology]:
     """Return the collective and the machine of a command line; `root` and `ranks` are those of the old options."""
-    coll, root, members = split_collective(coll, root, ranks)
+    coll, root, members = split_collective(with_groups(coll, groups, mesh, along), root, ranks)
     machine, group = machine_and_group(spec, only, members)
+    if names_groups(coll):
+        return collective(coll, machine, root=root, ranks=group, mesh=mesh), machine
     if only and not members and is_file(coll):  # the file lists the participants, --only the ranks present
         target = collective(coll, machine, root=root)
         missing_ranks = sorted(set(target.members) - set(group or ()))

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.costs import predict, predict_library, simulate
+from antiphon.api.files import load
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
@@ -145,14 +146,20 @@ def _multiprocessor_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def predict_command(
+    context: typer.Context,
     file: arg.PlanFile,
-    machine_of_library: Annotated[
-        str,
+    machine_or_plans: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="[TOPO]", help="with --library COLL TOPO: the machine", show_default=False, callback=arg.check_order
+            metavar="[TOPO | PLAN...]",
+            help="with --library COLL TOPO: the machine; with --together: the other plans",
+            show_default=False,
         ),
-    ] = "",
+    ] = None,
     *,
+    together: Annotated[
+        bool, typer.Option("--together", help="the plans run at the same time, each on --nbytes of its own")
+    ] = False,
     nbytes: Annotated[
         str,
         typer.Option(
@@ -174,8 +181,14 @@ def predict_command(
     path is named that the last one to land waited for. A schedule of PICCL (.xml) with its --topology states its own
     sizes and is followed by model loggp.
 
+    With --together the plans run at the same time and share the links, as those of groups made apart do.
+
     With --library, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
     """
+    if together:
+        _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile, json)
+        return
+    machine_of_library = arg.check_order(context, " ".join(machine_or_plans or ()))
     plan_file, collective = arg.split_plan(file, collective)
     if library:
         _predict_library(library, file, machine_of_library, nbytes, only, {
@@ -197,6 +210,21 @@ def predict_command(
     sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_given(topo, only)
     with working(f"predicting {len(sizes)} sizes"):
         rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
+    emit({"rows": rows}, rows_text(rows), json)
+
+
+def _predict_together(files: list[str], nbytes: str, model: str, profile: Path | None, json: bool) -> None:
+    """Print the time of several plans that run at the same time."""
+    if not nbytes:
+        raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
+    plans = []
+    for path, collective in map(arg.split_plan, files):
+        loaded = load(path)
+        if collective and (not isinstance(loaded, Mapping) or collective not in loaded):
+            raise Invalid(f"{path}: holds no plan for {collective}")
+        plans.append(loaded[collective] if collective else loaded)
+    with working(f"predicting {len(plans)} plans together"):
+        rows = predict(plans, parse_sizes(nbytes, "--nbytes"), model=model, profile=profile)
     emit({"rows": rows}, rows_text(rows), json)
 
 

@@ -43,7 +43,7 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
     rate = format_bandwidth(limits.bytes_per_second) if limits.bytes_per_second else "unlimited"
     lines = [
-        *paragraph(f"{target.kind} on {machine.name}: no schedule can do better than", ""),
+        *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", ""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
         f"  bandwidth: {rate} of nbytes (R/C = {limits.inverse})",
     ]
@@ -297,6 +297,9 @@ def bound_command(
     root: arg.Root = None,
     only: arg.Only = "",
     ranks: arg.Ranks = "",
+    groups: arg.Groups = "",
+    mesh: arg.Mesh = "",
+    along: arg.Along = "",
     nbytes: Annotated[
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
@@ -305,10 +308,10 @@ def bound_command(
     json: arg.Json = False,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
-    target, machine = arg.request(coll, topo, root, only, ranks)
+    target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
     check_outputs({"--certificate": certificate})
     sizes = sizes_of(nbytes)[1] if nbytes else ()
-    with working(f"bounding {target.kind} on {machine.name}"):
+    with working(f"bounding {target.title} on {machine.name}"):
         limits = bound(target, machine)
         times = least_times(target, machine, limits, sizes, model) if sizes else {}
     memory = least_json(target, machine)

@@ -69,7 +69,8 @@ PARAMETERS_WITH_FROM = (
 def plan_command(
     context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
     option: arg.PlannerOption = None, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
-    nbytes: PlanNbytes = "", model: ChoiceModel = "",
+    groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "", nbytes: PlanNbytes = "",
+    model: ChoiceModel = "",
     keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
     effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
     tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
@@ -93,7 +94,7 @@ def plan_command(
         return
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
-    target, machine = arg.request(coll, topo, root, only, ranks)
+    target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
     _check_pictures(machine, pictures, tree_root, keep_all)
     if model and keep_all:
         raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
@@ -108,7 +109,7 @@ def plan_command(
         _plan_all(target, machine, out, options, json)
         return
     try:
-        with progress(f"planning {target.kind} on {machine.name}", log=False) as (tell, _):
+        with progress(f"planning {target.title} on {machine.name}", log=False) as (tell, _):
             best = plan(target, machine, model=model or None, tell=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
@@ -119,7 +120,9 @@ def plan_command(
     text = _save_and_describe(best, figures, out)
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:
-        flags = {"--nbytes": nbytes, "--model": model, "--only": only}
+        flags = {
+            "--nbytes": nbytes, "--model": model, "--only": only, "--groups": groups, "--mesh": mesh, "--along": along
+        }  # fmt: skip
         request = shlex.join(
             [
                 arg.join_collective(coll, root, ranks),
@@ -163,7 +166,7 @@ def _plan_all(target: Collective, machine: Topology, out: Path | None, options: 
     stopped: str | None = None
     name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
     try:
-        with working(f"planning {target.kind} on {machine.name}"):
+        with working(f"planning {target.title} on {machine.name}"):
             for number, each_plan in enumerate(every_plan(target, machine, **options), start=1):
                 planner_options = dict(each_plan.entries[0].schedule.provenance.get("options", {}))
                 figures = {**figures_of(each_plan), "options": planner_options}

@@ -68,7 +68,7 @@ def _plan_text(plan: Plan) -> str:
     """Return one line about the plan that traces hold."""
     schedule = plan.entries[0].schedule
     return (
-        f"right: {plan.collective.kind} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
+        f"right: {plan.collective.title} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
         "steps, all pieces written out"
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.machines import topology
+from antiphon.api.machines import collective, topology
 from antiphon.api.measuring import tune as tune_measured
 from antiphon.api.search import Search
 from antiphon.api.tuning import report as page
@@ -25,6 +25,7 @@ from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
+from antiphon.select.parse_request import names_groups
 from antiphon.units import parse_seconds
 
 INTERRUPTED = "interrupted; the result so far is printed and written"
@@ -107,7 +108,8 @@ def tune_command(
     coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
     planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "", nccl: Nccl = True,
     budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
-    ranks: arg.Ranks = "", against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
+    ranks: arg.Ranks = "", groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "",
+    against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
@@ -122,7 +124,11 @@ def tune_command(
     --on nccl, under mpiexec, srun or torchrun with a process per GPU, races the settings of NCCL or RCCL; --from-logs
     chooses them by logs that you have: both for export --to nccl-tuner or nccl-csv.
     """
-    coll, root, group = arg.split_collective(coll, root, ranks)
+    coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
+    if names_groups(coll):
+        _refuse(
+            {"--on": on, "--from-logs": from_logs, "--vary": vary}, "takes no groups at the same time; leave it out"
+        )
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
     if heatmap is not None and not sweep:
         raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
@@ -181,8 +187,12 @@ def tune_command(
         return
     machine, members = arg.machine_and_group(topo, only, group)
     intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
+    target: Any = coll
+    if names_groups(coll):
+        options["root"] = None
+        target, members = collective(coll, machine, root=root, ranks=members, mesh=mesh), None
     with show_progress() as progress:
-        tuning = tune(coll, machine, ranks=members, against=intact_machine, progress=progress, **options)
+        tuning = tune(target, machine, ranks=members, against=intact_machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
     emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
     if not tuning.complete:

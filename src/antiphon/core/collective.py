@@ -9,12 +9,17 @@ wants which block in the end, with all its contributions or with some. Example, 
 rank 0, id 0), (1, 1, 1); post (block 0, rank 0), (0, 1), (1, 0), (1, 1). A *weight* is the relative size of a block, a
 whole number.
 
+Several groups that work at the same time are one *joint* collective (`joint`): a custom one whose blocks are those of
+its `groups`, one group after the other.
+
 Blocks are numbered as in SCCL's Tables 1 and 2, so that cutting every block into m parts and numbering chunk = part *
 blocks + block gives exactly its Scattered and Transpose relations.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -86,6 +91,8 @@ class Collective:
     # The relative size of every block; uneven weights make MPI's v-variants. Empty: all blocks are equal.
     weights: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
     custom: Relation | None = None  # the relation of kind "custom"; for all others it follows from the kind
+    groups: tuple[Collective, ...] = ()  # of a joint collective: those of its groups, whose blocks follow each other
+    nbytes_weight: int = 0  # the weight that `nbytes` measures; 0: that of the largest buffer of any rank
 
     def __post_init__(self) -> None:
         if self.kind != "custom":
@@ -105,6 +112,15 @@ class Collective:
         if self.blocks > MAX_BLOCKS:
             raise Invalid(f"{self.kind} on {len(self.members)} ranks has {self.blocks} blocks; at most {MAX_BLOCKS}")
         object.__setattr__(self, "weights", _check_weights(self.weights, self.blocks))
+        if self.nbytes_weight:
+            self._check_nbytes_weight()
+
+    def _check_nbytes_weight(self) -> None:
+        """Refuse a weight above all buffers; that of the largest is stored as 0, so that equal ones compare equal."""
+        greatest = self._largest_buffer
+        if self.kind != "custom" or not 0 < self.nbytes_weight <= greatest:
+            raise Invalid(f"nbytes_weight: expected a weight from 1 to that of the largest buffer, {greatest}")
+        object.__setattr__(self, "nbytes_weight", self.nbytes_weight % greatest)
 
     def _check_roots(self) -> None:
         """Set the roots: those given, by default the first member, and none for collectives without a root."""
@@ -182,7 +198,12 @@ class Collective:
 
     @cached_property
     def buffer_weight(self) -> int:
-        """The weight of the largest buffer of any rank, which `nbytes` measures."""
+        """The weight of the buffer that `nbytes` measures: the largest of any rank; of a joint collective, of any
+        group."""
+        return self.nbytes_weight or self._largest_buffer
+
+    @property
+    def _largest_buffer(self) -> int:
         return max(int(self.input_weights.max()), int(self.output_weights.max()), 1)
 
     @cached_property
@@ -193,7 +214,32 @@ class Collective:
     def key(self) -> tuple[object, ...]:
         """Return a hashable value that is equal for equal collectives."""
         custom = self.custom.key() if self.custom is not None else None
-        return (self.kind, self.ranks, self.members, self.roots, self.weights.tobytes(), custom)
+        return (self.kind, self.ranks, self.members, self.roots, self.weights.tobytes(), custom, self.nbytes_weight)
+
+    @property
+    def title(self) -> str:
+        """The name for people: the kind; of a joint collective the number and kinds of its groups.
+
+        >>> joint([Collective("allreduce", 4, (0, 1)), Collective("allreduce", 4, (2, 3))]).title
+        '2 x allreduce of 2'
+        """
+        sorts = [f"{group.kind} of {len(group.members)}" for group in self.groups]
+        return " + ".join(f"{sorts.count(name)} x {name}" for name in dict.fromkeys(sorts)) or self.kind
+
+    @property
+    def group_blocks(self) -> list[slice]:
+        """The blocks of each group of a joint collective."""
+        ends = np.cumsum([0, *(group.blocks for group in self.groups)]).tolist()
+        return [slice(low, high) for low, high in itertools.pairwise(ends)]
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """The sizes of the buffers of the groups of a joint collective, relative to each other."""
+        sizes = [
+            int(self.weights[blocks].sum()) // int(group.weights.sum()) * group.buffer_weight
+            for group, blocks in zip(self.groups, self.group_blocks, strict=True)
+        ]
+        return [size // math.gcd(*sizes) for size in sizes]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Collective) and self.key() == other.key()
@@ -204,7 +250,7 @@ class Collective:
     def __repr__(self) -> str:
         root = f", roots={self.roots}" if self.roots else ""
         group = f", members={self.members}" if len(self.members) < self.ranks else ""
-        return f"Collective({self.kind!r}, ranks={self.ranks}{root}{group})"
+        return f"Collective({self.title!r}, ranks={self.ranks}{root}{group})"
 
 
 def _pair_number(high: Ints, low: Ints) -> Longs:
@@ -284,6 +330,46 @@ def _builtin_relation(c: Collective) -> Relation:
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 
 
+def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective:
+    """Return the collective of several groups at the same time; groups may have ranks in common.
+
+    `sizes`: of the groups' buffers, relative to each other. Default: `nbytes` is the size of each group's buffer, as if
+    it worked alone; with `sizes`, that of the largest.
+
+    >>> both = joint([Collective("allgather", 4, (0, 1)), Collective("allreduce", 4, (1, 2, 3))])
+    >>> both.members, both.weights.tolist(), both.buffer_weight, both.relation.post_rank.tolist()
+    ((0, 1, 2, 3), [1, 1, 2], 2, [0, 1, 0, 1, 1, 2, 3])
+    """
+    if len({group.ranks for group in groups}) != 1 or any(group.kind == "custom" for group in groups):
+        raise Invalid("joint: expected collectives of a named kind, all for one machine")
+    sizes = tuple(sizes) or (1,) * len(groups)
+    if len(sizes) != len(groups) or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+        raise Invalid(f"sizes: expected {len(groups)} whole numbers from 1, one for each group")
+    if not all(group.weights.any() for group in groups):
+        raise Invalid("joint: all blocks of a group are empty; leave it out")
+    # Scale the weights of each group so that its buffer weighs `common` times its size.
+    common = math.lcm(*(group.buffer_weight for group in groups))
+    scales = [common * size // group.buffer_weight for group, size in zip(groups, sizes, strict=True)]
+    total = sum(scale * int(group.weights.sum()) for scale, group in zip(scales, groups, strict=True))
+    if total >= 2**62:
+        raise Unsupported("joint: the weights of the groups have no common measure below 2^62; use rounder sizes")
+    weights = np.concatenate([group.weights * scale for group, scale in zip(groups, scales, strict=True)])
+    first = np.cumsum([0, *(group.blocks for group in groups)]).tolist()
+    columns = [
+        np.concatenate([getattr(group.relation, name) + shift for group, shift in zip(groups, shifts, strict=True)])
+        for names, shifts in ((("pre_block", "post_block"), first[:-1]), (_RANKS_AND_IDS, [0] * len(groups)))
+        for name in names
+    ]
+    pre_block, post_block, pre_rank, pre_id, post_rank, post_want = (np.asarray(c, np.int32) for c in columns)
+    members = tuple(sorted({rank for group in groups for rank in group.members}))
+    return Collective(
+        "custom", groups[0].ranks, members, weights=weights, groups=tuple(groups),
+        custom=Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want),
+        nbytes_weight=common * max(sizes) // int(np.gcd.reduce(weights)),
+    )  # fmt: skip
+
+
+_RANKS_AND_IDS = ("pre_rank", "pre_id", "post_rank", "post_want")
 _NONE: Longs = np.zeros(0, np.int64)
 
 

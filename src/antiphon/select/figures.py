@@ -96,6 +96,7 @@ def figures_of(plan: Plan) -> dict[str, Any]:
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
         "stopped": None, **entry.claims, **_unjoined_gap(plan), **reached_json(entry.schedule, plan.topology),
         **({"found": own_figures} if own_figures else {}), "verified": True,
+        **({"groups": plan.collective.title} if plan.collective.groups else {}),
     }  # fmt: skip
 
 

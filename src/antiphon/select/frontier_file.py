@@ -82,7 +82,7 @@ def frontier_json(frontier: Frontier) -> dict[str, Any]:
     """Return the content of a frontier file. Raises Unsupported for schedules that it cannot hold."""
     topology, collective, limits = frontier.topology, frontier.collective, frontier.limits
     body = frontier.as_json()
-    body["bandwidth"]["dual"] = bandwidth_evidence(topology, collective.blocks, limits.witness)
+    body["bandwidth"]["dual"] = bandwidth_evidence(topology, collective, limits.witness)
     body["points"] = [
         {**point.as_json(), **_schedule_json(point.schedule, topology), "provenance": dict(point.schedule.provenance)}
         for point in frontier.points
@@ -214,7 +214,7 @@ def check_frontier(path: str | os.PathLike[str]) -> Judged:
         return Judged(topology, True, Fault("proof", f"{difference}; write the file anew"))
     inverse, steps = limits.inverse, limits.latency_steps
     proved = [
-        f"{collective.kind} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
+        f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
     ]
     for verified in points:
         name = f"({verified.chunks}, {verified.steps}, {verified.rounds})"

@@ -7,7 +7,7 @@ with its name and what is expected.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -23,16 +23,31 @@ def is_file(spec: str) -> bool:
     return spec.endswith((".json", ".json.gz")) or "/" in spec
 
 
+def names_groups(spec: str) -> bool:
+    """Return whether a collective's text names groups, as in allreduce@rows."""
+    return "@" in spec and not is_file(spec)
+
+
 def collective(
-    spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
-) -> Collective:
-    """Return a collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks."""
+    spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None,
+    mesh: str | Mapping[str, int] | None = None,
+) -> Collective:  # fmt: skip
+    """Return a collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks; or that
+    of several groups at the same time ("allreduce@rows", "allreduce@data" with a mesh)."""
     if not isinstance(spec, str):
         raise Invalid(f"collective: expected its name, its file or a Collective, got {quote(spec)}")
     if ranks is not None:
         ranks = _rank_numbers(ranks)
     if root is not None and (isinstance(root, bool) or not isinstance(root, SupportsIndex)):
         raise Invalid(f"root: expected the number of a rank, got {quote(root)}")
+    if names_groups(spec):
+        from antiphon.select.parse_groups import joint_collective
+
+        if root is not None:
+            raise Invalid(f"{spec}: the first rank of every group is its root; leave root out")
+        return joint_collective(spec, topology, mesh=mesh, ranks=ranks)
+    if mesh:
+        raise Invalid(f"mesh: {spec} names no dimension of it; write {spec}@DIMENSION")
     if is_file(spec):
         from antiphon.core.serialize import load_collective
 

@@ -31,7 +31,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose, merge
+from antiphon.core.transform import compose, merge, run_together
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Send, Stopped, Terms, stream_job
@@ -183,7 +183,11 @@ def _read_task(  # noqa: PLR0913
             raise Invalid("options are for a planner; name it, too")
         return _PlanTask(request, "", {}, deterministic, model)
     if not planner:
-        planner = next(name for name in DEFAULT_PLANNERS if target.kind in find("planner", name).can.collectives)
+        planner = (
+            "groups"
+            if target.groups
+            else next(name for name in DEFAULT_PLANNERS if target.kind in find("planner", name).can.collectives)
+        )
     return _PlanTask(request, planner, options or {}, deterministic, model)
 
 
@@ -231,7 +235,7 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], Non
         if any_plan:
             raise TimedOut(f"{who} was {stop}, while {stage}; a larger --budget may find better") from None
         raise TimedOut(
-            f"{who} was {stop}, while {stage}: no plan of {request.collective.kind} on {request.topology.name} until "
+            f"{who} was {stop}, while {stage}: no plan of {request.collective.title} on {request.topology.name} until "
             "then; raise --budget, or name another planner"
         ) from None
     except Lost as error:
@@ -272,7 +276,7 @@ def _plans_by(
         yield Plan(topology, target, (Entry(0, None, schedule, {**claims, **order}),))
         enter(PLANNING)
     if not any_schedule:
-        raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
+        raise NotFound(f"planner {planner} found no schedule for {target.title} on {topology.name}")
     if not any_plan:
         raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner to use the best one that can")
 
@@ -303,6 +307,19 @@ def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent
 
 
 # ---- plans from plans ----
+
+
+def run_plans_together(plans: Sequence[Plan], nbytes: int) -> Plan:
+    """Return one plan of the schedules that these plans have for a size, which run at the same time."""
+    if not plans:
+        raise Invalid("predict: give one plan or more")
+    for number, each_plan in enumerate(plans, start=1):
+        if each_plan.topology != plans[0].topology:
+            raise Invalid(
+                f"predict: plan {number} is for {each_plan.topology.name}, plan 1 for {plans[0].topology.name}; only "
+                "plans of one machine share its links"
+            )
+    return Plan.of(plans[0].topology, run_together([each_plan.at(nbytes).schedule for each_plan in plans]))
 
 
 def put_together(plans: Sequence[Plan], *, at_once: bool = False, shares: Sequence[Fraction] | None = None) -> Plan:

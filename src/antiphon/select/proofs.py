@@ -157,7 +157,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     """
     bounds = bounds or bound(topology, plan.collective)
     recheck(topology, plan.collective, bounds)
-    name = f"{plan.collective.kind} on {topology.name}"
+    name = f"{plan.collective.title} on {topology.name}"
     proved = [f"{name} takes {bounds.latency_steps} steps or more, and R/C is {bounds.inverse} or more, by witnesses"]
     if bounds.unaided is not None and bounds.unaided.inverse != bounds.inverse:  # if switches only forward
         condition = conditions_text(bounds.unaided.assumes)

@@ -24,6 +24,7 @@ SHARED_PAGES = {
         "parameter-server", "colocated-ps", "hierarchical-ps", "ring", "multi-ring", "hierarchical-ring", "relay",
         "greedy", "flows",
     ),
+    "compose": ("groups",),
     "radix": ("kring", "recmult", "permrecmult"),
     "switches": ("nvls", "sharp", "nvls-tree", "gentree"),
     "trees": ("trees", "shallow", "blink"),

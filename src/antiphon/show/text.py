@@ -152,7 +152,7 @@ def _link_matrix(topology: Topology) -> list[str]:
 def plan_text(claims: Mapping[str, Any]) -> str:
     """Return the claims of a plan in a few lines: what it is, its size, and its gaps to the bounds."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
-    title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
+    title = f"{claims.get('groups') or claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
         *labelled("bandwidth", _gap_text(claims["bandwidth_gap"], "the least time for large messages")),

@@ -9,7 +9,8 @@ latency? The search (bandwidth.py) tries, from simple to strong,
     LP dual     prices of links: the least price of all transfers that any schedule must     lp.py
                 make, over the sum of price * capacity
 
-and keeps the best witness. Every witness is then rechecked from nothing but the topology and the collective
+For several groups at the same time the duals of all groups at common prices are added (joint.py). The search keeps the
+best witness. Every witness is then rechecked from nothing but the topology and the collective
 (recheck.py), with plain sums and shortest paths in exact rationals.
 
 Switches that multicast or reduce can lower a bound. So on machines that have such switches the bound is computed
@@ -38,12 +39,24 @@ from antiphon.core.bounds.assumed import (
 )
 from antiphon.core.bounds.attained import packing_of
 from antiphon.core.bounds.bandwidth import BandwidthSearch
+from antiphon.core.bounds.joint import JointSearch
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.packing import packed_time
 from antiphon.core.bounds.places import abilities_of, strip_abilities
 from antiphon.core.bounds.recheck import check_distance, proved_time
-from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Packing, Partition, Tree, Witness, witness_of
+from antiphon.core.bounds.witness import (
+    Cut,
+    Distance,
+    Family,
+    JointDual,
+    LpDual,
+    Packing,
+    Partition,
+    Tree,
+    Witness,
+    witness_of,
+)
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
@@ -56,6 +69,7 @@ __all__ = [
     "Cut",
     "Distance",
     "Family",
+    "JointDual",
     "LpDual",
     "Packing",
     "Partition",
@@ -203,7 +217,8 @@ def bound(topology: Topology, collective: Collective) -> Bound:
 
 def _unchecked_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
     """Compute the bounds, which are not yet rechecked."""
-    proved = BandwidthSearch(topology, collective, needs).find_best()
+    search = JointSearch if collective.groups else BandwidthSearch
+    proved = search(topology, collective, needs).find_best()
     inverse, rate = _rates_of_time(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     tight, note, packing = proved.tight, proved.note, None

@@ -48,7 +48,8 @@ from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 60_000  # larger linear programs are not tried
-_SIMPLEST = ("cut", "partition", "lp_dual")  # of witnesses with equal bounds, the kind that comes first here is kept
+# Of witnesses with equal bounds, the kind that comes first here is kept
+_SIMPLEST = ("cut", "partition", "lp_dual", "joint_dual")
 CLOSE = 1e-9  # relative difference at which a dual counts as equal to the optimum in floating point
 _NEARLY = "(to 1 part in 10^9)"
 _OPTIMUM = f"the optimum of the linear program {_NEARLY}"

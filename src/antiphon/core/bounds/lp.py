@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.families import Commodity, FamilyRows, commodities_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual, Partition
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
@@ -108,6 +108,7 @@ class BoundProgram:
     groups: Sequence[FamilyRows]
     needs: Needs
     places: Bools  # per node whether data may be combined or copied there (ranks, and switches that help)
+    shared: bool = False  # whether other collectives use the links at the same time (joint.py)
     partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # and crossings per arc
 
     def __post_init__(self) -> None:
@@ -137,7 +138,7 @@ class BoundProgram:
     @property
     def _single(self) -> bool:
         """Whether there is one family and no partition: then every load equals the family's flow."""
-        return len(self.groups) == 1 and not self.partitions
+        return len(self.groups) == 1 and not self.partitions and not self.shared
 
     @property
     def size(self) -> int:
@@ -204,20 +205,32 @@ class BoundProgram:
         """
         import scipy.sparse as sp
 
+        (under_load, under_flow), (crossing, _) = self._load_rows()
+        # Row blocks: links, limits, flows under loads, partitions. Columns: T, loads, flows.
+        rows = [
+            [sp.csr_array(-np.minimum(link_room, 1)[:, None]), sp.diags_array(1 / np.maximum(link_room, 1)), None],
+            [sp.csr_array(-np.minimum(limit_room, 1)[:, None]), limit / np.maximum(limit_room, 1)[:, None], None],
+            [sp.csr_array((under_load.shape[0], 1)), under_load, under_flow],
+            [sp.csr_array((crossing.shape[0], 1)), crossing, None],
+        ]
+        return sp.block_array(rows, format="csr")
+
+    def _load_rows(self) -> tuple[tuple[Any, Any], tuple[Any, Floats]]:
+        """Return the inequalities of loads and flows, as matrices with right-hand sides of "at most".
+
+        First the flows of each family under the loads (the columns of loads and of flows; at most 0), then the loads
+        that cross each partition often enough (the columns of loads, and the right-hand sides).
+        """
+        import scipy.sparse as sp
+
         arcs, count = len(self.arcs), len(self.commodities)
         family = np.array([c.group for c in self.commodities])
         member = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
         under = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
         stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([times for _, times in self.partitions]).reshape(-1, arcs)
-        # Row blocks: links, limits, flows under loads, partitions. Columns: T, loads, flows.
-        rows = [
-            [sp.csr_array(-np.minimum(link_room, 1)[:, None]), sp.diags_array(1 / np.maximum(link_room, 1)), None],
-            [sp.csr_array(-np.minimum(limit_room, 1)[:, None]), limit / np.maximum(limit_room, 1)[:, None], None],
-            [sp.csr_array((under.shape[0], 1)), -stacked, under],
-            [sp.csr_array((len(crossing), 1)), sp.csr_array(-crossing), None],
-        ]
-        return sp.block_array(rows, format="csr")
+        minimum = np.array([-1.0 * p.times * p.weight for p, _ in self.partitions])
+        return (-stacked, under), (sp.csr_array(-crossing), minimum)
 
     def solve(self, time_scale: float) -> Solution | None:
         """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.

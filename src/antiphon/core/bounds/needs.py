@@ -108,6 +108,8 @@ def needs_of(collective: Collective) -> Needs:
     ([0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1])
     """
     assert collective.weights is not None
+    if collective.groups:
+        return _joint_needs(collective)
     if collective.custom is not None:
         return _custom_needs(collective)
     relation = collective.relation
@@ -128,6 +130,15 @@ def needs_of(collective: Collective) -> Needs:
         size = end
     sets = tuple((rank,) for rank in range(collective.ranks))
     return Needs(columns[0, :size], columns[1, :size], columns[2, :size], sets, collective.weights)
+
+
+def _joint_needs(collective: Collective) -> Needs:
+    """Return the needs of all groups of a joint collective, group after group."""
+    each = [needs_of(group) for group in collective.groups]
+    first = [blocks.start for blocks in collective.group_blocks]
+    block = np.concatenate([needs.block + start for needs, start in zip(each, first, strict=True)])
+    holders, dst = (np.concatenate([getattr(needs, name) for needs in each]) for name in ("holders", "dst"))
+    return Needs(block, holders, dst, each[0].sets, collective.weights)
 
 
 Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # contribution -> the ranks that hold it, as a set and sorted

@@ -8,6 +8,7 @@ byte, or raises Invalid. docs/bounds.md proves why each is a bound. The checks i
     LP dual     no price is negative, no link costs less than 0, and on every link the lengths of all families plus the
                 crossings of all partitions (times their multipliers) sum to at most its cost. Proved: (sum of weight *
                 shortest path + sum over partitions of multiplier * times * weight) / (sum of price * capacity)
+    joint dual  for every group of a joint collective an LP dual, all at the same prices; their numerators are added
     distance    distances grow by at most one per link into a rank, and a path attains them
 
 Example: the cut {0} on a ring of 3 with allgather. The block of rank 0 is needed outside and held only inside: weight
@@ -19,13 +20,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.places import abilities_of, places_for, switches_aside
-from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Partition, Witness
+from antiphon.core.bounds.witness import Cut, Distance, Family, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
@@ -42,7 +44,29 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
     if isinstance(witness, Partition):
         _check_partition(topology, collective, witness)
         return witness.times * Fraction(witness.weight) / witness.capacity
-    return _check_dual(topology, collective, witness)
+    priced_capacity = sum(
+        (p * topology.resources.bytes_per_second(r) for r, p in _prices(topology, witness).items()), Fraction(0)
+    )
+    _require(priced_capacity > 0, "all its prices are 0")
+    if isinstance(witness, LpDual):
+        return _check_dual(topology, collective, witness) / priced_capacity
+    _require(len(collective.groups) == len(witness.groups), "it has not one dual for each group")
+    total, first = 0, 0
+    for group, dual in zip(collective.groups, witness.groups, strict=True):
+        own = collective.weights[first : first + group.blocks]
+        first += group.blocks
+        # The blocks of the group weigh `scale` times as much here as in its own collective.
+        scale = int(own.sum()) // int(group.weights.sum())
+        _require(bool(np.array_equal(own, group.weights * scale)), "the weights of a group are not in proportion")
+        total += scale * _check_dual(topology, group, replace(dual, prices=witness.prices))
+    return Fraction(total) / priced_capacity
+
+
+def _prices(topology: Topology, witness: LpDual | JointDual) -> dict[int, int]:
+    """Return the prices, checked to be of resources that exist, and not negative."""
+    count = topology.links + len(topology.limits)
+    _require(all(0 <= r < count and p >= 0 for r, p in witness.prices), "a price is negative or names no resource")
+    return dict(witness.prices)
 
 
 def check_distance(topology: Topology, collective: Collective, proof: Distance) -> None:
@@ -242,12 +266,10 @@ def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -
     return sorted({tuple(ranks) for ranks in having.values()})
 
 
-def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fraction:
-    """Check an LP dual and return the time that it proves; `LpDual` states both formulas."""
+def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> int:
+    """Check an LP dual and return what all its families and partitions cost: the numerator of the time (`LpDual`)."""
     assert collective.weights is not None
     resources = topology.resources
-    count = topology.links + len(topology.limits)
-    _require(all(0 <= r < count and p >= 0 for r, p in dual.prices), "a price is negative or names no resource")
     abilities = abilities_of(topology, collective)
     _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
     # More may leave a switch that multicasts than enters it, and less a switch that reduces.
@@ -279,9 +301,7 @@ def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fra
             unused_cost[link] -= length
         total += _weighted_distances(topology, collective, rows, family, lengths)
     _require(min(unused_cost, default=0) >= 0, "its families pay more for a link than it costs")
-    priced_capacity = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
-    _require(priced_capacity > 0, "all its prices are 0")
-    return total / priced_capacity
+    return total
 
 
 def _weighted_distances(

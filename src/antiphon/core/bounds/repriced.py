@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.core.bounds.counting import cut_of, partition_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.recheck import proved_time
-from antiphon.core.bounds.witness import Cut, Partition, Witness
+from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 
@@ -32,10 +32,18 @@ def seconds_per_byte(machine: Topology, collective: Collective, needs: Needs, wi
         witness = cut_of(machine, needs, side)
     elif isinstance(witness, Partition):
         witness = partition_of(machine, collective, witness.parts, witness.direction)
+    elif isinstance(witness, LpDual):
+        witness = _with_capacities(machine, collective, witness)
     else:
-        partitions = tuple(
-            (partition_of(machine, collective, partition.parts, partition.direction), times)
-            for partition, times in witness.partitions
-        )
-        witness = replace(witness, partitions=partitions)
+        pairs = zip(collective.groups, witness.groups, strict=True)
+        witness = replace(witness, groups=tuple(_with_capacities(machine, group, dual) for group, dual in pairs))
     return proved_time(machine, collective, witness) / collective.buffer_weight
+
+
+def _with_capacities(machine: Topology, collective: Collective, dual: LpDual) -> LpDual:
+    """Return the dual with the capacities of its partitions on this machine."""
+    partitions = tuple(
+        (partition_of(machine, collective, partition.parts, partition.direction), times)
+        for partition, times in dual.partitions
+    )
+    return replace(dual, partitions=partitions)

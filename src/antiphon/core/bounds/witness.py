@@ -1,13 +1,14 @@
 """Witnesses of bounds: records that hold enough to recheck a bound on its own, as JSON and as text for people.
 
-Four kinds of record prove a lower bound. recheck.py checks them, and docs/bounds.md explains why each is valid:
+Five kinds of record prove a lower bound. recheck.py checks them, and docs/bounds.md explains why each is valid:
 
     Distance   steps: a path and distances
     Cut        time: a set of nodes, the weight that must leave it and the capacity out of it
     Partition  time of an allreduce: sets of ranks, and the capacity between them
     LpDual     time: prices of links and shared limits, and the least that demands (`Family`) cost at these prices
+    JointDual  time of a joint collective: an `LpDual` for each group, all at the same prices
 
-A fifth record, `Packing`, proves that a bound is attained; packing.py checks it. It lists trees that take the bound's
+A sixth record, `Packing`, proves that a bound is attained; packing.py checks it. It lists trees that take the bound's
 time.
 
 The *weight* of a block is its relative size, a whole number. A bound in seconds is weight / capacity * (nbytes /
@@ -207,7 +208,31 @@ class LpDual(Record):
         return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
 
-Witness = Cut | Partition | LpDual
+@dataclass(frozen=True)
+class JointDual(Record):
+    """Prices of links and shared limits at which the costs of all groups of a joint collective bound the time.
+
+    `prices`
+        As in `LpDual`, for all groups.
+    `groups`
+        For every group the other fields of an `LpDual` of its own collective, at these prices.
+
+    The lower bound, in seconds per byte of a block of weight 1 of the joint collective, is the sum over groups of
+    (numerator of the group's `LpDual` * weight of its blocks in the joint collective per weight of their own), over the
+    sum over resources of price * capacity.
+    """
+
+    prices: tuple[tuple[int, int], ...]
+    groups: tuple[LpDual, ...]
+
+    kind = "joint_dual"
+
+    def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        text = LpDual(self.prices, ()).describe(topology, buffer_weight).partition(": ")[2]
+        return f"joint_dual: for the {len(self.groups)} groups {text}"
+
+
+Witness = Cut | Partition | LpDual | JointDual
 """Proof of a lower bound on the time of a collective on a machine. A `Distance` proves a bound on steps instead."""
 
 
@@ -271,9 +296,13 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
                 partitions.append((inner, int(multiplier)))
             prices, potentials = tuple(map(_int_pair, value["prices"])), tuple(map(_int_pair, value["potentials"]))
             return LpDual(prices, families, potentials, tuple(partitions))
+        if kind == "joint_dual":
+            duals = [witness_of({**group, "prices": [], "kind": "lp_dual"}) for group in value["groups"]]
+            prices = tuple(map(_int_pair, value["prices"]))
+            return JointDual(prices, tuple(dual for dual in duals if isinstance(dual, LpDual)))
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise Invalid(f"witness of a bound: cannot be read ({error!r}); plan anew") from None
-    raise Invalid(f"witness of a bound: kind {kind!r} is not known (cut, partition, lp_dual); plan anew")
+    raise Invalid(f"witness of a bound: kind {kind!r} is not known (cut, partition, lp_dual, joint_dual); plan anew")
 
 
 def _int_tuple(values: Iterable[Any]) -> tuple[int, ...]:

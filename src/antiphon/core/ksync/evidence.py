@@ -18,15 +18,18 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from antiphon.core.bounds import Cut, LpDual, Partition, Witness
+from antiphon.core.bounds import Cut, JointDual, LpDual, Partition, Witness
+from antiphon.core.collective import Collective
 from antiphon.core.ksync.cnf import Formula, build_formula
 from antiphon.core.ksync.dual import StepDual
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, resolve_chain, unpack_chains
 from antiphon.core.ksync.renaming import Naming, rename_instance
 from antiphon.core.topology import Topology
+from antiphon.errors import Unsupported
 
 Rows = list[list[int]]
 
@@ -58,11 +61,25 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
     return {"prices": prices, "shares": shares}
 
 
-def bandwidth_evidence(topology: Topology, blocks: int, witness: Witness | None) -> dict[str, Any]:
+def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witness | None) -> dict[str, Any]:
     """Return the witness of a bandwidth bound as a dual without steps (step 0 stands for all times).
 
-    A cut is the dual with price 1 on what leaves it; a partition one with itself as the only item.
+    A cut is the dual with price 1 on what leaves it; a partition one with itself as the only item. Raises Unsupported
+    for partitions of groups at the same time, which the form does not have.
     """
+    if isinstance(witness, JointDual):
+        if any(dual.partitions for dual in witness.groups):
+            raise Unsupported(
+                "a certificate holds no partitions of several groups; verify --proof rechecks those of a plan"
+            )
+        each = [
+            bandwidth_evidence(topology, group, replace(dual, prices=witness.prices))["shares"][0]
+            for group, dual in zip(collective.groups, witness.groups, strict=True)
+        ]
+        own = [
+            {**share, "blocks": list(range(b.stop))[b]} for share, b in zip(each, collective.group_blocks, strict=True)
+        ]
+        return {"prices": [[r, 0, p] for r, p in witness.prices], "shares": own, "partitions": []}
     prices: Rows = []
     families: list[Rows] = []
     potentials: Rows = []
@@ -89,7 +106,7 @@ def bandwidth_evidence(topology: Topology, blocks: int, witness: Witness | None)
             [[link, 0, length] for link, length in (family.lengths or enumerate(costs)) if length]
             for family in witness.families
         ]
-    shares = [{"blocks": list(range(blocks)), "families": families, "potentials": potentials}]
+    shares = [{"blocks": list(range(collective.blocks)), "families": families, "potentials": potentials}]
     return {"prices": prices, "shares": shares, "partitions": partitions}
 
 

@@ -212,7 +212,7 @@ class _Reader:
             raise Invalid("its head has not the length that it tells")
         self.collective = Collective(
             _KINDS[kind], ranks, tuple(member_ranks.tolist()), tuple(root_ranks.tolist()), weights.astype(np.int64),
-            custom,
+            custom, nbytes_weight=buffer_weight if custom is not None else 0,
         )  # fmt: skip
         refuse_collective(self.collective)
         if self.collective.blocks != blocks or self.collective.buffer_weight != buffer_weight or self.channels < 1:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from antiphon.core.collective import ROOTED, Collective, relation_of
+from antiphon.core.collective import ROOTED, Collective, joint, relation_of
 from antiphon.core.columns import AnyInts, Longs, freeze
 from antiphon.core.files import within
 from antiphon.core.jsontext import decode, without_place
@@ -37,6 +37,7 @@ from antiphon.core.serialize.schemas import (
     VERSION,
     BlockRow,
     CollectiveRow,
+    GroupRow,
     LocalRow,
     PlanRow,
     ScheduleRow,
@@ -176,6 +177,8 @@ def collective_in(row: CollectiveRow) -> Collective:
     for field_name, values in (("members", row.members), ("roots", row.roots), ("weights", row.weights)):
         if values == []:
             raise Invalid(f"{field_name}: is empty; leave it out or fill it")
+    if row.groups is not None:
+        return _joint_in(row, row.groups)
     members, roots = tuple(row.members or ()), tuple(row.roots or ())
     count = len(members) or row.ranks
     per_member = {"alltoall": count, "scatter": len(roots) or 1, "gather": len(roots) or 1}
@@ -191,6 +194,25 @@ def collective_in(row: CollectiveRow) -> Collective:
     if weights.size:
         raise Invalid("weights: a custom collective has its weights in its blocks")
     return _custom_in(row, row.blocks, members, roots)
+
+
+def _joint_in(row: CollectiveRow, rows: list[GroupRow]) -> Collective:
+    """Build a joint collective from its groups."""
+    if row.kind != "custom" or row.blocks is not None or row.roots or row.weights or row.combining:
+        raise Invalid("groups: a joint collective has groups, and no kind, blocks, roots or weights of its own")
+    groups = []
+    for i, group in enumerate(rows):
+        of_group = {f.name: getattr(group, f.name) for f in msgspec.structs.fields(group) if f.name != "size"}
+        try:
+            groups.append(collective_in(CollectiveRow(ranks=row.ranks, **of_group)))
+        except (Invalid, Unsupported) as error:
+            raise type(error)(f"groups[{i}]: {error}") from None
+    if not groups or sum(group.blocks for group in groups) > MAX_FILE_BLOCKS:
+        raise Invalid(f"groups: expected at least one group, with up to {MAX_FILE_BLOCKS} blocks together")
+    joined = joint(groups, [group.size for group in rows])
+    if row.members is not None and tuple(sorted(row.members)) != joined.members:
+        raise Invalid("members: are those of the groups; leave them out")
+    return joined
 
 
 def _custom_in(
@@ -235,6 +257,14 @@ def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
 def collective_out(collective: Collective) -> dict[str, Any]:
     """Return a collective as a dictionary for JSON."""
     body: dict[str, Any] = {"kind": collective.kind, "ranks": collective.ranks}
+    if collective.groups:
+        rows = [collective_out(group) for group in collective.groups]
+        for row, group, size in zip(rows, collective.groups, collective.group_sizes, strict=True):
+            del row["ranks"]
+            row["members"] = list(group.members)
+            if size != 1:
+                row["size"] = size
+        return {**body, "groups": rows}
     if len(collective.members) < collective.ranks:
         body["members"] = list(collective.members)
     if collective.kind in ROOTED:

@@ -83,6 +83,14 @@ class BlockRow(Row, kw_only=True):
     post: list[int | WantedRow]
 
 
+class GroupRow(Row, kw_only=True):
+    kind: str
+    members: list[int]
+    roots: list[int] | None = None
+    weights: list[int] | None = None
+    size: int = 1  # of its buffer, relative to those of the other groups
+
+
 class CollectiveRow(Row, kw_only=True):
     format: str = COLLECTIVE
     version: int = VERSION
@@ -93,6 +101,7 @@ class CollectiveRow(Row, kw_only=True):
     weights: list[int] | None = None
     combining: bool = False
     blocks: list[msgspec.Raw] | None = None  # each a BlockRow, read one after another
+    groups: list[GroupRow] | None = None  # of a joint collective, instead of blocks
 
 
 class ChunksRow(Row):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.collective import Collective
+from antiphon.core.collective import Collective, joint
 from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
@@ -291,6 +291,47 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
         base += len(schedule.chunks)
     joint = Chunks(np.concatenate(block), np.concatenate(offset), np.concatenate(share), denominator)
     return _stack_rows(moved, schedules[0].collective, joint, np.concatenate(pieces), schedules[0].local)
+
+
+def run_together(schedules: Sequence[Schedule]) -> Schedule:
+    """Run schedules of several collectives at the same time, each on data of its own. O(rows).
+
+    The result is for the joint collective of all their groups; `nbytes` is the size of each schedule's own collective.
+
+    >>> from antiphon.core.example import of_rows
+    >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
+    >>> both = run_together([pair, pair])
+    >>> both.collective.title, both.chunk.tolist(), both.step.tolist()
+    ('2 x broadcast of 2', [0, 1], [0, 0])
+    """
+    _same_machine("run together", schedules)
+    if any(s.collective.custom is not None and not s.collective.groups for s in schedules):
+        raise Unsupported("run together: a custom collective has no name and groups; compose them with at_once instead")
+    # Sizes of groups, relative to the largest group of the same schedule.
+    own_sizes = [s.collective.group_sizes or [1] for s in schedules]
+    common = math.lcm(*(max(sizes) for sizes in own_sizes))
+    target = joint(
+        [group for s in schedules for group in s.collective.groups or (s.collective,)],
+        [size * common // max(sizes) for sizes in own_sizes for size in sizes],
+    )
+    denominator = math.lcm(*(s.chunks.denominator for s in schedules))
+    if denominator >= MAX_DENOMINATOR:
+        raise Unsupported("run together: the shares of the chunks have no common denominator below 2^62")
+    first = np.cumsum([0, *(len(s.chunks) for s in schedules)]).tolist()
+    blocks = np.cumsum([0, *(s.collective.blocks for s in schedules)]).tolist()
+    scales = [denominator // s.chunks.denominator for s in schedules]
+    chunks = Chunks(
+        np.concatenate([s.chunks.block + np.int32(b) for s, b in zip(schedules, blocks, strict=False)]),
+        np.concatenate([s.chunks.offset * scale for s, scale in zip(schedules, scales, strict=True)]),
+        np.concatenate([s.chunks.share * scale for s, scale in zip(schedules, scales, strict=True)]),
+        denominator,
+    )
+    moved = [
+        replace(s, chunk=s.chunk + np.int32(at), chunks=_placeholder_chunks(at + len(s.chunks)), pieces=1)
+        for s, at in zip(schedules, first, strict=False)
+    ]
+    pieces = np.concatenate([pieces_of(s) for s in schedules])
+    return _stack_rows(moved, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, ())
 
 
 def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> Schedule:

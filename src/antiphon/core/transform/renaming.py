@@ -36,7 +36,7 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
     if collective.custom is not None:
         custom = _relabel_relation(collective.custom, name)
         members = tuple(name[list(collective.members)].tolist())
-        renamed = Collective("custom", collective.ranks, members, weights=collective.weights, custom=custom)
+        renamed = replace(collective, members=members, custom=custom, groups=())
         return renamed, np.arange(collective.blocks)
     renamed_members = name[list(collective.members)]
     # Member i -> its place among the renamed members, which are sorted.

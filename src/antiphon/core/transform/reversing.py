@@ -77,7 +77,7 @@ def _dual_custom(collective: Collective) -> Collective:
     pre = zip(relation.post_block.tolist(), relation.post_rank.tolist(), ids.tolist(), strict=True)
     post = [(b, rank, None) for b, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)]
     custom = custom_relation(list(pre), post, collective.ranks)
-    return Collective("custom", collective.ranks, collective.members, weights=collective.weights, custom=custom)
+    return replace(collective, custom=custom, groups=())
 
 
 def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:

@@ -1,0 +1,277 @@
+"""Bound the time of a joint collective: several groups at the same time, which share the links.
+
+The loads of different groups add up, since their data are different. So prices of links bound the time of all groups
+together: what each group must pay at these prices is bounded on its own, as for a single collective (lp.py), and
+
+    T  >=  (sum over groups of the least cost at the prices)  /  (sum over links of price * capacity)
+
+The best prices come from one linear program: the programs of the groups side by side, joined by the rows of links and
+shared limits.
+
+    minimise T   such that   sum over groups of (scale * load) <= capacity * T on every link and shared limit,
+                             the flows of each group fit under its loads,
+                             the loads of each allreduce cross its partitions often enough
+
+`scale`: the weight of a group's blocks in the joint collective per weight of their own. The witness is a `JointDual`:
+the prices, and for every group an `LpDual` at these prices.
+
+Example: pairs (0, 2) and (1, 3) of a ring of 4 exchange one block each. A pair alone sends half of its block each way
+round: every link carries 1/2. Together the pairs load every link by 1, and equal prices prove that none can do better:
+each of the 4 blocks travels 2 links, over 8 links of capacity 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, MOST_VARIABLES, BandwidthSearch, Proved, _by_end
+from antiphon.core.bounds.candidates import place_partitions
+from antiphon.core.bounds.counting import partition_of
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, groups_of
+from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.witness import Family, JointDual, LpDual
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Floats
+from antiphon.core.topology import Topology
+
+_MAX_ROUNDS = 6  # linear programs solved while violated partitions are added
+
+
+def group_scales(collective: Collective) -> list[int]:
+    """Return, for every group of a joint collective, the weight of its blocks there per weight of their own."""
+    blocks = zip(collective.groups, collective.group_blocks, strict=True)
+    return [int(collective.weights[own].sum()) // int(group.weights.sum()) for group, own in blocks]
+
+
+@dataclass(frozen=True, eq=False)
+class JointSolution:
+    """An optimum in floating point: its time, the prices of shared limits, and the solution of every group's program.
+
+    Units are those of `Solution`. `weights[i] * groups[i].load` is the load of group i in weights of the joint
+    collective.
+    """
+
+    time: float
+    limit_price: Floats
+    groups: list[Solution]
+    weights: list[float]
+
+
+class JointProgram:
+    """The linear program of all groups of a joint collective on one machine."""
+
+    def __init__(self, topology: Topology, searches: Sequence[BandwidthSearch], scales: Sequence[int]) -> None:
+        self.topology, self.scales = topology, scales
+        self.programs = [
+            BoundProgram(topology, groups_of(s.collective, s.needs), s.needs, s.places, shared=True) for s in searches
+        ]
+        self.arcs = self.programs[0].arcs
+
+    def solve(self, time_scale: float, hops: float = 0.0) -> JointSolution | None:
+        """Return the optimum, or None if HiGHS fails.
+
+        `time_scale`: the order of magnitude of T. `hops`: a weight at which short routes count, too, so that loads take
+        no detour without need; the time may then exceed the optimum by about this fraction.
+        """
+        import scipy.sparse as sp
+        from scipy.optimize import linprog
+
+        arcs, programs = len(self.arcs), self.programs
+        flows = [program._flow_conservation() for program in programs]
+        supply = [float(np.abs(right).max()) for _, right in flows]
+        unit = max(s * scale for s, scale in zip(supply, self.scales, strict=True))
+        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`.
+        share = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
+        limit, limit_capacity = programs[0]._limit_rows()
+        room = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
+        over_resources = sp.vstack([sp.eye_array(arcs), limit], format="csr")
+        width = 1 / np.maximum(room, 1)  # rows of wide links are divided by their capacity, as in `BoundProgram`
+        # Columns: T, then for every group its loads and its flows.
+        columns = 1 + 2 * len(programs)
+        upper: list[list[Any]] = [[sp.csr_array(-np.minimum(room, 1)[:, None]), *[None] * (columns - 1)]]
+        upper_right: list[Floats] = [np.zeros(len(room))]
+        equal: list[list[Any]] = []
+        equal_right: list[Floats] = []
+        for i, (program, (conservation, right)) in enumerate(zip(programs, flows, strict=True)):
+            loads, own = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
+            upper[0][loads] = sp.diags_array(width * share[i]) @ over_resources
+            (under_load, under_flow), (crossing, minimum) = program._load_rows()
+            for entries in ([under_load, under_flow], [crossing, None]):
+                row: list[Any] = [None] * columns
+                row[own] = entries
+                upper.append(row)
+            upper_right += [np.zeros(under_load.shape[0]), minimum / supply[i]]
+            balance = program._switch_balance()
+            for entries in ([None, conservation], [balance, None]):
+                row = [None] * columns
+                row[own] = entries
+                equal.append(row)
+            equal_right += [right / supply[i], np.zeros(balance.shape[0])]
+        # scipy needs a block for T's column of equations, too
+        equal[0][0] = sp.csr_array((flows[0][0].shape[0], 1))
+        upper_rows, equal_rows = (sp.block_array(rows, format="csr") for rows in (upper, equal))
+        cost = np.full(upper_rows.shape[1], hops / (arcs * len(programs)))
+        cost[0] = 1
+        result = linprog(
+            cost, A_ub=upper_rows, b_ub=np.concatenate(upper_right), A_eq=equal_rows, b_eq=np.concatenate(equal_right),
+            method="highs-ds" if upper_rows.shape[1] < 3000 else "highs-ipm",
+        )  # fmt: skip
+        if result.status != 0:
+            return None
+        prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
+        values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
+        link, limits = np.split(prices[0] * width, [arcs])
+        at, solutions = 1, []
+        for i, program in enumerate(programs):
+            # A price counts per unit of the joint weights; the duals of a group's rows per unit of its own.
+            lengths, multipliers = (prices[1 + 2 * i + k] / share[i] for k in (0, 1))
+            potentials = program._switch_potentials(values[2 * i + 1] / share[i])
+            load = result.x[at : at + arcs]
+            at += arcs + flows[i][0].shape[1]
+            solutions.append(
+                Solution(result.x[0], load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers)
+            )
+        return JointSolution(float(result.x[0]) * time_scale, limits, solutions, [s * unit for s in share])
+
+    def exact_witnesses(self, solution: JointSolution) -> Iterator[JointDual]:
+        """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""
+        kinds = [(s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups]
+        values = np.concatenate([solution.limit_price, *itertools.chain.from_iterable(kinds)])
+        top = float(np.abs(values).max(initial=0.0))
+        if not top > 0:
+            return
+        for scale in [*_find_scales(values / top), _FINE_SCALE]:
+            limits = [max(round(v), 0) for v in (solution.limit_price / top * scale).tolist()]
+            witness = self._round_dual(
+                [tuple([round(v) for v in (k / top * scale).tolist()] for k in kind) for kind in kinds], limits
+            )
+            if witness.prices:
+                yield witness
+
+    def _round_dual(self, duals: Sequence[tuple[list[int], ...]], limits: list[int]) -> JointDual:
+        """Build a witness from whole-number duals of every group, with the least prices that cover all groups."""
+        price, groups = np.zeros(len(self.arcs), object), []
+        for program, (rounded, potentials, multipliers) in zip(self.programs, duals, strict=True):
+            lengths = [max(v, 0) for v in rounded]
+            price = np.maximum(price, program._required_prices(lengths, limits, potentials, multipliers))
+            dual = program._assemble_dual(lengths, limits, potentials, multipliers)
+            groups.append(LpDual((), dual.families, dual.potentials, dual.partitions))
+        prices = [(link, int(p)) for arc, p in enumerate(price.tolist()) if p for link in self.arcs.links[arc]]
+        prices += [(self.topology.links + i, p) for i, p in enumerate(limits) if p]
+        return JointDual(tuple(sorted(prices)), tuple(groups))
+
+
+class JointSearch(BandwidthSearch):
+    """The search for a joint collective: cuts, partitions into ranks and into hosts, then the joint linear program."""
+
+    def _search_by_kind(self) -> Proved:
+        if not len(self.needs):
+            return Proved(None, Fraction(0), True, "nothing must move")
+        self._group_searches(_by_end(self.needs, self.collective.kind))
+        self._limit_cuts()
+        self._middle_cuts()
+        partitions = place_partitions(self.topology)
+        for part_nodes in (nodes for part_sets in partitions[1:] for nodes in part_sets):
+            side = np.zeros(self.topology.nodes, bool)
+            side[part_nodes] = True
+            for cut_side in (side, ~side):
+                self.offer_cut(cut_side)
+        for direction in ("out", "in"):
+            for part_sets in partitions:
+                self._offer_joint_partition(part_sets, direction)
+        if self._solve_joint_program() and {group.kind for group in self.collective.groups} <= {*UNICAST}:
+            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
+        return self._conclude(None, "several groups at the same time: not known to be attainable")
+
+    def _offer_joint_partition(self, part_sets: Sequence[Sequence[int]], direction: str) -> None:
+        """Offer the dual that prices every link by the number of parts that it leaves (or enters).
+
+        A group pays for its transfers between parts: an allreduce for those of its own partition, data that are only
+        moved for every part that they leave, and the others, where ranks are parts, for what each rank gets or gives.
+        """
+        topology = self.topology
+        crossings = count_crossings(topology.link_src, topology.link_dst, part_sets, direction, topology.nodes)
+        prices = tuple((link, int(count)) for link, count in enumerate(crossings.tolist()) if count)
+        ranks_alone = all(sum(node < topology.ranks for node in nodes) == 1 for nodes in part_sets)
+        duals = []
+        for group in self.collective.groups:
+            families: list[Family] = []
+            with_member = [nodes for nodes in part_sets if not {*group.members}.isdisjoint(nodes)]
+            if group.kind == "allreduce" and len(with_member) > 1 and not self.abilities:
+                without_member = [node for nodes in part_sets if nodes not in with_member for node in nodes]
+                merged = [[*with_member[0], *without_member], *with_member[1:]]
+                duals.append(LpDual((), (), (), ((partition_of(topology, group, merged, direction), 1),)))
+                continue
+            if group.kind in UNICAST:
+                families = [Family("all", (), prices)]
+            elif ranks_alone and group.kind in (SPREAD if direction == "in" else COLLECT):
+                ends, kind = (topology.link_dst, "to") if direction == "in" else (topology.link_src, "from")
+                families = [
+                    Family(kind, (rank,), tuple((link, p) for link, p in prices if ends[link] == rank))
+                    for rank in group.members
+                ]
+            duals.append(LpDual((), tuple(families)))
+        if prices and any(dual.families or dual.partitions for dual in duals):
+            self.offer_witness(JointDual(prices, tuple(duals)))
+
+    def _solve_joint_program(self) -> bool:
+        """Offer the joint program's duals; True if the best witness is then as good as its optimum."""
+        solved = self._solve_with_partitions()
+        if solved is None:
+            return False
+        program, solution = solved
+        goal = solution.time / float(self.topology.resources.scale)
+        for witness in program.exact_witnesses(solution):
+            if float(self._best_time) >= goal * (1 - CLOSE):
+                break
+            self.offer_witness(witness)
+        return float(self._best_time) >= goal * (1 - CLOSE)
+
+    def _solve_with_partitions(self) -> tuple[JointProgram, JointSolution] | None:
+        """Return the joint program with the partitions that its optimum needs, and the optimum; None if too large."""
+        searches = [BandwidthSearch(self.topology, group, needs_of(group)) for group in self.collective.groups]
+        if not all(len(search.needs) for search in searches):
+            return None
+        program = JointProgram(self.topology, searches, group_scales(self.collective))
+        if sum(own.size for own in program.programs) > MOST_VARIABLES:
+            return None
+        self.program_tried = True
+        combining = [(search, i) for i, search in enumerate(searches) if program.programs[i].groups[0].kind == "pair"]
+        for search, i in combining:
+            for partition in search._offer_partitions(search.network) + search._limit_partitions():
+                program.programs[i].add_partition(partition)
+        solution = program.solve(self._time_scale)
+        # Cutting planes, as for a single allreduce; each group has partitions of its own.
+        for _ in range(_MAX_ROUNDS):
+            added = solution is not None and sum(
+                search._add_violated_partitions(program.programs[i], solution.groups[i]) for search, i in combining
+            )
+            if solution is None or not added:
+                break
+            solution = program.solve(self._time_scale) or solution
+        return None if solution is None else (program, solution)
+
+    def find_loads(self, hops: float) -> Floats | None:
+        """Return the load of every group (row) on every link in the optimum with short routes; None if too large."""
+        self._group_searches(_by_end(self.needs, self.collective.kind))  # a time to scale the program by
+        solved = self._solve_with_partitions()
+        if solved is None:
+            return None
+        program, solution = solved
+        solution = program.solve(self._time_scale, hops) or solution
+        loads = np.zeros((len(solution.groups), self.topology.links))
+        arcs, resources = program.arcs, self.topology.resources
+        for arc, links in enumerate(arcs.links):
+            for link in links:  # parallel links share the load of their arc by capacity
+                share = resources.scaled_capacity(link) / arcs.exact[arc]
+                loads[:, link] = [
+                    w * s.load[arc] * share for w, s in zip(solution.weights, solution.groups, strict=True)
+                ]
+        return loads

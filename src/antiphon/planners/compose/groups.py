@@ -1,0 +1,223 @@
+"""Planner `groups`: several groups at the same time, each planned by another planner, merged into one schedule.
+
+Groups that are planned as if alone may load the same links. So there are two ways to plan them:
+
+    alone    each group on the links between its own ranks; groups that look alike are planned once (inside.py)
+    shared   on machines of their own, which share the links of the whole one: a linear program routes the data of all
+             groups so that the slowest resource is done first (core/bounds/joint.py); on every link a group gets the
+             bandwidth in proportion to its load there. So a group may take a detour over links that others leave idle
+
+In either, the plans of the groups run in the same steps: their rows are concatenated, each on its own blocks. The
+merged schedules are then pipelined for the message size, at prices that include what the groups do to each other.
+
+Example: pairs (0, 2) and (1, 3) of a ring of 4 exchange data. No two ranks of a pair are linked, so neither can be
+planned alone. Shared, both have half of every link: each pair sends half of its data each way round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+
+from antiphon.core.bounds import strip_abilities
+from antiphon.core.bounds.joint import JointSearch
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Floats, Ints, Longs
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import SharedLimit, Topology
+from antiphon.core.transform import Placement, Spans, assemble_parts
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.options import Option
+from antiphon.planners.compose.inside import GroupPlan, GroupPlanner, usual_planners
+from antiphon.planners.compose.stages import AIMS
+from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
+from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
+from antiphon.registry import find
+
+HOPS = 1e-3  # weight of short routes in the program that shares the links: they may cost this fraction of the time
+MIN_SHARE = 1e-6  # of a link: a smaller load is rounding of the solver
+SHARES = 64  # bandwidths that groups get are multiples of 1/n of the link's, n up to this, where that is exact ...
+FINE_SHARES = 5040  # ... else of 1 / FINE_SHARES, rounded down
+BEST_AT_RATE = ("trees", "flows", "relay")  # planners that are tried on shared links, where only the rate counts
+
+InsidePlanners = Annotated[
+    str, Option("the planners that may plan within groups, such as direct,trees (default: all quick ones)")
+]
+Links = Annotated[
+    str | None, Option("how groups are planned (default: both)", choices=("alone", "shared"))
+]  # fmt: skip
+
+
+def groups(
+    request: Request, *, inside: InsidePlanners = "", links: Links = None, pieces: PiecesOrBest = None,
+    steps: UnevenSteps = None,
+) -> Iterator[Schedule]:  # fmt: skip
+    """Yield schedules of several groups at the same time, pipelined for each size of the request."""
+    if not request.collective.groups:
+        raise Unsupported(
+            "planner groups: plans several groups at the same time, such as allreduce@rows; use another planner for one"
+        )
+    names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
+    for name in names:
+        if find("planner", name).can.composes:
+            raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
+    merged: list[_Merged] = []
+    refusals: list[AntiphonError] = []
+    for method, plan in (("alone", _plan_alone), ("shared", _plan_shared)):
+        if links in (None, method):
+            try:
+                merged += plan(request, names)
+            except (Unsupported, Invalid) as error:
+                refusals.append(error)
+    if not merged:
+        raise refusals[0]
+    # `stage_plans` wants the plan with the greatest rate first
+    merged.sort(key=lambda plan: throughput(plan.schedule, request.topology) or Fraction(0), reverse=True)
+    options = PipelineOptions("groups", pieces, steps, request.sizes, request.profile)
+    for staged in stage_plans(PipelinePlans([plan.schedule for plan in merged], request.topology), options):
+        report = {"groups": list(merged[staged.plan].planners), "links": merged[staged.plan].links}
+        stated = {"inside": ",".join(names), "links": links, **staged.options}
+        provenance = {"planner": "groups", "options": {k: v for k, v in stated.items() if v}, "seed": request.seed}
+        yield replace(staged.schedule, provenance={**provenance, "found": report})
+
+
+@dataclass(frozen=True, eq=False)
+class _Merged:
+    """A schedule of all groups. `planners`: what planned them. `links`: alone or shared."""
+
+    schedule: Schedule
+    planners: tuple[str, ...]
+    links: str
+
+
+def _plan_alone(request: Request, names: Sequence[str]) -> list[_Merged]:
+    """Plan every group on the links between its ranks, and merge the plans that are best at each aim."""
+    planner = GroupPlanner(request, names or usual_planners())
+    numbers: dict[Collective, list[int]] = {}  # by what is planned: the groups
+    for number, group in enumerate(request.collective.groups):
+        numbers.setdefault(_renumbered(group), []).append(number)
+    classes = []
+    for target, own in numbers.items():
+        ranks = np.array([request.collective.groups[i].members for i in own])
+        for group_class in planner.classify_groups(ranks):
+            plans = planner.plans_for(group_class.machine, target)
+            classes.append((group_class, ranks, [own[i] for i in group_class.groups.tolist()], plans))
+    merged: dict[tuple[int, ...], _Merged] = {}
+    for aim in AIMS:
+        best = [min(plans, key=AIMS[aim]) for *_, plans in classes]
+        if (key := tuple(map(id, best))) not in merged:
+            placements = [
+                _place(
+                    request.collective,
+                    own,
+                    _with_all_routes(plan.schedule, each.machine),
+                    ranks[each.groups],
+                    each.links,
+                )
+                for plan, (each, ranks, own, _) in zip(best, classes, strict=True)
+            ]
+            merged[key] = _merge(request.collective, placements, best, "alone")
+    return list(merged.values())
+
+
+def _plan_shared(request: Request, names: Sequence[str]) -> list[_Merged]:
+    """Plan every group on its share of the links, and merge the plans of the greatest rate."""
+    topology, collective = strip_abilities(request.topology), request.collective
+    loads = JointSearch(topology, collective, needs_of(collective)).find_loads(HOPS)
+    if loads is None:
+        raise Unsupported(
+            f"planner groups: {len(collective.groups)} groups on {topology.links} links are too many for one linear "
+            "program; give --option links=alone"
+        )
+    planner = GroupPlanner(request, names or BEST_AT_RATE)
+    machines: dict[Any, Topology] = {}  # equal machines are planned once
+    placements, best = [], []
+    for number, group in enumerate(collective.groups):
+        machine, ranks, links = _own_machine(topology, group, loads, number)
+        machine = machines.setdefault(machine.key(), machine)
+        target = replace(_renumbered(group), ranks=machine.ranks, members=tuple(range(len(group.members))))
+        plan = min(planner.plans_for(machine, target), key=AIMS["rate"])
+        schedule = _with_all_routes(plan.schedule, machine)
+        placements.append(_place(collective, [number], schedule, ranks[None], links[None]))
+        best.append(plan)
+    return [_merge(collective, placements, best, "shared")]
+
+
+def _renumbered(group: Collective) -> Collective:
+    """Return a group's collective among its members only, numbered in their order."""
+    roots = tuple(group.members.index(root) for root in group.roots)
+    return Collective(group.kind, len(group.members), (), roots, group.weights)
+
+
+def _own_machine(topology: Topology, group: Collective, loads: Floats, number: int) -> tuple[Topology, Longs, Ints]:
+    """Return a group's share of the machine; the rank of the whole for each of its ranks; and its links.
+
+    The members come first, then the ranks that relay. `loads`: of every group (row) on every link.
+    """
+    total = loads.sum(axis=0)
+    used = np.flatnonzero(loads[number] > MIN_SHARE * total)
+    src, dst = topology.link_src[used], topology.link_dst[used]
+    nodes = np.union1d(src, dst)
+    relays = np.setdiff1d(nodes[nodes < topology.ranks], group.members)
+    ranks = np.concatenate([np.array(group.members), relays]).astype(np.int64)
+    all_nodes = np.concatenate([ranks, nodes[nodes >= topology.ranks]])
+    name_of = np.zeros(topology.nodes, np.int32)
+    name_of[all_nodes] = np.arange(len(all_nodes))
+    # Per link a type of the whole machine and the group's share of it.
+    kinds = [(int(topology.link_type[link]), _share(loads[number, link] / total[link])) for link in used.tolist()]
+    types = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    limits = []
+    at = {link: i for i, link in enumerate(used.tolist())}
+    for limit in topology.limits:
+        own = [at[link] for link in limit.links if link in at]
+        if own:
+            over = list(limit.links)
+            share = _share(float(loads[number, over].sum() / total[over].sum()))
+            limits.append(SharedLimit(limit.name, tuple(own), limit.bandwidth * share))
+    machine = Topology(
+        topology.name, len(ranks), len(all_nodes) - len(ranks), name_of[src], name_of[dst],
+        np.array([types[kind] for kind in kinds], np.int32),
+        tuple(replace(topology.types[i], bandwidth=topology.types[i].bandwidth * share) for i, share in types),
+        tuple(limits),
+    )  # fmt: skip
+    return machine, ranks, used.astype(np.int32)
+
+
+def _share(fraction: float) -> Fraction:
+    """Return a share of a link as a fraction with a small denominator, so that shares of groups sum to at most 1."""
+    near = Fraction(fraction).limit_denominator(SHARES)
+    return near if near and abs(float(near) - fraction) < MIN_SHARE else Fraction(
+        max(int(fraction * FINE_SHARES), 1), FINE_SHARES
+    )  # fmt: skip
+
+
+def _with_all_routes(schedule: Schedule, machine: Topology) -> Schedule:
+    """Return the schedule with every route named: on the whole machine there may be other links between two ranks."""
+    resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    return replace(schedule, route=resolved.route, routes=resolved.table)
+
+
+def _place(collective: Collective, numbers: Sequence[int], schedule: Schedule, ranks: Longs, links: Ints) -> Placement:
+    """Place copies of a group's schedule on the blocks of these groups."""
+    line, blocks = Spans.side_by_side(collective.weights), collective.group_blocks
+    owners = np.concatenate([np.arange(blocks[i].start, blocks[i].stop) for i in numbers])
+    return Placement(schedule, ranks, line.take(owners), links)
+
+
+def _merge(collective: Collective, placements: Sequence[Placement], plans: Sequence[GroupPlan], links: str) -> _Merged:
+    """Merge placed plans of all groups into one schedule."""
+    schedule = assemble_parts(placements, collective, Spans.side_by_side(collective.weights))
+    counts: Counter[str] = Counter()
+    for plan, placement in zip(plans, placements, strict=True):
+        kind = plan.schedule.collective
+        counts[f"{kind.kind} of {len(kind.members)} by {plan.planner}"] += len(placement.ranks)
+    return _Merged(schedule, tuple(f"{count} x {text}" for text, count in counts.items()), links)

@@ -1,0 +1,285 @@
+"""Several groups at the same time: how they are named, stored, bounded and planned."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from commands import answer
+from scipy.optimize import linprog
+
+import antiphon
+from antiphon.core.bounds import JointDual, bound, recheck, witness_of
+from antiphon.core.collective import Collective, custom_relation, joint
+from antiphon.core.serialize import dumps, loads
+from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+
+WIRE = LinkType("wire", "1GB/s")
+
+
+# ---- names ----
+
+NAMES = [
+    ("allreduce@every=2", "ring:ranks=4", None, [(0, 2), (1, 3)]),
+    ("allreduce@0,1;3-5", "ring:ranks=6", None, [(0, 1), (3, 4, 5)]),
+    ("allgather@rows", "mesh:dims=2x3", None, [(0, 1, 2), (3, 4, 5)]),
+    ("allgather@columns", "mesh:dims=2x3", None, [(0, 3), (1, 4), (2, 5)]),
+    ("allgather@rows", "cluster:box=dgx1v,boxes=2", None, [tuple(range(8)), tuple(range(8, 16))]),
+    ("allreduce@b", "ring:ranks=8", "a=2,b=2,c=2", [(0, 2), (1, 3), (4, 6), (5, 7)]),
+    ("allreduce@a,c", "ring:ranks=8", {"a": 2, "b": 2, "c": 2}, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+    ("allreduce@a + alltoall@b", "ring:ranks=4", "a=2,b=2", [(0, 2), (1, 3), (0, 1), (2, 3)]),
+]
+
+
+@pytest.mark.parametrize(("spec", "machine", "mesh", "groups"), NAMES)
+def test_names_of_groups(spec: str, machine: str, mesh: object, groups: list[tuple[int, ...]]) -> None:
+    target = antiphon.collective(spec, machine, mesh=mesh)
+    assert [group.members for group in target.groups] == groups
+    assert target.members == tuple(sorted({rank for group in groups for rank in group}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "mesh", "message"),
+    [
+        ("allreduce@0-3;3-7", None, "rank 3 is in group 0 and in group 1"),
+        ("allreduce@0-3;4-9", None, "rank 8 is not there; ring:ranks=8 has ranks 0 to 7"),
+        ("allreduce@0-3;4", None, "group 1 has only rank 4"),
+        ("allreduce@every=5", None, "group 3 has only rank 3"),
+        ("allreduce@every=0", None, "stride from 1"),
+        ("allreduce@rows", None, "ring:ranks=8 has one row"),
+        ("allreduce@data", None, "a dimension of --mesh"),
+        ("allreduce@data", "data=3,tensor=2", "3*2 = 6, but there are 8 ranks"),
+        ("allreduce@date", "data=4,tensor=2", "did you mean 'data'"),
+        ("allreduce@data,data", "data=4,tensor=2", "twice"),
+        ("allreduce@data", "data=4,tensor=x", "dimensions with their sizes"),
+        ("allreduce", "data=4,tensor=2", "names no dimension"),
+        ("allreduce@0-3 + ", None, "COLL@GROUPS"),
+        ("allreduce+allgather@rows", None, "COLL@GROUPS"),
+        ("0*allreduce@0-3", None, "at least 1"),
+        ("broadcasts@0-3", None, "did you mean 'broadcast'"),
+    ],
+)
+def test_errors_of_names(spec: str, mesh: str | None, message: str) -> None:
+    with pytest.raises(Invalid, match=message.replace("*", r"\*").replace("+", r"\+")):
+        antiphon.collective(spec, "ring:ranks=8", mesh=mesh)
+
+
+def test_options_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["ring:ranks=8", "--mesh", "data=4,tensor=2"]
+    both = answer(capsys, "bound", "allreduce", *options, "--along", "data+tensor")
+    assert both == answer(capsys, "bound", "allreduce@data + allreduce@tensor", *options)
+    along = answer(capsys, "bound", "allreduce", *options, "--along", "data")
+    assert along == answer(capsys, "bound", "allreduce", "ring:ranks=8", "--groups", "every=2")
+
+
+# ---- storage ----
+
+
+def test_sizes_and_files() -> None:
+    target = antiphon.collective("allreduce@a + 3*alltoall@b", "ring:ranks=6", mesh="a=3,b=2")
+    assert target.title == "2 x allreduce of 3 + 3 x alltoall of 2"
+    assert target.group_sizes == [1, 1, 3, 3, 3]
+    # nbytes is the buffer of the largest group; the others have a third of that
+    assert target.weights.tolist() == [2, 2] + [3] * 12
+    assert target.buffer_weight == 6
+    again = loads(dumps(target))
+    assert again == target
+    assert isinstance(again, Collective)
+    assert again.groups == target.groups
+    assert again.group_sizes == target.group_sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": []}, "at least one group"),
+        ({"kind": "allreduce"}, "groups"),
+        ({"blocks": []}, "groups"),
+        ({"members": [0, 1]}, "members"),
+        ({"groups": [{"kind": "allreduce", "members": [0, 9]}]}, r"groups\[0\].*out of range"),
+        ({"groups": [{"kind": "custom", "members": [0, 1]}]}, r"groups\[0\]"),
+        ({"groups": [{"kind": "allreduce", "members": [0, 1], "size": 0}]}, "sizes"),
+        ({"groups": [{"kind": "allreduce", "members": [0, 1], "weights": [0]}]}, "empty"),
+    ],
+)
+def test_wrong_files(change: dict[str, object], message: str) -> None:
+    body = json.loads(dumps(joint([Collective("allreduce", 4, (0, 1)), Collective("gather", 4, (2, 3))])))
+    with pytest.raises(AntiphonError, match=message):
+        loads(json.dumps({**body, **change}).encode())
+
+
+# ---- bounds and plans ----
+
+PLANS = [  # collective, machine, mesh, bytes per second of nbytes at the bound, greatest gap of the plan
+    ("allreduce@every=8", "cluster:box=dgx-a100,boxes=2", None, 25 * 10**9, 1.0),
+    ("allreduce@every=2", "ring:ranks=4", None, 25 * 10**9, 1.01),
+    ("allreduce@rows + allreduce@columns", "mesh:dims=2x3", None, None, 1.1),
+    ("allgather@a + alltoall@b", "full:ranks=6", "a=2,b=3", None, 1.1),
+    ("reducescatter@a + broadcast@b", "ring:ranks=6", "a=3,b=2", None, 1.1),
+    ("alltoall@0,1;3,5", "ring:ranks=6", None, None, 1.1),  # ranks 2 and 4 relay
+]
+
+
+@pytest.mark.parametrize(("spec", "machine", "mesh", "rate", "gap"), PLANS)
+def test_joint_plan_is_near_the_joint_bound(
+    spec: str, machine: str, mesh: str | None, rate: int | None, gap: float
+) -> None:
+    target = antiphon.collective(spec, machine, mesh=mesh)
+    best = antiphon.plan(target, machine, planner="groups", options={"pieces": 256})
+    limits = bound(best.topology, target)
+    assert rate in (None, limits.bytes_per_second)
+    assert antiphon.verify(best, proof=True)
+    assert best.entries[0].claims["bandwidth_gap"] <= gap
+    (row,) = antiphon.run(best, "60KB", dtype="int32")
+    assert row["correct"]
+
+
+def test_planner_groups_refuses_a_single_collective() -> None:
+    single = Collective("custom", 2, custom=custom_relation([(0, 0, 0)], [(0, 1, None)], 2))
+    with pytest.raises(Unsupported, match="allreduce@rows"):
+        antiphon.plan(single, "ring:ranks=2", planner="groups")
+    with pytest.raises(Invalid, match="compose composes itself"):
+        antiphon.plan("allreduce@0,1", "ring:ranks=2", planner="groups", options={"inside": "compose"})
+
+
+def test_a_wrong_joint_witness_is_refused() -> None:
+    machine = antiphon.topology("full:ranks=6")
+    target = antiphon.collective("allreduce@0-2;3-5", machine)
+    limits = bound(machine, target)
+    witness = limits.witness
+    assert isinstance(witness, JointDual)
+    assert witness_of(json.loads(json.dumps(witness.as_json()))) == witness
+    recheck(machine, target, limits)
+    first = witness.groups[0]
+    doubled = replace(first, partitions=tuple((part, 2 * times) for part, times in first.partitions))
+    for wrong in (
+        replace(witness, groups=(doubled, *witness.groups[1:])),
+        replace(witness, groups=witness.groups[:1]),
+        replace(witness, prices=witness.prices[1:]),
+    ):
+        with pytest.raises(Invalid):
+            recheck(machine, target, replace(limits, witness=wrong))
+
+
+# ---- bounds against a linear program over all trees ----
+
+
+def random_machine(rng: random.Random) -> Topology:
+    """Return a strongly connected machine of 3 to 5 ranks with random links, sometimes with a shared limit."""
+    ranks = rng.randint(3, 5)
+    order = rng.sample(range(ranks), ranks)
+    ends = {(a, b) for a, b in zip(order, order[1:] + order[:1], strict=True)}
+    ends |= {pair for pair in itertools.permutations(range(ranks), 2) if rng.random() < 0.35}
+    links = [(a, b, LinkType(f"l{w}", w * 10**9)) for a, b in sorted(ends) for w in [rng.randint(1, 4)]]
+    limits = []
+    if rng.random() < 0.4:
+        own = tuple(i for i, (a, _, _) in enumerate(links) if a == order[0])
+        limits.append(SharedLimit("out", own, Fraction(rng.randint(1, 4) * 10**9)))
+    return build("random", ranks, links, limits=limits)
+
+
+def random_groups(rng: random.Random, ranks: int) -> Collective:
+    groups = []
+    for _ in range(rng.randint(2, 3)):
+        kind = rng.choice(["allreduce", "allgather", "alltoall", "broadcast", "reduce", "reducescatter", "scatter"])
+        groups.append(Collective(kind, ranks, tuple(rng.sample(range(ranks), rng.randint(2, ranks)))))
+    return joint(groups, [rng.randint(1, 2) for _ in groups])
+
+
+def trees_of(machine: Topology, root: int, ends: set[int], into: bool) -> list[frozenset[int]]:
+    """Return all trees of links out of the root (or into it) whose ranks include `ends`, without useless leaves."""
+    src, dst = machine.link_src.tolist(), machine.link_dst.tolist()
+    if into:
+        src, dst = dst, src
+    found = set()
+    for relays in itertools.product((False, True), repeat=machine.ranks):
+        nodes = {root, *ends, *(rank for rank in range(machine.ranks) if relays[rank])}
+        entering = [[link for link in range(machine.links) if dst[link] == node and src[link] in nodes]
+                    for node in sorted(nodes - {root})]  # fmt: skip
+        for links in itertools.product(*entering):
+            parent = {dst[link]: src[link] for link in links}
+            if all(_reaches(node, parent, root) for node in parent) and set(nodes) - {root} <= {
+                *ends,
+                *parent.values(),
+            }:
+                found.add(frozenset(links))
+    return sorted(found, key=sorted)
+
+
+def _reaches(node: int, parent: dict[int, int], root: int) -> bool:
+    for _ in range(len(parent) + 1):
+        if node == root:
+            return True
+        node = parent[node]
+    return False
+
+
+def least_time(machine: Topology, target: Collective) -> float:
+    """Return the time of the best schedule made of trees, in seconds if a block of weight 1 had one byte."""
+    capacity = [float(machine.bandwidth(link)) / 1e9 for link in range(machine.links)]
+    capacity += [float(limit.bandwidth) / 1e9 for limit in machine.limits]
+    columns: list[tuple[frozenset[int], dict[int, float]]] = []  # a tree, and the equations in which its rate counts
+    right: list[float] = []
+    for group, blocks in zip(target.groups, target.group_blocks, strict=True):
+        relation, members = group.relation, set(group.members)
+        for block, weight in enumerate(target.weights[blocks].tolist()):
+            holders = {*relation.pre_rank[relation.pre_block == block].tolist()}
+            wants = {*relation.post_rank[relation.post_block == block].tolist()}
+            row = len(right)
+            right.append(float(weight))
+            if group.kind == "allreduce":
+                for root in range(machine.ranks):
+                    right.append(0.0)
+                    columns += [(t, {row: 1.0, len(right) - 1: -1.0}) for t in trees_of(machine, root, members, False)]
+                    columns += [(t, {len(right) - 1: 1.0}) for t in trees_of(machine, root, members, True)]
+            elif len(wants) == 1:
+                (root,) = wants
+                columns += [(t, {row: 1.0}) for t in trees_of(machine, root, holders, True)]
+            else:
+                (root,) = holders
+                columns += [(t, {row: 1.0}) for t in trees_of(machine, root, wants, False)]
+    loads = np.zeros((len(capacity), len(columns) + 1))
+    equal = np.zeros((len(right), len(columns) + 1))
+    for column, (tree, rows) in enumerate(columns):
+        loads[list(tree), column] = 1
+        for i, limit in enumerate(machine.limits):
+            loads[machine.links + i, column] = len(tree & {*limit.links})
+        for row, sign in rows.items():
+            equal[row, column] = sign
+    loads[:, -1] = [-c for c in capacity]
+    cost = np.eye(1, len(columns) + 1, len(columns))[0]
+    result = linprog(cost, A_ub=loads, b_ub=np.zeros(len(loads)), A_eq=equal, b_eq=right, method="highs")
+    assert result.status == 0
+    return float(result.fun) / 1e9
+
+
+def check_random_bounds(seeds: range) -> list[float]:
+    """Check that bounds are at most the time of a schedule that exists; return how close they are."""
+    ratios = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        machine = random_machine(rng)
+        target = random_groups(rng, machine.ranks)
+        limits = bound(machine, target)
+        proved = float(target.buffer_weight / limits.bytes_per_second) if limits.bytes_per_second else 0.0
+        exists = least_time(machine, target)
+        assert proved <= exists * (1 + 1e-7), (seed, machine, target.title)
+        ratios.append(proved / exists)
+    return ratios
+
+
+def test_joint_bounds_against_all_trees() -> None:
+    assert np.median(check_random_bounds(range(20))) > 0.95
+
+
+@pytest.mark.slow
+def test_joint_bounds_against_all_trees_500() -> None:
+    ratios = check_random_bounds(range(100, 600))
+    assert np.median(ratios) > 0.99
+    assert np.mean([ratio > 1 - 1e-6 for ratio in ratios]) > 0.6
