@@ -182,6 +182,7 @@ def main() -> None:
         return
     signal.signal(signal.SIGALRM, _end_late)
     signal.alarm(LIMIT)
+    signal.signal(signal.SIGTERM, _end_stopped)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antiphon-readme-") as folder:
         clone = Path(folder, "antiphon")
@@ -199,6 +200,10 @@ def main() -> None:
         finally:
             shell.close()
     print(f"README holds{skipped}: {time.monotonic() - start:.0f} s")
+
+
+def _end_stopped(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _end_late(*_: object) -> None:

@@ -10,11 +10,10 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
-import stubborn_planners
+from commands import Capture, printed
 from entries import ring
 from quick import in_turn
 
@@ -29,24 +28,20 @@ from antiphon.planners.synth import work
 from antiphon.select import frontier
 from antiphon.show.frontier import frontier_text
 
-Capture = pytest.CaptureFixture[str]
 MACHINE = "dgx1v_sccl"
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
 def text(capsys: Capture, *arguments: str, code: int = 0) -> str:
     """What a person reads: nothing wider than a terminal."""
-    capsys.readouterr()
-    assert run(arguments) == code
-    out = capsys.readouterr().out
+    out = printed(capsys, *arguments, code=code)
     assert all(len(line) <= 80 for line in out.splitlines())
     return " ".join(out.split())
+
+
+def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
+    """The JSON that a command prints; its progress is on stderr."""
+    return json.loads(printed(capsys, *arguments, "--json", code=code))
 
 
 def complaint(capsys: Capture, *arguments: str, code: int) -> str:
@@ -217,19 +212,7 @@ def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how
 
 
 def test_a_point_that_can_be_is_planned(capsys: Capture) -> None:
-    wish = [
-        "plan",
-        "allgather",
-        MACHINE,
-        "--planner",
-        "sccl",
-        "--option",
-        "steps=3",
-        "--option",
-        "rounds=7",
-        "--option",
-        "chunks=6",
-    ]
+    wish = f"plan allgather {MACHINE} --planner sccl --option steps=3 --option rounds=7 --option chunks=6".split()
     found = answer(capsys, *wish, "-o", "plan.json")
     assert (found["chunks"], found["steps"], found["rounds"]) == (6, 3, 7)
     assert (found["optimality"], found["proof"]) == ("proved-optimal", "bandwidth")
@@ -369,14 +352,14 @@ def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
     assert fault["message"].startswith("(2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan")
 
 
-def test_a_wrong_certificate_costs_a_point_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_certificate_costs_a_point_its_label(added: Callable[..., None]) -> None:
     (good,) = antiphon.frontier.find("allgather", MACHINE, steps=2).points
     lie = {**good.schedule.provenance["certificate"], "k": 4, "proof": "proved-optimal", "steps": 3}
 
     def boasts(request: Request, **options: Any) -> Iterator[Schedule]:
         yield replace(good.schedule, provenance={**good.schedule.provenance, "certificate": lie})
 
-    _planners(monkeypatch, boasts=boasts)
+    added(**made_planners(boasts=boasts))
     found = frontier("allgather", MACHINE, planner="boasts")
     assert [p.proof for p in found.points] == ["best-found-in-budget"]
     assert "a certificate does not hold" in found.notes[0]
@@ -386,20 +369,15 @@ def test_a_wrong_certificate_costs_a_point_its_label(monkeypatch: pytest.MonkeyP
 # ---- early ends ----
 
 
-def _planners(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+def made_planners(**functions: Any) -> dict[str, registry.Entry]:
+    """Entries for functions of these tests, which no worker process needs to import."""
+
     class Made(registry.Entry):
         def load(self) -> Any:
             return functions[self.where]
 
     can = registry.PlannerCapabilities(("allgather",))
-    _add(monkeypatch, {name: Made(name, "", can) for name in functions})
-
-
-def _add(monkeypatch: pytest.MonkeyPatch, entries: dict[str, registry.Entry]) -> None:
-    whole = {**registry.table("planner"), **entries}
-    old = registry.table
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(registry, "table", lambda kind: MappingProxyType(whole) if kind == "planner" else old(kind))
+    return {name: Made(name, "", can) for name in functions}
 
 
 def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
@@ -414,8 +392,8 @@ def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
 @pytest.mark.parametrize(
     ("how", "why"), [(KeyboardInterrupt(), "interrupted"), (TimedOut("the budget is used up"), "the budget is used up")]
 )
-def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, how: BaseException, why: str) -> None:
-    _planners(monkeypatch, some=_ends(how, True), none=_ends(how, False))
+def test_what_was_found_before_the_end_is_kept(added: Callable[..., None], how: BaseException, why: str) -> None:
+    added(**made_planners(some=_ends(how, True), none=_ends(how, False)))
     found = frontier("allgather", "ring:ranks=4", planner="some")
     assert (len(found.points), found.stopped) == (1, why)
     with pytest.raises(TimedOut, match=why):
@@ -434,9 +412,9 @@ def test_what_was_found_before_the_end_is_kept(monkeypatch: pytest.MonkeyPatch, 
     ],
 )  # fmt: skip
 def test_a_process_apart_may_hang_or_die(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, points: int, why: str
+    capsys: Capture, added: Callable[..., None], name: str, points: int, why: str
 ) -> None:
-    _add(monkeypatch, {name: stubborn_planners.entry(name)})
+    added(name)
     wish = ["frontier", "allgather", "ring:ranks=4", "--planner", name, "--budget", "1s", "-o", "plan.json"]
     if not points:
         assert why in complaint(capsys, *wish, code=1)
@@ -448,21 +426,10 @@ def test_a_process_apart_may_hang_or_die(
     assert answer(capsys, "verify", "plan.json")["ok"]
 
 
-def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    can = registry.PlannerCapabilities(("allgather",))
-    _add(monkeypatch, {"eats": registry.Entry("stubborn_planners:eats", "", can)})
-    found = answer(
-        capsys,
-        "frontier",
-        "allgather",
-        "ring:ranks=4",
-        "--planner",
-        "eats",
-        "--option",
-        "memory=0.5",
-        "--budget",
-        "20s",
-    )
+def test_memory_is_limited(capsys: Capture, added: Callable[..., None]) -> None:
+    added("eats")
+    wish = "frontier allgather ring:ranks=4 --planner eats --option memory=0.5 --budget 20s"
+    found = answer(capsys, *wish.split())
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are used up")
 
 
@@ -470,18 +437,8 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("after", ["found", "trying"])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
-    command = [
-        sys.executable,
-        "-m",
-        "antiphon",
-        "frontier",
-        "broadcast",
-        MACHINE,
-        "--option",
-        "steps=60",
-        "-o",
-        "plan.json",
-    ]
+    words = f"frontier broadcast {MACHINE} --option steps=60 -o plan.json"
+    command = [sys.executable, "-m", "antiphon", *words.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stderr is not None
     found = False

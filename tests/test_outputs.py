@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.files import check_folder, check_writable, write_bytes
 from antiphon.core.request import Request
@@ -32,16 +31,17 @@ def noting(request: Request) -> Any:
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    added: Callable[..., None],
 ) -> None:
     monkeypatch.setenv(NOTES, str(tmp_path_factory.mktemp("notes") / "planned"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "adir").mkdir()
     (tmp_path / "afile").write_text("kept")
     can = PlannerCapabilities(("allreduce", "allgather", "broadcast"), "")
-    known = {**registry.table("planner"), "noting": Entry("test_outputs:noting", "", can)}
-    usual = registry.table
-    monkeypatch.setattr(registry, "table", lambda kind: known if kind == "planner" else usual(kind))
+    added(noting=Entry("test_outputs:noting", "", can))
 
 
 def planned() -> bool:

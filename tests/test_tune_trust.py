@@ -6,7 +6,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,6 @@ from hypothesis import given
 from quick import in_turn
 
 import antiphon
-from antiphon import registry
 from antiphon.core import loads
 from antiphon.core.bounds import bound
 from antiphon.core.bounds import latency_seconds as module
@@ -88,16 +87,13 @@ def its_own(monkeypatch: pytest.MonkeyPatch, planner: Any, can: PlannerCapabilit
     return Entry("its_planner:planner", "somebody's", can)
 
 
-def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPatch, added: Callable[..., None]) -> None:
     def slow(request: Request, **options: Any) -> Any:
         if options == {"pieces": 8}:
             raise TimedOut("stopped after 6.5 s")
         return multi_ring(request, **options)
 
-    old = registry.table
-    whole = {**old("planner"), "multi-ring": its_own(monkeypatch, slow, find("planner", "multi-ring").can)}
-    for where in (registry, tuner):
-        monkeypatch.setattr(where, "table", lambda kind: whole if kind == "planner" else old(kind))
+    added(**{"multi-ring": its_own(monkeypatch, slow, find("planner", "multi-ring").can)})
     found = quick(spec="dgx1v", planners=["trees", "double-binary-tree"])
     assert found.baselines == {"allreduce": ()}
     assert found.no_speedup == {"allreduce": "multi-ring pieces=8 timed out: stopped after 6.5 s"}
