@@ -1,10 +1,9 @@
 """Names of variables say what they hold: words that fit any variable are counted, and their number may only fall."""
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "antiphon"
 WORDS = """
@@ -12,6 +11,8 @@ asked both came few found gone given heard here kept known laid least left made 
 part parts said seen some taken then there thing things told two wanted way ways what whole
 """
 VAGUE = frozenset(WORDS.split())
+# Where one of them may be assigned: a file without such a place need not be parsed.
+ASSIGNED = re.compile(rf"\b(?:{'|'.join(VAGUE)})\s*(?:[=,:)\]]|[-+*/%|&^@<>]+=|in\b)")
 # Per room: how many vague names are left. Terms of a paper or of a format are among them: parts of a partition (bounds)
 # or of a chunk (SCCL), ways of a path. Lower a number when you rename.
 LEFT = {
@@ -45,6 +46,8 @@ LEFT = {
 def vague_names(source: str) -> list[str]:
     """Each name that is assigned or taken as an argument, once for every line on which it is."""
     names = set()
+    if not ASSIGNED.search(source):
+        return []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:
             names.add((node.lineno, node.id))
@@ -67,10 +70,6 @@ def test_vague_names_are_found() -> None:
     ]  # fmt: skip
 
 
-COUNTS = count_by_room()
-
-
-@pytest.mark.parametrize("room", sorted(COUNTS))
-def test_no_room_gets_more_vague_names(room: str) -> None:
-    count = COUNTS[room]
-    assert count <= LEFT.get(room, 0), f"{room}: {count} vague names, {LEFT.get(room, 0)} at most; say what they hold"
+def test_no_room_gets_more_vague_names() -> None:
+    more = {room: count for room, count in count_by_room().items() if count > LEFT.get(room, 0)}
+    assert more == {}, f"of at most {LEFT}; say what they hold"
