@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from published import FIT, HELD_OUT, ONE_FOR_ALL, published
+from quick import ordinary
 from test_benchmark_log import LOG, OSU_5, row
 
 from antiphon.cli import run
@@ -68,8 +69,8 @@ def test_degraded_machines_are_recognized(spec: str, tmp_path: Path) -> None:
     machine = topology(spec)
     library = library_here(machine)
     missed = []
-    faults = list(list_faults(library, count_cards(machine)))
-    for fault in faults[::17]:
+    faults = list(list_faults(library, count_cards(machine)))[:: 51 if ordinary else 17]
+    for fault in faults:
         try:
             seconds = [fault.at("allreduce", n).seconds for n in SWEEP]
         except Unsupported:
@@ -78,7 +79,7 @@ def test_degraded_machines_are_recognized(spec: str, tmp_path: Path) -> None:
         (result,) = check_log(write(tmp_path, "allreduce", machine.ranks, points), machine)
         if result["verdict"] == "slow" and fault.name not in [cause["cause"] for cause in result["causes"]]:
             missed.append((fault.name, fault.text, result["text"]))
-    assert len(missed) <= len(faults[::17]) // 10, missed
+    assert len(missed) <= len(faults) // 10, missed
 
 
 # What public threads measured, and how they ended: NVIDIA/nccl-tests 112, 119, 175, 212, 290, 309, 347; NVIDIA/nccl
