@@ -15,6 +15,7 @@ from typing import Any
 import architecture_map
 import mpi_env
 import pytest
+from commands import Capture
 from lab_env import why_no_lab
 from test_fit import TRUE, made
 from test_fit_loggp import trips
@@ -128,35 +129,14 @@ COMPILES = {  # pages whose commands need a C compiler
     "docs/torch.md", "docs/tuning.md",
 }  # fmt: skip
 
-LONG = {
-    "README.md",
-    "docs/auto.md",
-    "docs/bench.md",
-    "docs/device.md",
-    "docs/fitting.md",
-    "docs/have/amd.md",
-    "docs/have/fabric.md",
-    "docs/have/mpi.md",
-    "docs/have/no-cluster.md",
-    "docs/have/nvidia.md",
-    "docs/have/paper.md",
-    "docs/have/pytorch.md",
-    "docs/index.md",
-    "docs/lab.md",
-    "docs/models/loggp.md",
-    "docs/models/nccl.md",
-    "docs/mpi.md",
-    "docs/numpy.md",
-    "docs/replay.md",
-    "docs/reproduction.md",
-    "docs/planners/compose.md",
-    "docs/planners/index.md",
-    "docs/planners/sccl.md",
-    "docs/planners/trees.md",
-    "docs/stock.md",
-    "docs/torch.md",
+LONG = {  # what they run has tests of its own too
+    "README.md", "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/fitting.md", "docs/have/amd.md",
+    "docs/have/fabric.md", "docs/have/mpi.md", "docs/have/no-cluster.md", "docs/have/nvidia.md", "docs/have/paper.md",
+    "docs/have/pytorch.md", "docs/index.md", "docs/lab.md", "docs/models/loggp.md", "docs/models/nccl.md",
+    "docs/mpi.md", "docs/numpy.md", "docs/replay.md", "docs/reproduction.md", "docs/planners/compose.md",
+    "docs/planners/index.md", "docs/planners/sccl.md", "docs/planners/trees.md", "docs/stock.md", "docs/torch.md",
     "docs/tuning.md",
-}  # what they run has tests of its own too
+}  # fmt: skip
 
 # What the root user and few cores need of Open MPI.
 CONSENT = {
@@ -170,8 +150,8 @@ class Reader:
 
     Plain calls of `antiphon` are run in this process, all else by bash: by Open MPI, or by MPICH in blocks for it."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.patch = folder, monkeypatch
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+        self.folder, self.patch, self.capsys = folder, monkeypatch, capsys
         (folder / "examples").symlink_to(ROOT / "examples")
         monkeypatch.chdir(folder)
 
@@ -183,8 +163,11 @@ class Reader:
         for command in block.commands:
             line = command.line.replace("64MiB", "64KiB")
             plain = line.startswith("antiphon ") and not re.search(r"[$|;&>{]", line)
-            if plain and not with_mpich and not command.shown:
-                assert run(shlex.split(line, comments=True)[1:]) == command.exit_code, line
+            if plain and not with_mpich:
+                self.capsys.readouterr()
+                code = run(shlex.split(line, comments=True)[1:])
+                printed = [line for text in self.capsys.readouterr() for line in text.splitlines()]
+                assert not (complaint := check(command, code, printed)), complaint
             else:
                 if mpi is None and "mpi" in block.text:
                     pytest.skip("needs an MPI")
@@ -224,11 +207,13 @@ def write_files(page: str) -> None:
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in WITH_COMMANDS]
 )
-def test_the_commands_of_the_documents_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_documents_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     """Each page for itself: whoever follows it needs no other."""
     if page in COMPILES and shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
-    reader = Reader(tmp_path, monkeypatch)
+    reader = Reader(tmp_path, monkeypatch, capsys)
     write_files(page)
     for block in read_page(page):
         if not block.reason and "pip install" not in block.text:

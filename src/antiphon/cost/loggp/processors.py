@@ -227,7 +227,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                     m,
                 )
             ):
-                other = made_ready[i]
+                other = int(made_ready[i])  # not int32, whose turns would overflow where this is not compiled
                 taken_in[other] = src[other] == dst[other]
                 operation = count + other if taken_in[other] else other
                 turn[operation] = turn_count << BITS | operation
