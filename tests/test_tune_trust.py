@@ -150,9 +150,9 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
         return real(schedule, machine)
 
     monkeypatch.setattr(schedule_cache, "verify", noted)
-    swept = quick(spec="dgx1v", planners=["ring"], sweep={"pieces": "1:9"}, nccl=False)
+    swept = quick(spec="dgx1v", planners=["ring"], sweep={"pieces": "1:5"}, nccl=False)
     assert len(verified) == 1
-    for found in swept.candidates[::4]:
+    for found in swept.candidates[::2]:
         (alone,) = quick(
             spec="dgx1v", planners=["ring"], sweep={"pieces": found.options["pieces"]}, nccl=False
         ).candidates
