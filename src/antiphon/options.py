@@ -71,7 +71,7 @@ class Option:
 
 
 def parse_options(texts: Iterable[str], label: str, example: str) -> dict[str, str]:
-    """The values of key=value by key, as texts; each key once. `example`: how it is written right."""
+    """Read key=value texts into a dictionary of texts; each key may occur once. `example`: shown in errors."""
     values: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -84,13 +84,13 @@ def parse_options(texts: Iterable[str], label: str, example: str) -> dict[str, s
 
 
 def plain_value(text: str) -> int | str:
-    """An option's value: a whole number where it is one."""
+    """Return an option's value as an int if it is a whole number, else as it is."""
     digits = text[1:] if text[:1] == "-" else text
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else text
 
 
 def parse_yes(value: object, label: str) -> bool:
-    """Yes or no: true, yes, 1 or false, no, 0."""
+    """Read yes or no: true, yes, 1 or false, no, 0."""
     if isinstance(value, bool):
         return value
     answer = _ANSWERS.get(str(value).lower()) if isinstance(value, str | int) else None
@@ -100,5 +100,5 @@ def parse_yes(value: object, label: str) -> bool:
 
 
 def name_with_options(name: str, options: Mapping[str, object]) -> str:
-    """ring pieces=4."""
+    """Write a name with options: ring pieces=4."""
     return " ".join([name, *(f"{key}={value}" for key, value in options.items())])

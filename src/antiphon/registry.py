@@ -1,4 +1,4 @@
-"""Tables of topologies, planners, models, back ends and runtimes.
+"""Look up topologies, planners, models, back ends and runtimes in their tables.
 
 A table maps a name to an `Entry` whose function is imported only when it is used. A folder's `table.py` holds
 the built-in entries; other packages add theirs through entry points named `antiphon.<kind>`.
@@ -103,7 +103,7 @@ C_co = TypeVar("C_co", covariant=True)
 
 @dataclass(frozen=True)
 class Entry(Generic[C_co]):
-    """One name of a table. `where` is "module:function"; `can` declares its capabilities, read without importing it."""
+    """A name of a table: its function, `where` "module:function", and what that supports, known before import."""
 
     where: str
     about: str
@@ -111,12 +111,12 @@ class Entry(Generic[C_co]):
 
     @property
     def own(self) -> bool:
-        """Whether it is of this package."""
+        """Tell whether the entry is of this package."""
         return self.where.startswith("antiphon.")
 
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
-        """The options by name: the keyword-only parameters of its function, which is imported for it."""
+        """Return the options by name: the keyword-only parameters of the function, which is imported for this."""
         set_by_caller = getattr(self.can, "needs", ())
         return {name: p for name, p in keyword_parameters(self.load()).items() if name not in set_by_caller}
 
@@ -146,7 +146,7 @@ def table(kind: Literal["runtime"]) -> Mapping[str, Entry[RuntimeCapabilities]]:
 def table(kind: str) -> Mapping[str, Entry[Any]]: ...
 @cache
 def table(kind: str) -> Mapping[str, Entry[Any]]:
-    """All entries of a kind: the built-in ones, then those of installed packages (which may not replace them)."""
+    """Return all entries of a kind: the built-in ones, then those of installed packages, which may not replace them."""
     entries: dict[str, Entry[Any]] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
     for point in entry_points(group=f"antiphon.{kind}"):
         entry = point.load()
@@ -158,7 +158,7 @@ def table(kind: str) -> Mapping[str, Entry[Any]]:
 
 
 def _read_capabilities(kind: str, declared: object, where: str) -> Any:
-    """The capabilities of an installed package's entry; in the version before they were a dictionary."""
+    """Return the capabilities of an installed package's entry, also from a dictionary as in the version before."""
     expected = CAPABILITIES[kind]
     if isinstance(declared, expected):
         return declared
@@ -193,7 +193,7 @@ def find(kind: str, name: str) -> Entry[Any]:
 
 
 def effort_of_planner(name: str, entry: Entry[PlannerCapabilities]) -> float:
-    """The relative effort that a planner's entry declares; Invalid, naming it, if that is no number above 0."""
+    """Return the relative effort that a planner's entry declares; Invalid if that is no number above 0."""
     effort = entry.can.effort
     if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
         raise Invalid(f"planner {name}: can.effort of its entry: expected a number above 0, got {quote(effort)}")
@@ -207,7 +207,7 @@ def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parame
 
 @cache
 def declared_options(function: Callable[..., Any]) -> Mapping[str, tuple[Any, Option]]:
-    """The type and the `Option` of every keyword-only parameter that declares one."""
+    """Return the type and the `Option` of each keyword-only parameter that declares an option."""
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError:  # a package annotates with names that only type checkers import
@@ -219,7 +219,7 @@ def declared_options(function: Callable[..., Any]) -> Mapping[str, tuple[Any, Op
 def refuse_unknown_options(
     kind: str, name: str, function: Callable[..., Any], options: Iterable[str], set_by_caller: Container[str] = ()
 ) -> None:
-    """Invalid if the function lacks one of these options. A function that takes **options accepts any."""
+    """Raise Invalid if the function lacks one of these options. A function that takes **options accepts any."""
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values()):
         return
     available = [key for key in keyword_parameters(function) if key not in set_by_caller]
@@ -249,7 +249,7 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
 
 
 def refuse_unless_able(name: str, entry: Entry[PlannerCapabilities], collective: Collective) -> None:
-    """Unsupported, naming planners that can, unless the planner declares this collective."""
+    """Raise Unsupported, naming planners that can, unless the planner declares this collective."""
     able = entry.can.collectives
     if collective.kind not in able:
         able_planners = [

@@ -1,4 +1,4 @@
-"""Sizes, bandwidths and times as people write them. Bandwidths are exact: ints or Fractions."""
+"""Read and write sizes, bandwidths and times as people write them. Bandwidths are exact: ints or Fractions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must
 
 
 def exact(value: object, label: str = "number") -> Fraction:
-    """An exact number from an int, Fraction, finite float (its shortest decimal) or a string like "7/3"."""
+    """Return an exact number from an int, Fraction, finite float (its shortest decimal) or a string like "7/3"."""
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction | str):
         raise Invalid(f"{label}: expected a number, got {quote(value)}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -58,7 +58,7 @@ def _split(text: str, label: str, example: str) -> tuple[Fraction, str]:
 
 
 def parse_size(value: SupportsIndex | str, label: str = "size") -> int:
-    """Bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
+    """Read a size in bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
     if isinstance(value, bool) or not (isinstance(value, str) or hasattr(type(value), "__index__")):
         raise Invalid(f"{label}: expected a size such as 64KB, got {quote(value)}")
     if isinstance(value, str) and ":" in value:
@@ -86,27 +86,27 @@ def _whole(value: SupportsIndex, label: str) -> Fraction:
 
 
 class Span(NamedTuple):
-    """Sizes from `low` to at most `high`. `factor`: between each and the next, None where it is not given."""
+    """Sizes from `low` to at most `high`, each `factor` times the one before; None: the caller's usual factor."""
 
     low: int
     high: int
     factor: int | None = None
 
     def steps(self, usual: int = 2) -> list[int]:
-        """`low`, and each time `factor` (or `usual`) times as much, while that is not above `high`."""
+        """Return `low` and its multiples by powers of `factor` (or `usual`), up to `high`."""
         sizes = [self.low]
         while sizes[-1] and sizes[-1] * (self.factor or usual) <= self.high:
             sizes.append(sizes[-1] * (self.factor or usual))
         return sizes
 
     def sizes(self, usual: int = 2) -> list[int]:
-        """The steps, and `high`."""
+        """Return the steps, and `high` if it is none of them."""
         steps = self.steps(usual)
         return steps if steps[-1] == self.high else [*steps, self.high]
 
 
 def parse_span(value: SupportsIndex | str, label: str = "nbytes") -> Span:
-    """SIZE, FROM:TO or FROM:TO:FACTOR: "64KB", "1KB:1GB", "1KB:1GB:4"."""
+    """Read a range, written as SIZE, FROM:TO or FROM:TO:FACTOR: "64KB", "1KB:1GB", "1KB:1GB:4"."""
     if not isinstance(value, str) or ":" not in value:
         size = parse_size(value, label)
         return Span(size, size)
@@ -121,7 +121,7 @@ def parse_span(value: SupportsIndex | str, label: str = "nbytes") -> Span:
 
 
 def parse_sizes(value: Sizes, label: str = "nbytes", usual: int = 2) -> list[int]:
-    """The sizes of SIZE, FROM:TO (each `usual` times the one before; TO, too), FROM:TO:FACTOR, or several."""
+    """Return the sizes of a range as `parse_span` reads it (`usual`: factor of FROM:TO), or of several ranges."""
     several: list[Any] = [value]
     if not isinstance(value, str) and isinstance(value, Iterable):
         try:
@@ -145,7 +145,7 @@ def _size_unit(unit: str) -> int | None:
 
 
 def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth") -> Fraction:
-    """Bytes per second, exact: 25000000000 as a number; as a text with its unit, "25GB/s", "100Gbit/s" (or Gb/s),
+    """Read an exact bandwidth, a number of bytes per second or text with a unit: "25GB/s", "100Gbit/s" (or Gb/s),
     "1.5GiB/s", "7/3GB/s"."""
     if isinstance(value, str):
         number, unit = _split(value, label, "25GB/s or 100Gbit/s")
@@ -168,19 +168,20 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
 
 
 def is_bare(value: object) -> bool:
-    """Whether it is a number without a unit, also one in quotes as `plain` writes it."""
+    """Tell whether a value is a number without a unit, also one in quotes as `plain` writes it."""
     return not isinstance(value, str) or _BARE.fullmatch(value) is not None
 
 
 def stored_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth") -> Fraction:
-    """As it stands in a file: a number of bytes per second, also one in quotes as `plain` writes it ("7/3"), or a text
-    with its unit."""
+    """Read a bandwidth of a file: bytes per second, or as text as `plain` writes them ("7/3") or with a unit."""
     return parse_bandwidth(exact(value, label) if isinstance(value, str) and is_bare(value) else value, label)
 
 
 def parse_seconds(value: int | float | str, label: str = "time", bare: bool = False) -> float:
-    """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `bare`: a text without
-    one is in seconds, as in a column with that head, or where it is said how long something may take."""
+    """Read a time in seconds: a number, or text with a unit ("1.5us", "20 ms"; 0 needs none).
+
+    `bare`: text without a unit is in seconds, as in a column of seconds or for a time limit.
+    """
     if isinstance(value, str):
         number, unit = _split(value, label, "60s" if bare else "1.5us")
         if not unit and number and not bare:
@@ -200,13 +201,13 @@ def _with(value: str, *units: str) -> str:
 
 
 def plain(value: Number) -> int | str:
-    """An exact number as it stands in JSON: an int, or a string like "7/3"."""
+    """Return an exact number as JSON has it: an int, or a string like "7/3"."""
     number = Fraction(value)
     return number.numerator if number.denominator == 1 else f"{number.numerator}/{number.denominator}"
 
 
 def parse_ranks(text: str, label: str = "ranks") -> list[int]:
-    """Ranks as people write them: 0,1,4 or 0-3,6."""
+    """Read ranks as people write them: 0,1,4 or 0-3,6."""
     ranks: list[int] = []
     for item in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", item)
@@ -222,7 +223,7 @@ def parse_ranks(text: str, label: str = "ranks") -> list[int]:
 
 
 def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
-    """Ascending ranks as `parse_ranks` reads them: 0-3,6; of many ranges the first ones, then "...".
+    """Write ascending ranks as `parse_ranks` reads them: 0-3,6; of many ranges only the first, then "...".
 
     >>> ranks_text([0, 1, 2, 3, 6])
     '0-3,6'
@@ -245,8 +246,11 @@ _LONG_SIZES = (
 
 
 def format_size(nbytes: int, family: str = "") -> str:
-    """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB. `family`: what goes first where a size is
-    whole in both; DECIMAL has up to three digits behind the point (131072000 -> 131.072MB)."""
+    """Write a size in its shortest exact form: 65536 -> 64KiB, 64000 -> 64KB.
+
+    `family`: the units to prefer for sizes that are whole in both families; DECIMAL allows up to three digits after the
+    point (131072000 -> 131.072MB).
+    """
     for scale, unit in _LONG_SIZES if nbytes and family else ():
         quotient, rest = divmod(nbytes, scale)
         if ("i" in unit) == (family == BINARY) and rest == 0:
@@ -258,14 +262,16 @@ def format_size(nbytes: int, family: str = "") -> str:
 
 
 def size_family(sizes: Iterable[int]) -> str:
-    """The family of units that most of these sizes are whole in: as they were asked for; "" where none is ahead."""
+    """Return the family of units that most of these sizes are whole in, or "" if neither is ahead."""
     votes = [(size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size]
     return DECIMAL if sum(votes) > 0 else BINARY if sum(votes) < 0 else ""
 
 
 def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, str]:
-    """A range from `start` to below `stop` (None: without end): one byte more than a size is ">4MB", as an end that
-    size itself."""
+    """Write the two ends of a range from `start` to below `stop` (None: no end).
+
+    One byte more than a round size is ">4MB" as the start, and "4MB" as the end.
+    """
     shown = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
     for at, end in enumerate((start, stop)):
         if end is not None and end > 1000 and re.fullmatch(r"[0-9]+B", shown[at]):
@@ -276,7 +282,7 @@ def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, st
 
 
 def format_bandwidth(bytes_per_second: Number | float) -> str:
-    """Four digits and a unit: 25 GB/s."""
+    """Write a bandwidth in four digits and a unit: 25 GB/s."""
     value = float(bytes_per_second)
     for scale, unit in [(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "KB/s")]:
         if value >= scale:
@@ -285,7 +291,7 @@ def format_bandwidth(bytes_per_second: Number | float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Four digits and a unit: 12.5 us."""
+    """Write a time in four digits and a unit: 12.5 us."""
     for scale, unit in [(1, "s"), (1e-3, "ms"), (1e-6, "us")]:
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"

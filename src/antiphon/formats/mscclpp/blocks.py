@@ -148,7 +148,7 @@ class Share:
     barrier: int
 
     def text(self) -> str:
-        """Return the share of every operation that the member does, as JSON."""
+        """Return, as JSON, the share of every operation that this member performs."""
         return f',"tbg_info":{{"tb_id":{self.member},"tbg_size":{self.size}}}' if self.size > 1 else ""
 
     def barrier_text(self) -> str:
@@ -284,7 +284,7 @@ class _Cut:
             self._append_operations([self.share.barrier_text()])
 
     def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
-        """All but the last move to each, then the last with the signal, and a pause until it has left."""
+        """Write puts through ports. The last to each peer has the signal, and the block waits until it has left."""
         last = {move.peer: move for move in moves}
         # a port performs requests in order, so waiting for the last put per peer waits for all
         earlier = [move for move in moves if move is not last[move.peer]]
@@ -306,7 +306,7 @@ class _Cut:
         )
 
     def _write_pack(self, moves: tuple[Move, ...]) -> None:
-        """Write packets at others; at the rank itself for ports, which pass them on from there."""
+        """Write packets to other ranks; for ports first to this rank's scratch, from where they send them."""
         if moves[0].source[0] == PACKETS:
             self._write_put("rppkt", PORT, moves)
         elif moves[0].peer != self.ends.rank:
@@ -359,7 +359,7 @@ class _Cut:
         return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
 
     def _name_moves(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
-        """The block that takes an operation with these moves; their channels, as it calls them; and their targets."""
+        """Return a block with room for an operation with these moves, its numbers of their channels, and targets."""
         # moves to the same peers and buffers have the same channel and buffer ids within a block
         key = (kind, *[(move.peer, move.target[0]) for move in moves])
         names = self.move_names.get(key)
@@ -428,7 +428,7 @@ class _Cut:
         return new
 
     def _operations_behind(self) -> int:
-        """Operations of the link behind the last block."""
+        """Return how many operations link the last block to the one after it."""
         if self.links.semaphores < MOST_SEMAPHORES:
             return 2
         return self.links.crowd - (len(self.crowd) or self.links.crowd) or self.links.crowd - 1

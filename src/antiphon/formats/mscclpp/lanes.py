@@ -1,4 +1,4 @@
-"""The operations of a thread block as blocks of the machine, ordered only as far as the executor orders them.
+"""Turn the operations of a thread block into blocks of the machine, ordered only as far as the executor orders them.
 
 All threads of a block go through its operations independently: a signal or a wait on the i-th of several channels is
 performed by thread i, data by all of them, a share each. Only a sync (nop, barrier) makes all wait for all. So among
@@ -29,8 +29,11 @@ Cells = tuple[int, int]  # the first cell, and the number of cells
 
 @dataclass(slots=True)
 class Lane:
-    """The action of one thread: acquire, release, have a `port` (a block of the machine) run an instruction `later`, or
-    wait until that has completed all requests (`flush`). `marks`: packets that the port writes."""
+    """What one thread does: acquire semaphores, release semaphores, or use a port.
+
+    `port` is the port's block of the machine (-1: none). It runs the instruction `later`; with `flush` the thread waits
+    until the port has completed all requests. `marks`: packets that the port writes.
+    """
 
     acquire: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
@@ -41,23 +44,26 @@ class Lane:
 
 
 class Threads:
-    """The lanes of the first threads. `acquired`, `released`: of all lanes, where these only acquire or release
-    (`plain`): then they are one instruction."""
+    """The lanes of a block's first threads, one each.
 
-    __slots__ = ("acquired", "gives", "lanes", "plain", "released", "takes")
+    `acquired`, `released`: semaphores of all lanes. `plain`: one instruction serves all lanes, for none uses a port and
+    no two acquire the same semaphore. `can_wait`, `can_signal`: whether any lane waits, or has an effect on others.
+    """
+
+    __slots__ = ("acquired", "can_signal", "can_wait", "lanes", "plain", "released")
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
         self.acquired = tuple(semaphore for lane in lanes for semaphore in lane.acquire)
         self.released = tuple(semaphore for lane in lanes for semaphore in lane.release)
         self.plain = all(lane.port < 0 for lane in lanes) and len(set(self.acquired)) == len(self.acquired)
-        self.takes = bool(self.acquired) or any(lane.flush for lane in lanes)
-        self.gives = bool(self.released) or any(lane.later is not None for lane in lanes)
+        self.can_wait = bool(self.acquired) or any(lane.flush for lane in lanes)
+        self.can_signal = bool(self.released) or any(lane.later is not None for lane in lanes)
 
 
 @dataclass(slots=True)
 class Item:
-    """An operation: data, or what threads do. `flags`: packets that it waits for; `marks`: that it writes."""
+    """An operation on data, or signals and waits of `threads`. It waits for packets `flags`, and writes `marks`."""
 
     instruction: Instruction
     threads: Threads | None = None
@@ -77,15 +83,15 @@ def _with_semaphores(
 
 @dataclass
 class Machine:
-    """The blocks built so far; the writers of packets, and their readers."""
+    """The blocks built so far, and what relates them: writers and readers of packets, and operations in order."""
 
     blocks: list[Block] = field(default_factory=list)
     writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
-    last_request: dict[int, Spot] = field(default_factory=dict)  # of each port its last request
+    last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
-    fences: set[Spot] = field(default_factory=set)  # that operations of other blocks of the machine begin behind
-    delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
+    fences: set[Spot] = field(default_factory=set)  # after these, operations of other blocks of the machine begin
+    delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and earlier data: a thread keeps their order
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], detached))
@@ -100,13 +106,13 @@ class Machine:
         instructions = self.blocks[block].instructions
         return ((block, len(instructions) - 1),) if instructions else ()
 
-    def wait_more(self, spot: Spot, spots: tuple[Spot, ...]) -> None:
+    def add_waits(self, spot: Spot, spots: tuple[Spot, ...]) -> None:
         instruction = self.blocks[spot[0]].instructions[spot[1]]
         instruction.wait = (*instruction.wait, *spots)
 
-    def settle(self) -> None:
-        """Make readers of packets wait for their writers. A packet without a writer never arrives; of two writers a
-        reader would take whichever comes first."""
+    def resolve_packets(self) -> None:
+        """Make readers of packets wait for their writers; without a writer they wait forever. Refuse two writers: a
+        reader would take whichever packet comes first."""
         for last in (spots[-1] for spots in self.writers.values() if len(set(spots)) > 1):
             block = self.blocks[last[0]]
             where = f"rank {block.rank}, {block.name}, step {block.instructions[last[1]].number}"
@@ -119,21 +125,21 @@ class Machine:
                     # without a writer: wait for an instruction after the last one, which never runs
                     for writer in self.writers.get(cell, ((spot[0], len(self.blocks[spot[0]].instructions)),)):
                         writers[writer] = None
-            self.wait_more(spot, tuple(writers))
+            self.add_waits(spot, tuple(writers))
 
 
 class Lanes:
-    """One thread block, operation by operation."""
+    """Builds the blocks of the machine for one thread block, operation by operation."""
 
     def __init__(self, machine: Machine, rank: int, name: str) -> None:
         self.machine, self.rank, self.name = machine, rank, name
         self.main = machine.block(rank, name)
         self.beside: list[int] = []  # blocks of the machine for operations that are not in line
         self.open: list[Item] = []
-        self.loose: list[Spot] = []  # what the next sync must wait for
+        self.loose: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
-        """All threads wait for each other."""
+        """Make all threads wait for each other."""
         self.close()
         # nothing is loose: the operations before are in the main block, which is ordered anyway
         if self.loose or always:
@@ -152,18 +158,18 @@ class Lanes:
             if threads is None:
                 instructions.append(item.instruction)
                 if item.flags or item.marks:
-                    note(self.machine, (self.main, len(instructions) - 1), item.flags, item.marks)
+                    record_packets(self.machine, (self.main, len(instructions) - 1), item.flags, item.marks)
             elif threads.plain:
                 instructions.append(_with_semaphores(item.instruction, threads.acquired, threads.released, ()))
             else:
                 for lane in threads.lanes:
-                    self.lane(self.main, item.instruction, lane, ())
+                    self.add_lane(self.main, item.instruction, lane, ())
 
-    def lane(self, block: int, instruction: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
-        """Gives where it stands."""
+    def add_lane(self, block: int, instruction: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
+        """Add what one thread does; return the instruction that completes it."""
         spot = self.machine.add(block, _with_semaphores(instruction, lane.acquire, lane.release, wait))
         if lane.later is not None:
-            note(self.machine, self.machine.add(lane.port, replace(lane.later, wait=(spot,))), (), lane.marks)
+            record_packets(self.machine, self.machine.add(lane.port, replace(lane.later, wait=(spot,))), (), lane.marks)
             # two threads that use one port may issue in either order: record that the order must be proven
             before = self.machine.last_request.get(lane.port, spot)
             if before[0] != block:
@@ -173,14 +179,14 @@ class Lanes:
             spot = self.machine.add(block, replace(instruction, wait=self.machine.last(lane.port)))
         return spot
 
-    def spare(self, number: int) -> int:
-        """The machine's block for the n-th thing that is not in line."""
+    def extra_block(self, number: int) -> int:
+        """Return block `number` of the machine for operations that are not in line; add blocks up to it."""
         while len(self.beside) <= number:
             self.beside.append(self.machine.block(self.rank, self.name))
         return self.beside[number]
 
 
-def note(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[Cells]) -> None:
+def record_packets(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[Cells]) -> None:
     if flags:
         machine.readers.append((spot, flags))
     for first, count in marks:
@@ -189,18 +195,18 @@ def note(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[C
 
 
 class _SeparateLanes:
-    """Operations between two syncs, each thread and all data on its own."""
+    """Adds the operations between two syncs, with a block of the machine for each thread and each operation on data."""
 
     def __init__(self, lanes: Lanes, items: list[Item]) -> None:
         self.lanes, self.machine, self.items = lanes, lanes.machine, items
         self.fence = self.machine.last(lanes.main)
         self.machine.fences.update(self.fence)
         self.used = 0
-        self.block: dict[int, int] = {0: lanes.main}  # of each thread
-        self.seen: dict[int, Spot] = {}  # of each thread, where it stands
-        self.flags: list[Cells] = []  # what all threads have waited for
-        self.data: list[Spot] = []  # the data before
-        self.packets: list[tuple[Instruction, Spot]] = []  # and all operations on packets
+        self.block: dict[int, int] = {0: lanes.main}  # by thread
+        self.seen: dict[int, Spot] = {}  # by thread: its last instruction
+        self.flags: list[Cells] = []  # packets that all threads have waited for
+        self.data: list[Spot] = []  # the operation on data before
+        self.packets: list[tuple[Instruction, Spot]] = []  # all operations on data
 
     def go(self) -> None:
         for item in self.items:
@@ -213,21 +219,23 @@ class _SeparateLanes:
         self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
 
     def _add_data(self, item: Item) -> None:
-        """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
-        all have."""
+        """Add an operation on data, of which each thread does a part when it comes to it.
+
+        The first thread may do so before any thread has waited; the last comes after all earlier waits.
+        """
         block = self._new_block()
         own = [spot for other, spot in self.packets if _are_dealt_alike(other, item.instruction)]
         item.instruction.wait = (*self.fence, *own)
         spot = self.machine.add(block, item.instruction)
         self.packets.append((item.instruction, spot))
-        note(self.machine, spot, item.flags, [])
+        record_packets(self.machine, spot, item.flags, [])
         self.machine.delays += [(spot, before) for before in self.data]
         # packets are complete only when the last thread has written its part, after all its earlier waits
         if item.marks and self.seen:
             spot = self.machine.add(
                 block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.seen.values()))
             )
-        note(self.machine, spot, [], item.marks)
+        record_packets(self.machine, spot, [], item.marks)
         self.lanes.loose.append(spot)
         self.flags += item.flags
         self.data = [spot]
@@ -239,17 +247,17 @@ class _SeparateLanes:
         # a new thread starts at the last sync
         wait = () if thread in self.seen or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
-        self.seen[thread] = self.lanes.lane(block, item.instruction, lane, wait)
+        self.seen[thread] = self.lanes.add_lane(block, item.instruction, lane, wait)
         # a thread signals after its part of earlier data, so also after the packets that these waited for
-        note(self.machine, (block, before), list(self.flags), [])
+        record_packets(self.machine, (block, before), list(self.flags), [])
 
     def _new_block(self) -> int:
         self.used += 1
-        return self.lanes.spare(self.used - 1)
+        return self.lanes.extra_block(self.used - 1)
 
 
 def _is_in_line(items: list[Item]) -> bool:
-    """Whether the order of these operations makes no difference that their threads could not keep."""
+    """Tell whether the operations can follow each other in one block, as no thread can break an order that matters."""
     # one pass: data since the last sync; whether something was waited for, and by several threads
     data: list[Instruction] = []
     has_waited = wide = False
@@ -264,27 +272,27 @@ def _is_in_line(items: list[Item]) -> bool:
             continue
         several = len(threads.lanes) > 1
         # a signal may overtake data, and waits of other threads
-        if threads.gives and (data or (has_waited and (wide or several))):
+        if threads.can_signal and (data or (has_waited and (wide or several))):
             return False
-        if threads.takes:
+        if threads.can_wait:
             has_waited, wide = True, wide or several
     return True
 
 
 def _are_in_conflict(first: Instruction, second: Instruction) -> bool:
-    """Whether both touch a cell that one of them writes, and not by the same thread."""
+    """Tell whether both touch a cell that one of them writes, and not by the same thread."""
     return bool(_shared_cells(first, second)) and not _are_dealt_alike(first, second)
 
 
 def _are_dealt_alike(first: Instruction, second: Instruction) -> bool:
-    """Whether both are on packets, and every cell that both touch, and one writes, is the same thread's in both."""
+    """Tell whether both are on packets and, in both, each cell that they share is the same thread's."""
     shared = _shared_cells(first, second)
     is_by_packet = {first.verb, second.verb} <= BY_PACKET and first.count == second.count
     return is_by_packet and bool(shared) and all(a == b for a, b in shared)
 
 
 def _shared_cells(first: Instruction, second: Instruction) -> list[tuple[int, int]]:
-    """Where both touch the same cells, and one of them writes: pairs of their places."""
+    """Return pairs of places, one of each instruction, that share cells which one of the two writes."""
     return [
         (a, b)
         for own_cells, other_cells in ((first.write, (*second.read, *second.write)), (first.read, second.write))

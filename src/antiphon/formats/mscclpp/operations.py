@@ -1,7 +1,7 @@
-"""The effect of each operation of the executor on cells, semaphores and ports, as its kernel implements it (of 2026).
+"""Translate operations of the executor: what each does to cells, semaphores and ports, in its kernel of 2026.
 
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads
-at the index of its destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` takes
+at the index of its destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads
 all sources from the buffer of the first; sizes are those of the destinations for `put`, else that of the first source.
 Through a port packets travel as they lie in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all
 have come and all threads have met.
@@ -20,7 +20,7 @@ from antiphon.lower.machine.code import Instruction
 
 
 class Window:
-    """The share of its data that an operation handles: in a pipeline the `at`-th unit of `cells` cells; 0: all."""
+    """The part of its data that an operation handles: unit `at` of a pipeline, of `cells` cells; 0: all."""
 
     def __init__(self, at: int = 0, cells: int = 0) -> None:
         self.at, self.cells = at, cells
@@ -30,14 +30,14 @@ WHOLE = Window()
 
 
 class Reader:
-    """Operations of one thread block as items."""
+    """Translates the operations of one thread block to items."""
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
         self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
-        self.ports = ports  # of each port channel its block of the machine
+        self.ports = ports  # the block of the machine for each port channel
         self.number, self.verb, self.name = 0, "", ""
         self.window = WHOLE
-        self.threads_of: dict[tuple[str, tuple[int, ...]], Threads] = {}  # what signals and waits come again and again
+        self.threads_of: dict[tuple[str, tuple[int, ...]], Threads] = {}  # cache: the same signals and waits recur
         names_of = {
             self._read_signal: "signal wait rlxsignal rlxwait",
             self._read_semaphores: "sem_acquire sem_release",
@@ -60,11 +60,11 @@ class Reader:
         }
 
     def __str__(self) -> str:
-        """The current place, built only for errors."""
+        """Return the current place, for errors."""
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
     def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[Item | None]:
-        """None: where all threads wait for each other. `within`: the name of the operation that has this one in it."""
+        """Return the items of an operation (None: all threads meet), which is part of an operation `within`."""
         self.number, self.window, self.name = number, window, within or operation.name
         self.verb = f"{operation.name} in pipeline" if window.cells else operation.name
         read = self.readers.get(operation.name)
@@ -100,7 +100,7 @@ class Reader:
         )
 
     def _memory_lanes(self, ids: list[int], *, is_wait: bool) -> list[Lane]:
-        """Return lanes by memory. A signal that no rank can receive is dropped."""
+        """Return the lanes of memory channels, without signals that no rank can receive."""
         lanes = []
         for at in ids:
             channel = self.names.channel(self, MEMORY, at)
@@ -123,7 +123,7 @@ class Reader:
         return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
 
     def _proxy_of(self, channel: int) -> int:
-        """Return the proxy of a channel."""
+        """Return the block of the machine for the proxy of a port channel; add it if necessary."""
         if channel not in self.ports:
             self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", detached=True)
         return self.ports[channel]
@@ -139,7 +139,7 @@ class Reader:
     # ---- places ----
 
     def _own_range(self, operation: Inner, size: int) -> tuple[int, int]:
-        """Return the first cell and the number of cells handled here of a run of `size` chunks."""
+        """Return the first cell and the number of cells that are handled here, of a run of `size` chunks."""
         width = self.wiring.width
         if self.window.cells:
             return self.window.at * self.window.cells, self.window.cells
@@ -150,7 +150,7 @@ class Reader:
         return cells // group.tbg_size * group.tb_id, cells // group.tbg_size
 
     def _scratch_offset(self, kind: str | None, skip: int) -> int:
-        """In a pipeline scratch may be smaller than what goes through it: its units take turns."""
+        """Return the offset in a buffer: in a pipeline, units reuse scratch smaller than what passes through."""
         if kind != "s":
             return skip
         if self.window.cells:
@@ -199,7 +199,7 @@ class Reader:
         self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
         marks: Sequence[int] = (),
     ) -> list[Item]:  # fmt: skip
-        """Return an instruction on `count` cells from each of these on; `flags`, `marks`: packets read and written."""
+        """Return an instruction on `count` cells from each given one on; `flags`, `marks`: packets read and written."""
         if not count:
             return []
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
@@ -267,7 +267,7 @@ class Reader:
         return self._make_data(count, [self._local_cell(source, size, skip)], [self._local_cell(target, size, skip)])
 
     def _read_reduce(self, operation: Inner) -> list[Item]:
-        """rre and rres read the second source and all behind it from others; res and rres write so."""
+        """Translate reductions: rre, rres read all but the first source from other ranks; res, rres write so."""
         sources, targets = self._source_buffers(operation), self._target_buffers(operation)
         size = sources[0].size
         skip, count = self._own_range(operation, size)
@@ -304,7 +304,7 @@ class Reader:
         return items
 
     def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[Item]:
-        """Have ports send packets that lie in scratch: thread i those of source i."""
+        """Translate packets that ports send from scratch: thread i sends those of source i."""
         targets, ids, lanes = operation.dst_buff or [], operation.channel_ids or [], []
         if len(ids) < len(targets):
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
@@ -340,8 +340,11 @@ class Reader:
         return self._make_data(count, [self._local_cell(source, size, skip)], [mark], marks=[mark])
 
     def _read_reduce_packets(self, operation: Inner) -> list[Item]:
-        """The first source is data, all others are packets. The first destination is data; with a c in the name the
-        second is packets here; with an s all behind these are packets at others."""
+        """Translate reductions of packets. The first source and the first destination are data, the others packets.
+
+        With a "c" in the name ("copy") the second destination is on this rank; with an "s" ("send") all destinations
+        after these are on other ranks.
+        """
         self._refuse_pipelined(operation)
         copied, sent = int(operation.name in ("recpkt", "recspkt")), operation.name in ("respkt", "recspkt")
         sources, targets = self._source_buffers(operation), self._target_buffers(operation, 1 + copied)
@@ -357,7 +360,7 @@ class Reader:
     # ---- switches ----
 
     def _group_cells(self, place: Buffer, size: int, skip: int, *, packets: bool = False) -> list[int]:
-        """Return the same place at all ranks of a group."""
+        """Return the first cells of a place, one for each rank of a group."""
         kind_number, ranks = self.names.group(self, place.switch_channel_id)
         kind = KINDS[kind_number]
         if packets:

@@ -28,8 +28,10 @@ FEW_OPERATIONS = 2**17
 
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
-    """`smallest`, `largest`: for which sizes in bytes, as the loader measures them; these are multiples of `alignment`
-    and of the chunks. `code`: its operations, which `antiphon.lower.machine.judge` verifies."""
+    """A plan that was read. `code`: its operations, which `antiphon.lower.machine.judge` verifies.
+
+    It serves multiples of `alignment` and of its chunks, from `smallest` to `largest` bytes as the loader counts them.
+    """
 
     name: str
     protocol: str
@@ -40,15 +42,18 @@ class ExecutionPlan:
 
 
 def read_plan(path: str | os.PathLike[str], *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
-    """`collective`: what the plan is for, where its file does not say or says it otherwise; `root`: of a broadcast and
-    the like. Every fault is one line with its location. Linear; memory is a few times the file."""
+    """Read a plan; an error names the place of the fault. Linear time; memory is a few times the file.
+
+    `collective`: what the plan is for, if the file does not say it or says it wrongly. `root`: of a broadcast and the
+    like.
+    """
     with reading(name_of(path)):
         return plan_of(read_bytes(path, MOST_BYTES), collective=collective, root=root)
 
 
 @uncollected()
 def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
-    """The same of the text itself."""
+    """Read a plan, as `read_plan`, from the bytes of its file."""
     file = parsed(data)
     plan_collective = collective_of(file, collective, root, len(data))
     width, scratch = _find_widths(file)
@@ -57,7 +62,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     machine = Machine()
     for rank, gpu in enumerate(file.gpus):
         _Rank(wiring, machine, rank, gpu).read()
-    machine.settle()
+    machine.resolve_packets()
     wiring.refuse_mixed_scratch()
     code = Code(
         plan_collective, file.inplace, grain_of(file, plan_collective) * width, wiring.places, machine.blocks, [], 0,
@@ -79,8 +84,10 @@ def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
 
 
 def _find_widths(file: File) -> tuple[int, int]:
-    """Return the cells of a chunk, and of a chunk of scratch: enough for groups of blocks to have whole shares, or for
-    a pipeline to wrap around its scratch and two units more."""
+    """Return the number of cells of a chunk, and of a chunk of scratch.
+
+    They suffice for whole shares of groups of blocks, and for a pipeline to wrap around its scratch and two units more.
+    """
     chunk_parts, units = 1, set[int]()
     for rank, block, operation in _list_operations(file):
         if operation.name == "pipeline":
@@ -121,7 +128,7 @@ def _operation_size(operation: Inner) -> int:
 
 
 def _refuse_long(file: File, width: int, nbytes: int) -> None:
-    """Pipelines are written out: a short text must not become much more."""
+    """Refuse pipelines that would become far more operations than the file has: all their units are written out."""
     total = sum(
         len(operation.ops or ()) * width * (operation.iter_context.num_chunks if operation.iter_context else 0)
         for _, _, operation in _list_operations(file)
@@ -135,8 +142,10 @@ def _refuse_long(file: File, width: int, nbytes: int) -> None:
 
 @dataclass(slots=True)
 class _Visit:
-    """A visit of a block of the machine to a barrier for `size` blocks: its instructions of `arrival` and `departure`;
-    None where it has done nothing before, or does nothing more."""
+    """A visit of a block of the machine to a barrier for `size` blocks.
+
+    `arrival`, `departure`: its instructions there; None where the block has done nothing before, or does nothing after.
+    """
 
     where: str
     size: int
@@ -146,7 +155,7 @@ class _Visit:
 
 
 class _Rank:
-    """The thread blocks of one GPU."""
+    """Reads the thread blocks of one GPU into the machine."""
 
     def __init__(self, wiring: Wiring, machine: Machine, rank: int, gpu: Gpu) -> None:
         self.wiring, self.machine, self.rank, self.gpu = wiring, machine, rank, gpu
@@ -215,7 +224,7 @@ class _Rank:
         visits.append(_Visit(where, operation.num_threadblocks, lanes.main, last - 1 if has_arrival else None, last))
 
     def _join_barriers(self) -> None:
-        """The k-th time at a barrier all blocks that use it wait for each other."""
+        """Make all blocks that use a barrier wait for each other, the k-th visit of each for the k-th of all others."""
         for barrier, blocks in self.barriers.items():
             visit_count = max(map(len, blocks.values()))
             for visits in blocks.values():
@@ -265,7 +274,7 @@ class _Rank:
             awaited = arrivals if is_ordered else (*arrivals, *awaited)
             departures = [(visit.block, visit.departure) for visit in visits if visit.departure is not None]
             for spot in departures:  # the first waits for them, all others for the first
-                self.machine.wait_more(spot, awaited if spot is departures[0] else (departures[0],))
+                self.machine.add_waits(spot, awaited if spot is departures[0] else (departures[0],))
             before = visits
 
 
@@ -276,7 +285,7 @@ FORMAT = "mscclpp-json"
 
 
 def read(data: bytes, name: str) -> Written:
-    """Read a plan for checks. Wrong where it is valid in form but cannot run, and so has no code."""
+    """Read a plan for checks; raise `Wrong` for one that is well formed but cannot run, and so has no code."""
     file = parsed(data)
     try:
         plan = plan_of(data)

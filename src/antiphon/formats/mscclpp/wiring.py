@@ -50,7 +50,10 @@ def grain_of(file: File, collective: Collective) -> int:
 
 
 class Wiring:
-    """Names of a file as numbers of the machine. `width`: cells of a chunk; `scratch`: cells of a chunk of scratch."""
+    """Translates what a file names into numbers of the machine: cells, semaphores, groups.
+
+    `width`: cells of a chunk. `scratch`: cells of a chunk of scratch.
+    """
 
     def __init__(self, file: File, collective: Collective, width: int, scratch: int, nbytes: int) -> None:
         self.file, self.collective, self.width, self.scratch = file, collective, width, scratch
@@ -71,7 +74,7 @@ class Wiring:
         self.size: list[list[int]] = self.places.size.tolist()
         self.begin: list[int] = self.places.begin.tolist()
         self.plain: set[tuple[int, int, int]] = set()  # scratch used as plain data: rank, chunk, number of chunks
-        self.packed: set[tuple[int, int, int]] = set()  # and as packets
+        self.packed: set[tuple[int, int, int]] = set()  # scratch used as packets
 
     # ---- cells ----
 
@@ -91,8 +94,11 @@ class Wiring:
         return replace(places, cells_per_chunk=(self.width, self.width, self.scratch))
 
     def cells(self, where: object, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
-        """The first cell of a place that `rank` names at the rank `at`, if all of it is there. What lies behind the
-        beginning of the user's buffer at this rank is reckoned to lie so at the others."""
+        """Return the first cell of a place at the rank `at` that `rank` names; refuse it if part of it does not exist.
+
+        In place, the executor computes a remote address from the offset in this rank's buffer, so the same offset is
+        taken at other ranks.
+        """
         which = _KIND.get(kind or "", -1)
         if which < 0:
             raise Invalid(f"{where}: expected a buffer i, o or s, got {quote(kind)}")
@@ -116,7 +122,7 @@ class Wiring:
         return low
 
     def packet_cells(self, where: object, at: int, kind: str | None, index: int, size: int) -> int:
-        """The same of packets, which take the room of two: they are kept apart from what is no packet."""
+        """Return the first cell, as `cells` does, of packets. Theirs are apart from those of plain data."""
         if not self.packets:
             raise Invalid(f"{where}: packets take twice the room, which only protocol LL gives them")
         if kind != "s":
@@ -128,7 +134,7 @@ class Wiring:
         return self.first[at][SCRATCH] + (room + index) * self.scratch
 
     def refuse_mixed_scratch(self) -> None:
-        """Packets lie at twice their index: where scratch is used both ways, they may lie upon what is none."""
+        """Refuse packets in scratch that plain data uses, too: packets lie at twice their index."""
         # A packet of chunk k covers plain chunks 2 k and 2 k + 1.
         packed: dict[int, list[tuple[int, int]]] = {}
         for rank, index, size in self.packed:
@@ -175,7 +181,7 @@ class Wiring:
         )
 
     def _check_groups(self) -> None:
-        """All ranks of a group must name it, equally often."""
+        """Refuse groups of switches that not all of their ranks name, equally often."""
         count = Counter((rank, group) for rank, groups in self.groups.items() for group in groups)
         for (rank, (buffer, ranks)), group_count in count.items():
             for other in ranks:
@@ -213,7 +219,7 @@ def _range_text(index: int, size: int) -> str:
 
 
 class Names:
-    """Resolves the numbers within a thread block."""
+    """Resolves the numbers by which a thread block calls channels, remote buffers and groups."""
 
     def __init__(self, wiring: Wiring, rank: int, number: int, block: ThreadBlock) -> None:
         self.wiring, self.rank, self.number = wiring, rank, number

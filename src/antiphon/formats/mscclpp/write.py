@@ -1,9 +1,10 @@
-"""Execution plans of MSCCL++: one file per schedule and place, for the executor of its NCCL library or its own calls.
+"""Write execution plans of MSCCL++, for the executor in its NCCL library or for its own calls.
 
-Every rank has a channel to each peer in each stream; data goes straight to where it is wanted. Joints of the schedule
-are what switches do (`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
-hand over buffers that lie equally far behind the beginning of their allocation: the executor reckons remote addresses
-with its own. A small module, register.py, beside the plans hands them to MSCCL++ (registration.py)."""
+Each schedule gives one file for buffers in place and one for others. Every rank has a channel to each peer in each
+stream; data is written straight to its place at the receiver. Switches perform the joints of the schedule
+(`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
+pass buffers at the same offset in their allocations: the executor computes remote addresses from its own offset. A
+small module, register.py, beside the plans hands them to MSCCL++ (registration.py)."""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ def mscclpp_json(
 
 
 def _with_relays(plan: Plan) -> Plan:
-    """Return the plan, as a custom collective of all ranks if others than its members relay: these run it, too, with no
-    data of their own."""
+    """Return the plan; if others than its members relay, for a custom collective of all ranks: these run it, too, with
+    no data of their own."""
     collective, used = plan.collective, set[int]()
     for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
         used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
@@ -135,8 +136,10 @@ class _Writer:
     ranks_per_node: set[int] = field(default_factory=set)
 
     def add(self, plan: Plan, small: int | None, prefix: str) -> Iterator[str]:
-        """Write a plan; calls of up to `small` bytes by packets, where that can be, None: of sizes at which it won by
-        packets. Yield what is slower than the choice, and leave it to NCCL where that is faster then."""
+        """Write a plan; calls of up to `small` bytes use packets if they can (None: sizes at which it won by packets).
+
+        Yield a note for what is slower as written than as chosen; where NCCL is then faster, the size is left to it.
+        """
         members = job_of(plan.collective)
         collective = collective_among(plan.collective, members)
         far, sizes_of_hosts = _find_hosts(plan, members)
@@ -180,7 +183,7 @@ class _Writer:
     def _variants(
         self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], small: int, far: Far
     ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
-        """Yield the plans of a range with the ends of their names: packets up to `small` bytes, plain data above."""
+        """Yield the plans of a range, each with a suffix of its name: packets up to `small` bytes, plain data above."""
         start, stop = span
         packet_plan = _by_packets(schedule, in_place, self.blocks, far) if start <= small > 0 else None
         if packet_plan is not None:
@@ -199,7 +202,7 @@ class _Writer:
 
 @uncollected()
 def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> bytes:
-    """The plan of a program as it stands, for all sizes, among ranks of one host; by packets, if it is fit for that."""
+    """Return the plan of a program on one host, unchanged and for all sizes; with `packets`, one that uses packets."""
     if packets:
         if not can_use_packets(program):
             raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
@@ -213,7 +216,9 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 @dataclass(frozen=True)
 class _Price:
     """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
-    `speedup`: over `library`, 0 if unknown."""
+
+    `speedup`: how many times faster than `library` it was, 0 if unknown.
+    """
 
     at: int
     seconds: float
@@ -223,7 +228,7 @@ class _Price:
 
     @staticmethod
     def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Price:
-        """Of `schedule`, which stands for that of the entry. Without figures by protocol nothing is known."""
+        """Return the price of `schedule`, written for the entry; one that knows nothing if figures by protocol lack."""
         claims = entry.claims
         at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
         if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
@@ -245,9 +250,12 @@ class _Price:
         return stop - 1 if stop is not None and largest and self.best(stop - 1) == LL.lower() else largest
 
     def compare(self, protocol: str, begin: int, alone: bool) -> tuple[str, int | None]:
-        """Return a note where the choice takes longer by the protocol that is written, and the size from which it is
-        written, at least `begin`, within a factor of 2; None for nowhere. Sizes at which the library is faster than
-        what would be written, by its price at `at`, are left to it, unless the user asked for single transfers."""
+        """Compare the choice with what is written, which uses `protocol`.
+
+        Return a note, empty unless that takes longer, and the size from which the plan is written: at least `begin`,
+        within a factor of 2; None: it is not written. Sizes at which the library is faster, by its price at `at`, are
+        left to it, unless the user asked for single transfers (`alone`).
+        """
         nbytes, first, worst, worst_at = self.at, None, SAME_PRICE, self.at
         while True:
             prices = self.by_protocol(nbytes)
@@ -282,7 +290,7 @@ def _has_equal_counts(collective: Collective) -> bool:
 
 
 def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
-    """Return a test whether two members are on different hosts, and the set of the hosts' numbers of members."""
+    """Return a function that tells whether two members are on different hosts, and the hosts' numbers of members."""
     number = {rank: place for place, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()
@@ -294,7 +302,7 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
 
 
 def _find_switched(program: Program) -> tuple[Bound, Switched]:
-    """Its addresses, and what of it switches do."""
+    """Return the addresses of a program, and the part of it that switches perform."""
     bound = chunked(program, MOST_CHUNKS, WHAT)
     switched_part = switched(program, bound, WHAT)
     return drop_unused_scratch(program, bound, switched_part), switched_part
@@ -324,7 +332,7 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
 
 
 def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tuple[Program, Bound, list[Gpu]] | None:
-    """By packets, in scratch that is used once; None where that cannot be."""
+    """Return the plan that uses packets, in scratch without reuse; None if the schedule cannot use packets."""
     if schedule.joint is not None:
         return None
     program = among(lower(schedule, in_place=in_place, lag=MAX_LAG), job_of(schedule.collective))
@@ -336,9 +344,12 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
         return None
 
 
-def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
-    """Chunks of the input and the output that each rank hands over. The loader divides by both: where a rank has no
-    input, or no output, it hands over the other buffer again; with neither, as much as the first rank that has one."""
+def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
+    """Return the chunks of the input and of the output that each rank passes. None is 0: the loader divides by them.
+
+    A rank without input, or without output, passes its other buffer twice; a rank with neither passes as much as the
+    first rank that has one.
+    """
     first, last = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
     declared_chunks = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
     usual = next(pair for pair in declared_chunks if any(pair))
@@ -346,8 +357,11 @@ def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[i
 
 
 class _Head:
-    """The text of a plan around its GPUs. `sizes`: the smallest and largest, and what they must be multiples of.
-    `label`: its name, known with the text."""
+    """The part of a plan's text that is not about its GPUs.
+
+    `sizes`: the smallest, the largest, and the number of bytes that all are multiples of. `label`: the plan's name, set
+    by `text`.
+    """
 
     def __init__(
         self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
@@ -355,13 +369,16 @@ class _Head:
     ) -> None:  # fmt: skip
         self.program, self.bound, self.span = program, bound, span
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
-        self.chunks = declared(program.collective, program.in_place, bound.unit)
+        self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
 
     @uncollected()
     def text(self, gpus: list[Gpu]) -> bytes:
-        """The name has a checksum of what follows: the executor tells plans apart by their names alone. Plans by
-        packets touch only scratch of other ranks, so that all calls share one set of connections (reuse_resources)."""
+        """Return the whole text of the plan.
+
+        The name has a checksum of the text after it: the executor tells plans apart by their names alone. Plans that
+        use packets touch only scratch of other ranks, so all calls share one set of connections (reuse_resources).
+        """
         collective, in_place = self.program.collective, self.program.in_place
         gpu_texts = [self._gpu_text(rank, gpu, self.chunks[rank]) for rank, gpu in enumerate(gpus)]
         smallest, largest, _ = self.sizes
@@ -380,8 +397,8 @@ class _Head:
         return f'{{"name":"{self.label}",\n{tail}'.encode()
 
     def _find_sizes(self) -> tuple[int, int, int]:
-        """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits, and packets into the
-        shared scratch; and multiples of what."""
+        """Return the smallest and largest size in bytes, and what all are multiples of. The largest is that of the
+        plan's range, or less: offsets must fit into 32 bits, packets into the shared scratch."""
         collective = self.program.collective
         # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET. Of the scratch that
         # plans share, each of two calls has half, and packets have twice the size of their data.

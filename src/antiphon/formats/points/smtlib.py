@@ -55,12 +55,12 @@ def _write_file(instance: Instance, question: Question, about: Sequence[str]) ->
 
 
 def plain_sum(weighted: Weighted, limit: int) -> str:
-    """As any solver reads it."""
+    """Return "the weighted sum is at most `limit`" as any solver reads it."""
     return f"(<= (+ {' '.join(f'(ite {x} {weight} 0)' for weight, x in weighted)} 0) {limit})"
 
 
 def smt_lines(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
-    """What is declared and asserted, a line each. O(chunks * arcs * steps) terms."""
+    """Yield declarations and assertions, a line each. O(chunks * arcs * steps) terms."""
     chunks = [kind for kind in instance.kinds for _ in range(kind.weight * question.parts)]
     for c, kind in enumerate(chunks):
         yield from _chunk_constraints(instance, question.steps, c, kind, sums)
@@ -74,7 +74,7 @@ def smt_lines(instance: Instance, question: Question, sums: Sums = plain_sum) ->
 
 
 def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
-    """C1 to C4 for one chunk."""
+    """Yield constraints C1 to C4 for one chunk."""
     into: dict[int, list[str]] = {rank: [] for rank in range(instance.ranks) if rank not in kind.holders}
     for rank in into:  # C1: holders have it at time 0, and need no variable
         yield f"(declare-const t{c}_{rank} Int)"
@@ -92,7 +92,7 @@ def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums:
 
 
 def at_most_one(formulas: Sequence[str], sums: Sums) -> Iterator[str]:
-    """One of them at most."""
+    """Yield the constraint that at most one of the formulas holds."""
     if len(formulas) > 1:
         yield f"(assert {sums([(1, x) for x in formulas], 1)})"
 
@@ -100,8 +100,8 @@ def at_most_one(formulas: Sequence[str], sums: Sums) -> Iterator[str]:
 def load_constraints(
     instance: Instance, question: Question, sends: Callable[[int, int], Sequence[str]], sums: Sums
 ) -> Iterator[str]:
-    """C5 and C6: every step takes a round or more, together R at most; in each step a resource carries as many chunks
-    as its rounds allow. `sends(arc, step)`: formulas, each for a chunk that then goes over that arc.
+    """Yield constraints C5 and C6: every step takes a round or more, together R at most; a resource carries in a step
+    as many chunks as its rounds allow. `sends(arc, step)`: formulas, one for each chunk that then goes over that arc.
 
     With capacity p / q and free rounds r: q * sends + p * (number of true r < 2, ..., r < most) <= p * most.
     """

@@ -144,7 +144,7 @@ def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own
 
 
 def _mpir_branch(kind: str) -> Branch:
-    """In the tree of MPIR: the algorithm, for calls that it is right for."""
+    """Return what makes a branch of MPIR's tree: the algorithm where its needs are met, elsewhere the library's own."""
 
     def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
         if algorithm is None:
@@ -164,8 +164,11 @@ def _mpir_branch(kind: str) -> Branch:
 
 
 def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
-    """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
-    calls the same collective for each, on communicators that are not whole."""
+    """Return a tree with the rule for calls that meet a need of its algorithm, and the library's own for all others.
+
+    PARENT is the need of algorithms by host: they call the same collective on parts of the communicator, where the rule
+    must not apply again.
+    """
     if need == ENOUGH_ELEMENTS:
         return {"count<pow2": own, "count=any": rule_tree}
     if need == PARENT:
@@ -174,7 +177,7 @@ def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
 
 
 def _to_mpir(leaf: str) -> Branch:
-    """In the tree of CH4: nothing that fits, where there is a rule, by which it goes on to the tree of MPIR."""
+    """Return what makes a branch of CH4's tree: where there is a rule nothing fits, so that MPIR's tree decides."""
 
     def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
         return own if algorithm is None else {"comm_type=inter": {leaf: {}}}
