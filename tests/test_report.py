@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,31 @@ def test_the_page_says_what_was_found_and_loads_nothing(tuned: Tuning) -> None:
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address that is loaded
     assert "url(" not in re.sub(r"url\(#", "", text)
     assert text == antiphon.pages.report(tuned)
+
+
+def test_the_page_begins_with_the_verdict_and_ends_with_its_origin(tuned: Tuning) -> None:
+    page = antiphon.pages.report(tuned, origin="2026-01-02: antiphon tune <x>")
+    for kind, verdict in tuned.verdicts.items():
+        assert f"<p class='verdict'>{escape(verdict)}</p>" in page, kind
+    assert "2026-01-02: antiphon tune &lt;x&gt;</p></footer>" in page
+    # on narrow pages each cell of the ranges says what it is, so that nothing is beyond the edge
+    row = re.search(r'<tr data-plan="p0-0".*?</tr>', page)
+    assert row is not None
+    assert re.findall(r'data-head="([^"]*)"', row[0])[-3:] == ["gap", "over NCCL", "calibration"]
+    assert row[0].count("<td") == len(re.findall("<th", page.split('class="ranges')[1].split("</thead>")[0]))
+
+
+def test_the_colours_of_pictures_have_a_dark_counterpart(tuned: Tuning) -> None:
+    page = antiphon.pages.report(tuned)
+    style, pictures = page.split("</style>")
+    dark = style.split("prefers-color-scheme: dark")[1]
+    named = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{3,6})"', pictures))
+    for colour in named:
+        shades = [
+            int(colour[1:][i : i + 2], 16) if len(colour) == 7 else int(colour[1 + i // 2] * 2, 16) for i in (0, 2, 4)
+        ]
+        if max(shades) - min(shades) < 20 and not 0x80 < max(shades) < 0x95:  # greys, but those in the middle
+            assert f'"{colour}"' in dark, colour
 
 
 def test_the_data_of_the_page_are_those_of_the_tuning(tuned: Tuning) -> None:

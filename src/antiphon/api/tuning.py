@@ -162,13 +162,15 @@ def tune_over(  # noqa: PLR0913
 
 
 @public
-def report(tuning: Tuning) -> str:
+def report(tuning: Tuning, *, origin: str = "") -> str:
     """Return a tuning as one self-contained HTML page.
 
     Parameters
     ----------
     tuning
         A result of `tune` (not of `antiphon.measure.tune`).
+    origin
+        When and by what command it was made, for the last line of the page.
 
     Returns
     -------
@@ -187,4 +189,4 @@ def report(tuning: Tuning) -> str:
 
     if not isinstance(tuning, Found):
         raise Invalid(f"tuning: expected a result of tune, with all its candidates, got {quote(tuning)}")
-    return report_html(tuning, topology_svg, topology_text)
+    return report_html(tuning, topology_svg, topology_text, origin)

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -250,7 +253,8 @@ def _write_outputs(tuning: Tuning, files: Mapping[str, Path | None], pictures: l
     if out is not None:
         tuning.save(out)
     if report is not None:
-        write_bytes(report, page(tuning).encode())
+        command = shlex.join(["antiphon", *sys.argv[1:]])
+        write_bytes(report, page(tuning, origin=f"{date.today()}: {command}").encode())
     written = written_lines(out, report)
     if heatmap is not None or pictures:
         from antiphon.show.pages.report import chart_svg, heatmap_svg

@@ -114,7 +114,7 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
         ]
     foot = height - 6
     out.append(f'<text x="{lanes_x}" y="{foot}">0</text>')
-    out.append(f'<text x="{width - 8}" y="{foot}" text-anchor="end">{format_seconds(total)}</text>')
+    out.append(f'<text x="{width - 8}" y="{foot}" text-anchor="end">end</text>')
     out.append("</svg>")
     hidden = len(schedule.collective.members) - MAX_LANES
     note = f" The first {MAX_LANES} ranks of {MAX_LANES + hidden}." if hidden > 0 else ""
@@ -123,8 +123,9 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
         f'<span class="dot" style="background:{REDUCE_COLOUR}"></span>reduce'
     )
     return (
-        "".join(out) + f'<p class="note">{key}. For {format_size(nbytes)}, with steps as barriers: each takes the '
-        f"greatest latency of a route and its load.{note}</p>"
+        "".join(out)
+        + f'<p class="note">{key}. At {format_size(nbytes)}: the share of the time that each step takes by its '
+        f"greatest latency and load, with a barrier after it.{note}</p>"
     )
 
 

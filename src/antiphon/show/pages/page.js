@@ -29,6 +29,33 @@ for (const button of all(document, "[data-tab]"))
     }
   });
 
+// ---- the table of candidates: a click on a head sorts, the field filters ----
+
+for (const table of all(document, "table.sortable")) {
+  const body = table.tBodies[0];
+  let last = null;
+  all(table, "th").forEach((head, column) => {
+    head.tabIndex = 0;
+    head.setAttribute("role", "button");
+    const key = (row) => column < 2 ? row.cells[column].textContent : Number(row.dataset.order.split(",")[column - 2]);
+    const sort = () => {
+      const sign = last === head ? -1 : 1;
+      const rows = Array.from(body.rows).sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        return sign * (x < y ? -1 : x > y ? 1 : 0);
+      });
+      body.append(...rows);
+      last = sign === 1 ? head : null;
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
+  });
+  const filter = table.closest("details").querySelector(".filter");
+  filter.addEventListener("input", () => {
+    for (const row of body.rows) row.hidden = !row.textContent.includes(filter.value);
+  });
+}
+
 // ---- the chart ----
 
 function charts(section) {

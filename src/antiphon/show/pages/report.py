@@ -57,10 +57,11 @@ WIDEST_HALF = 640  # pixels of a machine's picture that stands beside the summar
 Draw = Callable[[Topology], str]
 
 
-def report_html(tuning: Tuning, draw: Draw, describe: Draw) -> str:
+def report_html(tuning: Tuning, draw: Draw, describe: Draw, origin: str = "") -> str:
     """Return the whole page. Every name in it is escaped; it loads nothing.
 
-    `draw` draws the machine as SVG, `describe` describes in text one that is too large to draw.
+    `draw` draws the machine as SVG, `describe` describes in text one that is too large to draw. `origin`: when and by
+    what command it was made, for the last line.
     """
     kinds = [kind for kind in tuning.collectives if any(c.collective == kind for c in tuning.candidates)]
     name = escape(tuning.topology.name)
@@ -70,12 +71,12 @@ def report_html(tuning: Tuning, draw: Draw, describe: Draw) -> str:
     machine = _machine_picture(tuning, draw, describe)
     proof = _bound_proof(tuning, kinds[0]) if len(kinds) == 1 else ""
     body = [
-        f"<header><h1>{title}</h1><p class='lead'>{_lead_text(tuning)}</p></header>",
+        f"<header><h1>{title}</h1>{_verdict_text(tuning, kinds)}<p class='lead'>{_lead_text(tuning)}</p></header>",
         f'<section class="split machine{" wide" if _is_wide(machine) else ""}"><div>{machine}</div>',
         f"<div>{_summary_table(tuning, kinds)}{proof}</div></section>",
         _tab_buttons(kinds),
         *(_collective_section(tuning, kind, number) for number, kind in enumerate(kinds)),
-        _footer_text(),
+        _footer_text(origin),
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     return "\n".join(
@@ -88,6 +89,12 @@ def report_html(tuning: Tuning, draw: Draw, describe: Draw) -> str:
             f"<script>\n{script}</script>\n</body></html>\n",
         ]
     )
+
+
+def _verdict_text(tuning: Tuning, kinds: list[str]) -> str:
+    """Return the conclusion in one sentence; with several collectives it stands in the section of each."""
+    verdict = tuning.verdicts.get(kinds[0], "") if len(kinds) == 1 else ""
+    return f"<p class='verdict'>{escape(verdict)}</p>" if verdict else ""
 
 
 def _lead_text(tuning: Tuning) -> str:
@@ -124,6 +131,7 @@ def _is_wide(machine: str) -> bool:
 def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
     """Return the bounds and the best plan of each collective at the largest size, and the losses by failures."""
     top = tuning.sizes[-1]
+    heads = ["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL"]
     rows = []
     for kind in kinds:
         ranges = [r for r in tuning.ranges if r.collective == kind]
@@ -133,29 +141,34 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
         if ranges and ranges[-1].served_by:
             best[0] += f"; leave it to {library_name(ranges[-1].served_by)}"
         speedups = [r.speedup for r in ranges if r.speedup is not None]
-        calibration = tuning.rests_on(kind) if ranges else "-"
         cells = [
             kind,
             best[0],
             rate,
             ratio(ranges[-1].gap if ranges else None),
             ratio(max(speedups, default=None)),
-            calibration,
         ]
-        rows.append(_table_row(cells))
-    head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "calibration"], "th")
+        rows.append(_table_row(cells, labels=heads))
+    head = _table_row(heads, "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     losses_list = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
     items = "".join(f"<li>{escape(note)}</li>" for note in all_notes(tuning))
     notes_list = f"<h3>To know</h3><ul>{items}</ul>" if items else ""
-    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{losses_list}{notes_list}'
-
-
-def _table_row(cells: list[str], tag: str = "td", text_cells: int = 1) -> str:
-    """Return a row whose first `text_cells` cells hold text, the others figures."""
-    inner = "".join(
-        f"<{tag}{' class=n' if i >= text_cells else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells)
+    return (
+        f'<h3>In short</h3><div class="scroll"><table class="cards"><thead>{head}</thead>'
+        f"{''.join(rows)}</table></div>{losses_list}{notes_list}"
     )
+
+
+def _table_row(cells: list[str], tag: str = "td", text_cells: int = 1, labels: Sequence[str] = ()) -> str:
+    """Return a row whose first `text_cells` cells hold text, the others figures.
+
+    `labels`: the heads of the columns, shown beside each cell on narrow pages, where rows are cards.
+    """
+    inner = ""
+    for i, cell in enumerate(cells):
+        label = f' data-head="{escape(labels[i])}"' if labels and labels[i] else ""
+        inner += f"<{tag}{' class=n' if i >= text_cells else ''}{label}>{escape(cell)}</{tag}>"
     return f"<tr>{inner}</tr>"
 
 
@@ -177,7 +190,7 @@ def _collective_section(tuning: Tuning, kind: str, number: int) -> str:
     hidden = " hidden" if number else ""
     elements = [f'<section class="collective" id="c{number}"{hidden}>']
     if len(tuning.collectives) > 1:
-        elements.append(_bound_proof(tuning, kind))
+        elements += [_verdict_text(tuning, [kind]), _bound_proof(tuning, kind)]
     if any(c.seconds for c in candidates):
         elements += [_chart_figures(tuning, kind), _ranges_table(tuning, kind, number), _sweep_section(tuning, kind)]
         elements.append(_plan_sections(tuning, kind, number))
@@ -263,12 +276,14 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
         uses = f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
         over = f"<br><small>{escape(r.over)}</small>" if r.over else ""
         rows.append(
-            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td>{use}</td>'
-            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{planner} '
-            f"<small>{options}</small>{uses}</td>"
-            f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
-            f"<td>{_terms_bar(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
-            f"<td class=n>{speedup_text(r)}{over}</td><td>{escape(r.rests_on)}</td></tr>"
+            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td data-head="use">{use}</td>'
+            f'<td data-head="best of ours"><span><span class="dot" style="background:{colour[r.candidate]}"></span>'
+            f"{planner} <small>{options}</small>{uses}</span></td>"
+            f'<td class=n data-head="at">{format_size(r.at)}</td>'
+            f'<td class=n data-head="time">{format_seconds(r.seconds)}</td>'
+            f'<td data-head="made of">{_terms_bar(r, shades)}</td><td class=n data-head="gap">{ratio(r.gap)}</td>'
+            f'<td class=n data-head="over NCCL"><span>{speedup_text(r)}{over}</span></td>'
+            f'<td data-head="calibration">{escape(r.rests_on)}</td></tr>'
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
@@ -280,7 +295,7 @@ def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     note += f" Speedups are over {escape(nccl)}." if names else ""
     note += "".join(f"<br>{escape(line)}." for line in use_lines(tuning, kind))
     return (
-        f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
+        f'<h2>What to use when</h2><div class="scroll"><table class="ranges cards"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
 
@@ -357,7 +372,7 @@ def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...])
     good = [
         _table_row(
             [c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], text_cells=2
-        )
+        ).replace("<tr>", f'<tr data-order="{",".join(f"{c.seconds[s]:.6g}" for s in at)}">', 1)
         for c in sorted((c for c in candidates if c.seconds), key=lambda c: c.seconds[sizes[-1]])
     ]
     failed = [
@@ -374,10 +389,14 @@ def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...])
     )
     return (
         f"<details><summary>All {len(good) + len(failed)} candidates</summary>"
-        f'<div class="scroll"><table>{head}{"".join(good)}</table></div>{refused}</details>'
+        '<p class="note"><input type="search" class="filter" placeholder="filter, e.g. ring" aria-label="filter '
+        'candidates"> A click on a head sorts.</p>'
+        f'<div class="scroll"><table class="sortable"><thead>{head}</thead><tbody>{"".join(good)}</tbody></table></div>'
+        f"{refused}</details>"
     )
 
 
-def _footer_text() -> str:
+def _footer_text(origin: str) -> str:
     entries = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
-    return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}</p></footer>"
+    made = f", {escape(origin)}" if origin else ""
+    return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}{made}</p></footer>"
