@@ -13,6 +13,8 @@ path.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -218,6 +220,8 @@ def _lay_out(value: object, depth: int) -> list[bytes]:
         items = [_lay_out(inner, depth + 1) for inner in value]
         opening, closing = b"[", b"]"
     else:
+        if isinstance(value, NumberLists):
+            return [value.encode()]
         return [_encode_column(value) if isinstance(value, np.ndarray) else msgspec.json.encode(value)]
     strings = [string for item in items for string in item]
     if depth and isinstance(value, dict) and sum(map(len, strings)) <= MAX_LINE and b"\n" not in b"".join(strings):
@@ -227,22 +231,55 @@ def _lay_out(value: object, depth: int) -> list[bytes]:
     return [opening + indent, *separated[1:], b"\n" + b"  " * depth + closing]
 
 
+@dataclass(frozen=True, eq=False)
+class NumberLists:
+    """Lists of whole numbers for `layout`: list i is `numbers[ends[i]:ends[i + 1]]`."""
+
+    numbers: NDArray[Any]
+    ends: NDArray[Any]
+
+    def encode(self) -> bytes:
+        """Return the JSON text of the list of lists.
+
+        >>> NumberLists(np.array([7, 8, 7]), np.array([0, 2, 3])).encode()
+        b'[[7,8],[7]]'
+        """
+        is_last = np.zeros(len(self.numbers), np.bool_)
+        is_last[self.ends[1:] - 1] = True
+        text = _join_texts(self.numbers, is_last) if (np.diff(self.ends) > 0).all() else None
+        if text is None:
+            numbers = self.numbers.tolist()
+            return msgspec.json.encode([numbers[a:b] for a, b in pairwise(self.ends.tolist())])
+        return b"[[%s]" % text[:-2]
+
+
 def _encode_column(values: NDArray[Any]) -> bytes:
-    """Return a column as JSON; whole numbers from a small range by looking up their texts, which takes a third of the
-    time.
+    """Return the JSON text of a column.
 
     >>> _encode_column(np.array([7, -1, 7]))
     b'[7,-1,7]'
     """
-    if (
-        len(values)
-        and values.dtype.kind in "iu"
-        and (high := int(values.max())) - (low := int(values.min())) < len(values)
-    ):
-        texts = np.array([b"%d," % number for number in range(low, high + 1)])  # of equal width, padded with zero bytes
-        indices = (values[rows].astype(np.int64) - low for rows in row_batches(len(values)))
-        return b"[%s]" % b"".join(texts[index].tobytes().translate(None, b"\0") for index in indices)[:-1]
-    return msgspec.json.encode(values.tolist())
+    text = _join_texts(values, np.zeros(len(values), np.bool_))
+    return msgspec.json.encode(values.tolist()) if text is None else b"[%s]" % text[:-1]
+
+
+def _join_texts(values: NDArray[Any], is_last: NDArray[np.bool_]) -> bytes | None:
+    """Return whole numbers, each followed by a comma, or by "],[" if it is the last of a list; None if they are of a
+    large range. Looking up the text of each number takes a third of the time of the encoder.
+    """
+    if not len(values) or values.dtype.kind not in "iu":
+        return None
+    low, high = int(values.min()), int(values.max())
+    if high - low >= len(values):
+        return None
+    endings = [b"%d,", b"%d],["] if is_last.any() else [b"%d,"]
+    # Texts of equal width, padded with zero bytes.
+    texts = np.array([ending % number for ending in endings for number in range(low, high + 1)])
+    indices = (
+        values[rows].astype(np.int64) - low + is_last[rows] * np.int64(high - low + 1)
+        for rows in row_batches(len(values))
+    )
+    return b"".join(texts[index].tobytes().translate(None, b"\0") for index in indices)
 
 
 def locate(message: str, data: bytes) -> str:

@@ -156,7 +156,9 @@ def pipelined_steps(schedule: Schedule) -> int:
     """Return the number of steps with pipelining: S + p - 1 if all chunks have p pieces."""
     if not schedule.transfers:
         return 0
-    return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
+    if isinstance(schedule.pieces, int):
+        return schedule.steps - 1 + schedule.pieces
+    return int((schedule.step + schedule.pieces[schedule.chunk]).max())
 
 
 _References = tuple["weakref.ref[Any] | None", ...]
@@ -567,5 +569,7 @@ def claims(schedule: Schedule, topology: Topology) -> Mapping[str, Any]:
         "chunks": schedule.chunks_per_rank,
         "steps": pipelined_steps(schedule),
         "rounds": rounds(schedule, topology),
-        "transfers": int(pieces_of(schedule)[schedule.chunk].sum()),
+        "transfers": schedule.transfers * schedule.pieces
+        if isinstance(schedule.pieces, int)
+        else int(schedule.pieces[schedule.chunk].sum()),
     }

@@ -23,7 +23,7 @@ import numpy as np
 from antiphon.core.collective import ROOTED, Collective, joint, relation_of
 from antiphon.core.columns import AnyInts, Longs, freeze
 from antiphon.core.files import within
-from antiphon.core.jsontext import decode, without_place
+from antiphon.core.jsontext import NumberLists, decode, without_place
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Local, Schedule
@@ -398,8 +398,7 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
     names = ("block", "offset", "share")
     body["chunks"] = {"denominator": chunks.denominator, **{n: getattr(chunks, n) for n in names}}
     if len(schedule.routes):
-        table, ends = schedule.routes.links.tolist(), schedule.routes.ptr.tolist()
-        body["routes"] = [table[a:b] for a, b in itertools.pairwise(ends)]
+        body["routes"] = NumberLists(schedule.routes.links, schedule.routes.ptr)
     return {**body, **schedule.columns()}
 
 
