@@ -279,15 +279,16 @@ def degrade_command(
 def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
     """Return what a machine lost, as lines: ranks, links, and whether all that remain can reach each other."""
     before, after = ({*linked_ranks(each)} for each in (intact, machine))
-    parts = connected_parts(machine)
+    components = connected_parts(machine)
     lost = [f"ranks {ranks_text(sorted(before - after))} lost"] if before - after else []
     damage = compare_links(intact, machine, frozenset(after))
     if damage.total:
         lost.append(f"{damage.total} link{'s' * (damage.total != 1)} lost or slower")
-    state = f"{len(parts)} parts" if len(parts) > 1 else "all connected"
+    state = f"{len(components)} parts" if len(components) > 1 else "all connected"
     lines = paragraph(f"{', '.join(lost) or 'unchanged'}; {len(after)} of {intact.ranks} ranks remain, {state}", "")
-    if len(parts) > 1:
-        lines += [line for i, part in enumerate(parts) for line in paragraph(f"part {i + 1}: ranks {ranks_text(part)}")]
+    if len(components) > 1:
+        for number, ranks in enumerate(components, start=1):
+            lines += paragraph(f"part {number}: ranks {ranks_text(ranks)}")
     return [*lines, *(paragraph(damage.describe()) if damage.total else [])]
 
 

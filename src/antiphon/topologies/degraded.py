@@ -73,13 +73,13 @@ def degrade_machine(
     for item in dropped:
         failures.drop(item)
     machine = failures.apply()
-    parts = connected_parts(machine)
-    if not parts:
+    components = connected_parts(machine)
+    if not components:
         raise Invalid("degrade: no two ranks remain connected; leave some links")
-    if len(parts) > 1:
+    if len(components) > 1:
         warn_unlikely(
-            f"{machine.name}: falls apart into {len(parts)} parts between which data cannot go both ways: "
-            f"{'; '.join(ranks_text(part) for part in parts)}; plan for one part, as in allreduce:ranks=0-3"
+            f"{machine.name}: falls apart into {len(components)} parts between which data cannot go both ways: "
+            f"{'; '.join(map(ranks_text, components))}; plan for one part, as in allreduce:ranks=0-3"
         )
     return machine
 
@@ -95,10 +95,10 @@ def connected_parts(topology: Topology) -> list[list[int]]:
     src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(nodes, nodes))
     label = connected_components(graph, connection="strong")[1]
-    parts: dict[int, list[int]] = {}
+    components: dict[int, list[int]] = {}
     for rank in linked_ranks(topology):
-        parts.setdefault(int(label[rank]), []).append(rank)
-    return sorted(parts.values(), key=lambda part: (-len(part), part))
+        components.setdefault(int(label[rank]), []).append(rank)
+    return sorted(components.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
 @dataclass(frozen=True)
@@ -269,10 +269,10 @@ class _Failures:
             if bandwidth == topology.bandwidth(link):
                 continue
             by_bandwidth.setdefault(bandwidth, []).append(link)
-        gone = by_bandwidth.pop(Fraction(0), [])
+        removed = by_bandwidth.pop(Fraction(0), [])
         for bandwidth, links in by_bandwidth.items():
             machine = degrade(machine, links=links, to=bandwidth, name=name)
-        return degrade(machine, links=gone, remove=True, name=name) if gone else machine
+        return degrade(machine, links=removed, remove=True, name=name) if removed else machine
 
 
 def pair_of(topology: Topology, link: str) -> Pair:
