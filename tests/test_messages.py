@@ -103,7 +103,9 @@ def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
     same_whatever_the_order(random.schedule, random.topology, seed)
 
 
-EVERY_PLAN = [pytest.param(name, 1, marks=pytest.mark.slow) for name in table("planner")]
+# Of custom collectives alone there is nothing to draw here.
+PLANNERS = [name for name, entry in table("planner").items() if entry.can.collectives != ("custom",)]
+EVERY_PLAN = [pytest.param(name, 1, marks=pytest.mark.slow) for name in PLANNERS]
 
 
 def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
@@ -122,7 +124,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
             break
 
 
-@pytest.mark.parametrize(("name", "every"), [*in_turn([(name, 10) for name in table("planner")]), *EVERY_PLAN])
+@pytest.mark.parametrize(("name", "every"), [*in_turn([(name, 10) for name in PLANNERS], 6), *EVERY_PLAN])
 def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str, every: int) -> None:
     plans = list(planned(name, every))
     assert plans

@@ -68,7 +68,7 @@ def count(plan: Row, *names: str) -> list[int]:
     return [len(operations(plan, name)) for name in names]
 
 
-@pytest.mark.parametrize("ranks", in_turn(range(3, 10), 2))
+@pytest.mark.parametrize("ranks", in_turn(range(3, 10), 3))
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_an_allreduce_is_one_operation_of_each_rank(ranks: int, pieces: int) -> None:
     made = files("allreduce", star(ranks), pieces=pieces)
@@ -234,7 +234,7 @@ def damaged(plan: Row, seed: int) -> tuple[str, Row]:
     return what, plan
 
 
-@pytest.mark.parametrize("seed", in_turn(range(56), 3))
+@pytest.mark.parametrize("seed", in_turn(range(56), 8))
 @pytest.mark.parametrize("name", ["plan0.json", "plan0-in-place.json"])
 def test_damage_is_found(name: str, seed: int) -> None:
     """But in the one case where it does no harm: to add twice what lies elsewhere."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import probe_cases
 import pytest
 from probe_text import bandwidths, bridge, core, cpu, gpu, lstopo, nvlink_status, pci, slot, system, thing, topo
+from quick import in_turn
 from test_probe_here import Linux, program
 
 import antiphon
@@ -155,7 +156,7 @@ def check_as_good(box: Probed, name: str) -> None:
     assert not any("--model" in note for note in box.notes)
 
 
-@pytest.mark.parametrize(("source", "machine"), TEXTS, ids=str)
+@pytest.mark.parametrize(("source", "machine"), in_turn(TEXTS, 3), ids=str)
 def test_a_box_that_is_read_has_the_catalogues_figures(source: str, machine: str, tmp_path: Path) -> None:
     check_as_good(read_text(tmp_path, TEXTS[source, machine]), machine)
 
