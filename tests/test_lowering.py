@@ -1,16 +1,19 @@
 """Lowerings of SCCL's section 4 as choices: plans run and are exported by each of them, and each has its price."""
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import antiphon
 from antiphon.cli import run
 from antiphon.cost import load_profile, prepare
-from antiphon.cost.lowering import costs_on, work_of
+from antiphon.cost.fit import LoweringTime, read_lowering_times, write_lowering_times
+from antiphon.cost.lowering import costs_on, count_work
 from antiphon.cost.lowering_costs import LOWERINGS, LoweringCosts
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.profile import Profile, save_profile
@@ -102,7 +105,7 @@ def test_what_a_lowering_costs() -> None:
     plan = made("allreduce", "dgx1v", "ring").at(1 << 20)
     assert gpu.copies is not None
     barriers = Barriers(plan.schedule, machine)
-    work = {lowering: work_of(plan.schedule, barriers, lowering) for lowering in LOWERINGS}
+    work = {lowering: count_work(plan.schedule, barriers, lowering) for lowering in LOWERINGS}
     assert (work["kernel"].steps, work["kernel"].copies) == (14, 0)
     assert (work["steps"].steps, work["copies"].steps, work["copies"].copies) == (
         14,
@@ -136,7 +139,7 @@ def test_costs_in_a_profile(tmp_path: Path) -> None:
     machine = antiphon.topology("ring:ranks=4")  # of which no GPUs are known
     schedule = made("allgather", "ring:ranks=4", "ring").at(1000).schedule
     row = prepare("lowering", schedule, machine, profile=profile, options={"kind": "copies"})(10**6)
-    work = work_of(schedule, Barriers(schedule, machine), "copies")
+    work = count_work(schedule, Barriers(schedule, machine), "copies")
     assert row.seconds == pytest.approx(5e-6 + 3 * 4e-6 + work.copies * 2e-6 + work.seconds_per_byte * 10**6 / 0.5)
     assert row.rests_on == "profile mine"
     with pytest.raises(Unsupported, match="profile mine: no costs of kernel; it has copies, steps-pull"):
@@ -150,3 +153,69 @@ def test_costs_in_a_profile(tmp_path: Path) -> None:
         (tmp_path / "wrong.json").write_text(f'{{{head}, "lowerings": {{{text}}}}}')
         with pytest.raises(Invalid, match=said):
             load_profile(tmp_path / "wrong.json")
+
+
+TRUE = {
+    "kernel": LoweringCosts(6e-6, 4e-6, 0.0, 0.8), "copies-pull": LoweringCosts(5e-6, 7e-6, 2e-6, 0.9),
+}  # fmt: skip
+
+
+def times(error: float = 0.0) -> list[LoweringTime]:
+    """Of plans with several numbers of steps and copies, at several sizes, by the true costs."""
+    random, rows = np.random.default_rng(1), []
+    for lowering, costs in TRUE.items():
+        for steps, copies in ((1, 3), (3, 3), (2, 4), (7, 28)):
+            for wire in (1e-8, 1e-6, 1e-4, 1e-2):
+                many = copies if "copies" in lowering else 0
+                seconds = costs.start + costs.step * steps + costs.copy * many + wire / costs.share
+                rows.append(LoweringTime(lowering, steps, many, wire, seconds * (1 + error * random.normal())))
+    return rows
+
+
+def test_the_costs_are_found_from_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lowering_times(times(), "times.csv")
+    assert [dataclasses.replace(row, line=0) for row in read_lowering_times("times.csv")] == times()
+    assert run(["fit", "lowering", "times.csv", "-o", "mine.json"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("costs of kernel, copies-pull from 32 measurements")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    profile = load_profile("mine.json")
+    for lowering, costs in TRUE.items():
+        for name, value in dataclasses.asdict(costs).items():
+            assert getattr(profile.lowerings[lowering], name) == pytest.approx(value, rel=1e-6), (lowering, name)
+    noisy = antiphon.fit.lowering(times(error=0.01))
+    for lowering, costs in TRUE.items():
+        assert noisy.costs[lowering].share == pytest.approx(costs.share, rel=0.03)
+        assert noisy.costs[lowering].step == pytest.approx(costs.step, rel=0.1)
+    alike = [row for row in times() if row.steps == 1]  # one number of steps: start and step are not told apart
+    fit = antiphon.fit.lowering(alike)
+    assert fit.parameters["kernel"]["step"].state == "undetermined"
+    assert fit.costs == {}
+    assert "kernel: start, step undetermined: measure plans with other numbers of steps" in fit.notes[0]
+    write_lowering_times(alike, "alike.csv")
+    assert run(["fit", "lowering", "alike.csv", "-o", "no.json"]) != 0
+    assert "nothing to write into a profile" in capsys.readouterr().err
+    for line, said in (
+        ("dma,1,0,1,1", "line 2: unknown lowering 'dma'"), ("steps,-1,0,1,1", "line 2: steps: expected a number"),
+        ("steps,1,x,1,1", "line 2: copies"), ("steps,1,0,1,0", "seconds: expected more than 0"),
+        ("steps,1,0,1,1", "1 measurements are too few for 3 costs"), (",1,0,1,1", "line 2: lowering: expected"),
+    ):  # fmt: skip
+        Path("wrong.csv").write_text(f"lowering,steps,copies,wire,seconds\n{line}\n")
+        assert run(["fit", "lowering", "wrong.csv"]) != 0, line
+        assert said in capsys.readouterr().err, line
+
+
+def test_bench_writes_what_the_fit_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allgather", "full:ranks=4", "--planner", "ring", "-o", "ring.json"]) == 0
+    line = "bench ring.json --on threads:lowering=copies --nbytes 1KB:4KB:4 --iterations 1 --warmup 0 --fit times.csv"
+    assert run(line.split()) == 0
+    capsys.readouterr()
+    rows = read_lowering_times("times.csv")
+    assert [(row.lowering, row.steps, row.copies) for row in rows] == [("copies", 3, 6)] * 2
+    assert rows[1].wire == pytest.approx(4 * rows[0].wire, rel=0.02)

@@ -13,7 +13,16 @@ from antiphon.errors import Invalid
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import Path
-    from antiphon.cost.fit import AdditionTime, GenmodelFit, LogGPFit, MemoryFit, PlanTime, RoundTrip
+    from antiphon.cost.fit import (
+        AdditionTime,
+        GenmodelFit,
+        LogGPFit,
+        LoweringFit,
+        LoweringTime,
+        MemoryFit,
+        PlanTime,
+        RoundTrip,
+    )
 
 R = TypeVar("R")
 
@@ -96,6 +105,30 @@ def memory(measurements: Path | Sequence[AdditionTime]) -> MemoryFit:
     from antiphon.cost import fit
 
     return _fit_rows(measurements, fit.AdditionTime, fit.read_addition_times, "memory", fit.fit_memory)
+
+
+@public
+def lowering(measurements: Path | Sequence[LoweringTime]) -> LoweringFit:
+    """Fit the costs of lowerings on GPUs, which model `lowering` reads from a profile.
+
+    Parameters
+    ----------
+    measurements
+        The file of `antiphon bench PLAN --on cuda:lowering=copies --fit FILE`, or its rows.
+
+    Returns
+    -------
+    LoweringFit
+        `.parameters` and `.costs` by lowering, `.notes`, `.profile()` and `.as_json()`.
+
+    Raises
+    ------
+    Invalid
+        The measurements do not determine the costs.
+    """
+    from antiphon.cost import fit
+
+    return _fit_rows(measurements, fit.LoweringTime, fit.read_lowering_times, "bench", fit.fit_lowering)
 
 
 def _fit_rows(

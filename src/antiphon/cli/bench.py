@@ -58,7 +58,11 @@ Ops = Annotated[
 MiadOption = Annotated[bool, typer.Option("--miad", help="find the best number of pieces for each size by measuring")]
 FitFile = Annotated[
     Path | None,
-    typer.Option("--fit", metavar="FILE", help="write a file for `fit genmodel`, for planners that it has formulas of"),
+    typer.Option(
+        "--fit",
+        metavar="FILE",
+        help="write a file for `fit genmodel` (planners with formulas) or, of a lowering, `fit lowering`",
+    ),
 ]
 FitIterations = Annotated[int, typer.Option("--iterations", metavar="N", help="number of runs; the median counts")]
 FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="number of warm-up runs")]

@@ -1,4 +1,4 @@
-"""The commands `fit genmodel`, `fit memory` and `fit loggp`: parameters of cost models from measurements."""
+"""The commands `fit genmodel`, `memory`, `loggp` and `lowering`: parameters of cost models from measurements."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ KnownValues = Annotated[
         "the topology states of such a link; repeatable",
     ),
 ]  # fmt: skip
+Measurements = Annotated[Path, typer.Argument(metavar="MEASUREMENTS.csv", help="written by bench (docs/fitting.md)")]
 Name = Annotated[
     str, typer.Option("--name", metavar="NAME", help="name of the profile (default: that of the measurements)")
 ]
 
 
 def genmodel_command(
-    measurements: Annotated[
-        Path, typer.Argument(metavar="MEASUREMENTS.csv", help="plan,ranks,nbytes,seconds (docs/fitting.md)")
-    ],
+    measurements: Measurements,
     known_values: KnownValues = None,
     memory: Annotated[
         Path | None, typer.Option("--memory", metavar="PROFILE", help="profile of `fit memory`, for gamma and delta")
@@ -126,9 +125,7 @@ def memory_command(
 
 
 def loggp_command(
-    measurements: Annotated[
-        Path, typer.Argument(metavar="MEASUREMENTS.csv", help="kind,n,delay,nbytes,seconds (docs/formats.md)")
-    ],
+    measurements: Measurements,
     place: Annotated[
         str,
         typer.Option("--within", metavar="NAME", help="place that both ranks share: host, rack, ... (default: any)"),
@@ -162,6 +159,24 @@ def loggp_command(
     lines += write_pictures(lambda: loggp_svg(result), pictures)
     value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([loggp_text(result), *lines]), json)
+
+
+def lowering_command(
+    measurements: Measurements,
+    out: ProfileOut = None,
+    name: Name = "",
+    json: Json = False,
+) -> None:
+    """Fit the costs of lowerings on GPUs: of a call, of a step, of a copy, and the share of the bandwidth.
+
+    The measurements are those of `bench PLAN --on cuda:lowering=copies --fit FILE`, of several plans and lowerings.
+    """
+    from antiphon.show.fit import lowering_text
+
+    check_outputs({"-o": out})
+    result = fitting.lowering(measurements)
+    profile, lines = _save(lambda: result.profile(name or measurements.name.partition(".")[0]), out)
+    emit({**result.as_json(), "profile": profile}, "\n".join([lowering_text(result), *lines]), json)
 
 
 def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:

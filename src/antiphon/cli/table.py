@@ -109,6 +109,8 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                     "fit memory -o memory.json"),
             Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",
                     "fit loggp trips.csv --within host -o profile.json"),
+            Command("lowering", "fit:lowering_command", "Costs of one kernel, a kernel per step, copy engines.",
+                    "fit lowering times.csv -o profile.json"),
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),

@@ -56,7 +56,7 @@ class Work:
         }  # fmt: skip
 
 
-def work_of(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
+def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
     """Count what a lowering pays for. O(rows log rows), shared with the model."""
     kind = lowering.removesuffix(PULL)
     steps = float(barriers.latencies.length.sum())
@@ -114,7 +114,7 @@ def lowering(
 ) -> Predictor:
     """Price the lowering `kind`, or at each size the fastest of those whose costs are known.
 
-    The costs are the profile's (`antiphon fit lowerings` measures them), or else those of the machine's GPUs (`gpu`: of
+    The costs are the profile's (`antiphon fit lowering` finds them), or else those of the machine's GPUs (`gpu`: of
     another generation). Raises Unsupported if there are none, if a message leaves its node, or if switches reduce.
     """
     profile = as_profile(profile)
@@ -135,11 +135,13 @@ def lowering(
         raise Unsupported(
             f"model lowering: {rests_on.partition(';')[0]}: no costs of {kind or 'any lowering'}"
             + (f"; it has {', '.join(costs)}" if costs else "")
-            + "; antiphon fit lowerings measures them"
+            + "; antiphon fit lowering finds them"
         )
     barriers = Barriers(schedule, profile.on(topology))
     chosen = {name: cost for name, cost in costs.items() if kind in ("", name)}
-    return _Lowered(chosen, {name: work_of(schedule, barriers, name) for name in chosen}, barriers, figures, rests_on)
+    return _Lowered(
+        chosen, {name: count_work(schedule, barriers, name) for name in chosen}, barriers, figures, rests_on
+    )
 
 
 @dataclass(frozen=True, eq=False)

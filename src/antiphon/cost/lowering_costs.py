@@ -27,7 +27,7 @@ KERNEL, STEPS, COPIES = "kernel", "steps", "copies"
 PULL = "-pull"
 LOWERINGS = tuple(kind + pull for kind in (KERNEL, STEPS, COPIES) for pull in ("", PULL))
 MOST_SECONDS = 1.0  # greatest cost of a start, a step or a copy
-MOST_SHARE = 1000.0  # the links may be faster than the topology says, but not by any factor
+MOST_SHARE = 1e6  # of a share, and of its inverse: also threads of a processor have one
 
 
 def check_lowering(name: str, label: str = "lowering") -> str:

@@ -15,7 +15,16 @@ from html import escape
 
 import numpy as np
 
-from antiphon.cost.fit import SIMULTANEOUS, UNDETERMINED, Estimate, GenmodelFit, LogGPFit, MemoryFit, RoundTrip
+from antiphon.cost.fit import (
+    SIMULTANEOUS,
+    UNDETERMINED,
+    Estimate,
+    GenmodelFit,
+    LogGPFit,
+    LoweringFit,
+    MemoryFit,
+    RoundTrip,
+)
 from antiphon.show.columns import paragraph, table
 from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
@@ -78,6 +87,26 @@ def memory_text(fit: MemoryFit) -> str:
             *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
             *_estimates_table(fit.parameters.values(), fit.combinations),
             *_errors_text(fit.relative_errors),
+            *_notes_text(fit.notes),
+        ]
+    )
+
+
+def lowering_text(fit: LoweringFit) -> str:
+    """Return a fit of the costs of lowerings as text."""
+    cells = []
+    for lowering, estimates in fit.parameters.items():
+        for number, (name, one) in enumerate(estimates.items()):
+            title = "" if number else lowering
+            cells.append([title, name, _number_text(one, one.value), _interval_text(one), one.state])
+    missing = [lowering for lowering in fit.models if lowering not in fit.costs]
+    return "\n".join(
+        [
+            *paragraph(f"costs of {', '.join(fit.models)} from {plural(len(fit.measured), 'measurement')}", ""),
+            *table(["lowering", "", "value", "between", "state"], cells),
+            *paragraph("start, step and copy in seconds; wire: time of the bytes over that at nominal bandwidth"),
+            *(paragraph(f"not in a profile: {', '.join(missing)}") if missing else []),
+            *_errors_text(max(models.solution.relative_errors for models in fit.models.values())),
             *_notes_text(fit.notes),
         ]
     )

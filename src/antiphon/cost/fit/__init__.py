@@ -33,6 +33,13 @@ from antiphon.cost.fit.loggp_tables import (
     read_round_trips,
     write_round_trips,
 )
+from antiphon.cost.fit.lowering import (
+    LoweringFit,
+    LoweringTime,
+    fit_lowering,
+    read_lowering_times,
+    write_lowering_times,
+)
 from antiphon.cost.fit.memory import MemoryFit, fit_memory
 from antiphon.cost.fit.plans import LEVELS, NAMES, Plan, plan_of
 from antiphon.cost.fit.tables import (
@@ -58,6 +65,8 @@ __all__ = [
     "Estimate",
     "GenmodelFit",
     "LogGPFit",
+    "LoweringFit",
+    "LoweringTime",
     "MemoryFit",
     "Plan",
     "PlanTime",
@@ -66,6 +75,7 @@ __all__ = [
     "SimultaneousFit",
     "fit_genmodel",
     "fit_loggp",
+    "fit_lowering",
     "fit_memory",
     "fit_simultaneous",
     "genmodel_profile",
@@ -76,9 +86,11 @@ __all__ = [
     "memory_profile",
     "plan_of",
     "read_addition_times",
+    "read_lowering_times",
     "read_plan_times",
     "read_round_trips",
     "write_addition_times",
+    "write_lowering_times",
     "write_plan_times",
     "write_round_trips",
 ]  # fmt: skip

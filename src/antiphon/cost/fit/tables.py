@@ -59,12 +59,12 @@ class AdditionTime:
 
 def read_plan_times(path: str | os.PathLike[str]) -> list[PlanTime]:
     """Read the file of `fit genmodel`. Linear."""
-    return _read_file(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_plan_time)
+    return read_rows(path, ("plan", "ranks", "nbytes", "seconds"), ("collective",), _parse_plan_time)
 
 
 def read_addition_times(path: str | os.PathLike[str]) -> list[AdditionTime]:
     """Read the file of `fit memory`. Linear."""
-    return _read_file(path, ("vectors", "nbytes", "seconds"), (), _parse_addition_time)
+    return read_rows(path, ("vectors", "nbytes", "seconds"), (), _parse_addition_time)
 
 
 def write_plan_times(rows: Sequence[PlanTime], path: str | os.PathLike[str]) -> None:
@@ -128,12 +128,13 @@ def parse_positive_seconds(text: str) -> float:
     return seconds
 
 
-def _read_file(
+def read_rows(
     path: str | os.PathLike[str],
     needed: Sequence[str],
     optional: Sequence[str],
     make: Callable[[Mapping[str, str], int], T],
 ) -> list[T]:
+    """Read a CSV file; see `parse_rows`. Errors name the file."""
     with within(name_of(path)):
         return parse_rows(read_text(path, needed), needed, optional, make)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
+from antiphon.cost.lowering import count_work
+from antiphon.cost.steps import Barriers
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
@@ -76,14 +79,14 @@ class _OnDevice(Runtime):
     ) -> None:
         way, _, pull = how.lowering.partition("-")
         names, choices = self.tables, self.choices
-        selected = {"lowering": how.lowering} if way else {}
         if way:
             names, choices = (pull or "plain",), partial(self.choices, way=way)
         for numbers in group_cases(cases):
             if enough():
                 return
             joint = [cases[number] for number in numbers]
-            schedules = [programs[case.program].schedule for case in joint]
+            runnables = [programs[case.program] for case in joint]
+            schedules = [runnable.schedule for runnable in runnables]
             refuse_too_large(schedules[0].collective, joint[0])
             slow_schedules = [
                 _slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in joint
@@ -106,8 +109,17 @@ class _OnDevice(Runtime):
                     )
                 with buffers.beside(schedules[0].collective, self.library) as theirs:
                     rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
-                for number, row, extra in zip(numbers, rows, facts, strict=True):
+                for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
+                    selected = _describe_lowering(runnable, how.lowering) if way else {}
                     on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
+
+
+def _describe_lowering(runnable: Runnable, lowering: str) -> Row:
+    """Return the name of a lowering and what it pays for, from which `fit lowering` finds its costs."""
+    if runnable.machine is None:
+        return {"lowering": lowering}
+    work = count_work(runnable.schedule, Barriers(runnable.schedule, runnable.machine), lowering)
+    return {"lowering": lowering, "work": asdict(work)}
 
 
 def _slow_schedule(runnable: Runnable, nbytes: int) -> Schedule:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.cost.fit import PlanTime, plan_of, write_plan_times
+from antiphon.cost.fit import LoweringTime, PlanTime, plan_of, write_lowering_times, write_plan_times
 from antiphon.cost.fit.tables import write_rows
 from antiphon.errors import AntiphonError, Invalid
 
@@ -32,7 +32,20 @@ def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
-    """Write rows of float32 sums, out of place, for `fit genmodel`; return their number. Invalid if it is 0."""
+    """Write rows of float32 sums, out of place, for `fit genmodel`; return their number. Invalid if it is 0.
+
+    Rows of a lowering, out of place, are written for `fit lowering`.
+    """
+    if any("work" in row for row in rows):
+        lowered = [
+            LoweringTime(
+                row["lowering"], row["work"]["steps"], row["work"]["copies"],
+                row["work"]["seconds_per_byte"] * row["nbytes"], row["seconds"],
+            )
+            for row in rows if not row["in_place"]
+        ]  # fmt: skip
+        write_lowering_times(lowered, path)
+        return len(lowered)
     measurements = [measured for row in rows if not row["in_place"] and (measured := _fit_row(row)) is not None]
     if not measurements:
         names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
