@@ -118,7 +118,7 @@ WITH_COMMANDS = [page for page in PAGES if any(not block.reason for block in rea
 UNTESTED = {
     "docs/bench.md": {"needs GPUs"},
     "docs/device.md": {"needs GPUs", "needs GPUs and their compilers"},
-    "docs/fitting.md": {"needs the hosts that are to be measured"},
+    "docs/fitting.md": {"needs GPUs", "needs the hosts that are to be measured"},
     "docs/reproduction.md": {"takes long"},
     "docs/stock.md": {"needs logs of nccl-tests", "needs GPUs", "needs NCCL 2.31"},
 }
