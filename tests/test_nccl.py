@@ -369,6 +369,8 @@ def test_copies_by_engines_take_no_multiprocessor() -> None:
         ("nccl-2.28:registered=yes", "hgx-b200", "allgather", "8MiB", "symmetric simple", "; symmetric: model, not"),
         ("nccl-2.28:registered=yes", "hgx-h100", "allgather", "1GB", "symmetric simple", "; symmetric: model, not"),
         ("nccl-2.28", "hgx-b200", "allgather", "1GB", "ring simple", ""),
+        # not as the fastest: 71 copies one after another
+        ("nccl-2.28:registered=yes", "gb200-nvl72", "allgather", "16MB", "copies engine", "; copies not calibrated"),
     ],
 )
 def test_versions_and_registered_buffers(
@@ -381,7 +383,8 @@ def test_versions_and_registered_buffers(
     assert (row["error"] is None) == (row["algorithm"] in (SYMMETRIC, "copies"))
     assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
     (usual,) = antiphon.predict(kind, [nbytes], topology=machine, library="nccl")
-    assert (row["seconds"] <= usual["seconds"]) or library == "nccl-2.16"
+    assert (row["seconds"] <= usual["seconds"]) or library == "nccl-2.16" or row["algorithm"] == "copies"
+    assert (row["sms"] is None) == (row["algorithm"] == SYMMETRIC)
     assert not any(name.startswith(SYMMETRIC) for name in usual["others"])
 
 
