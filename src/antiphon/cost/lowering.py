@@ -81,9 +81,9 @@ def _most_messages(schedule: Schedule, pull: bool = False) -> float:
     other = table.src != table.dst
     step, rank = table.step[other].astype(np.int64), (table.dst if pull else table.src)[other].astype(np.int64)
     pairs, counts = np.unique(step * schedule.collective.ranks + rank, return_counts=True)
-    most = np.zeros(schedule.steps, np.int64)
-    np.maximum.at(most, pairs // schedule.collective.ranks, counts)
-    return float(most.sum())
+    largest = np.zeros(schedule.steps, np.int64)
+    np.maximum.at(largest, pairs // schedule.collective.ranks, counts)
+    return float(largest.sum())
 
 
 def costs_on(gpu: Calls) -> dict[str, LoweringCosts]:

@@ -96,9 +96,10 @@ def lowering_text(fit: LoweringFit) -> str:
     """Return a fit of the costs of lowerings as text."""
     cells = []
     for lowering, estimates in fit.parameters.items():
-        for number, (name, one) in enumerate(estimates.items()):
+        for number, (name, estimate) in enumerate(estimates.items()):
             title = "" if number else lowering
-            cells.append([title, name, _number_text(one, one.value), _interval_text(one), one.state])
+            value = _number_text(estimate, estimate.value)
+            cells.append([title, name, value, _interval_text(estimate), estimate.state])
     missing = [lowering for lowering in fit.models if lowering not in fit.costs]
     return "\n".join(
         [

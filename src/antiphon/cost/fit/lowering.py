@@ -119,7 +119,7 @@ class LoweringFit:
                 names = [name for name, estimate in estimates.items() if estimate.state == state]
                 if names:
                     remarks.append(f"{lowering}: {', '.join(names)} {state}: {advice}")
-            if lowering not in self.costs and all(one.state != UNDETERMINED for one in estimates.values()):
+            if lowering not in self.costs and all(e.state != UNDETERMINED for e in estimates.values()):
                 remarks.append(f"{lowering}: the bytes take no time in these measurements: measure greater sizes")
         return remarks
 
@@ -128,7 +128,7 @@ class LoweringFit:
         return {
             "lowerings": {
                 lowering: {
-                    "parameters": {name: one.as_json() for name, one in self.parameters[lowering].items()},
+                    "parameters": {name: estimate.as_json() for name, estimate in self.parameters[lowering].items()},
                     "error": dict(
                         zip(("rms", "largest"), map(rounded_error, models.solution.relative_errors), strict=True)
                     ),

@@ -70,17 +70,17 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
-        """Yield the ways to make a call; if there are several, they are timed. `way`: of group.WAYS; "": any."""
-        yield Choice(way or "kernel", tables=next(iter(plans)))
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
+        """Yield the ways to make a call; if there are several, they are timed. `only`: one of group.WAYS; "": any."""
+        yield Choice(only or "kernel", tables=next(iter(plans)))
 
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
-        way, _, pull = how.lowering.partition("-")
+        lowered, _, pull = how.lowering.partition("-")
         names, choices = self.tables, self.choices
-        if way:
-            names, choices = (pull or "plain",), partial(self.choices, way=way)
+        if lowered:
+            names, choices = (pull or "plain",), partial(self.choices, only=lowered)
         for numbers in group_cases(cases):
             if enough():
                 return
@@ -110,7 +110,7 @@ class _OnDevice(Runtime):
                 with buffers.beside(schedules[0].collective, self.library) as theirs:
                     rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
                 for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
-                    selected = _describe_lowering(runnable, how.lowering) if way else {}
+                    selected = _describe_lowering(runnable, how.lowering) if lowered else {}
                     on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
 
 
@@ -156,9 +156,9 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
         for name, plan in plans.items():
-            yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name, way)
+            yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name, only)
 
 
 class Hip(Cuda):
@@ -170,14 +170,14 @@ class _Stepwise(Threads):
 
     library = "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
         yield Choice("steps", 1)
 
 
 class _StepwiseOnGpus(Cuda):
     tables, library = ("plain",), "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, way: str = "") -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
         yield from (Choice("steps", lanes) for lanes in STEP_LANES)
 
 

@@ -398,5 +398,5 @@ def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...])
 
 def _footer_text(origin: str) -> str:
     entries = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
-    made = f", {escape(origin)}" if origin else ""
-    return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}{made}</p></footer>"
+    origin_text = f", {escape(origin)}" if origin else ""
+    return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}{origin_text}</p></footer>"
