@@ -20,10 +20,10 @@ all of them sleep is limited separately, with `SLEEP` seconds on top (docs/decis
 
 from antiphon.isolate._child import Send, describe_error
 from antiphon.isolate._meter import cpu_clock
-from antiphon.isolate._pool import as_done, in_order, run_in_child, stream_job, usual_workers
+from antiphon.isolate._pool import as_done, available_processors, in_order, run_in_child, stream_job, usual_workers
 from antiphon.isolate._process import GRACE, Ended, Lost, Sent, Starved, Stopped, Terms, can_fork
 
 __all__ = [
-    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "can_fork", "cpu_clock",
+    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "available_processors", "can_fork", "cpu_clock",
     "describe_error", "in_order", "run_in_child", "stream_job", "usual_workers",
 ]  # fmt: skip

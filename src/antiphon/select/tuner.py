@@ -23,6 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
+from antiphon.isolate import available_processors
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
 from antiphon.select.ledger import Ledger, Progress
@@ -177,11 +178,7 @@ def _count_processes(workers: int | str | None) -> int:
         return 0
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise Invalid(f'workers: expected a number of processes, 0 (one per core) or "none", got {quote(workers)}')
-    return workers or _count_cores()
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return workers or available_processors()
 
 
 def _read_targets(

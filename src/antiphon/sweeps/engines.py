@@ -11,7 +11,6 @@ most. What an engine is asked does not change the results, only where they are c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -19,6 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, NotFound, unknown
+from antiphon.isolate import available_processors
 from antiphon.select.store import Answer, Question, answer
 
 RETRIES = 3  # of a job whose worker was killed
@@ -47,7 +47,7 @@ def _in_processes(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
     """Yield results of processes here (one: of this process). If one is killed, new ones do what has no result."""
     if address and not (address.isdecimal() and int(address)):
         raise Invalid(f"engine processes:{address}: expected the number of processes, such as processes:2")
-    workers = int(address) if address else len(os.sched_getaffinity(0))
+    workers = int(address) if address else available_processors()
     if workers == 1:
         for number, job in jobs.items():
             yield number, plan_cell(*job)
@@ -128,7 +128,7 @@ def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
 
 
 def _local_dask() -> dict[str, Any]:
-    return {"n_workers": len(os.sched_getaffinity(0)), "threads_per_worker": 1, "dashboard_address": None}
+    return {"n_workers": available_processors(), "threads_per_worker": 1, "dashboard_address": None}
 
 
 def _first_line(error: BaseException) -> str:
