@@ -24,6 +24,6 @@ from antiphon.isolate._pool import as_done, available_processors, in_order, run_
 from antiphon.isolate._process import GRACE, Ended, Lost, Sent, Starved, Stopped, Terms, can_fork
 
 __all__ = [
-    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "available_processors", "can_fork", "cpu_clock",
-    "describe_error", "in_order", "run_in_child", "stream_job", "usual_workers",
+    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "available_processors",
+    "can_fork", "cpu_clock", "describe_error", "in_order", "run_in_child", "stream_job", "usual_workers",
 ]  # fmt: skip
