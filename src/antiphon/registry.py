@@ -111,7 +111,7 @@ class Entry(Generic[C_co]):
 
     @property
     def own(self) -> bool:
-        """Tell whether the entry is of this package."""
+        """Return whether the entry is of this package."""
         return self.where.startswith("antiphon.")
 
     @property

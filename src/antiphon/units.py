@@ -168,7 +168,7 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
 
 
 def is_bare(value: object) -> bool:
-    """Tell whether a value is a number without a unit, also one in quotes as `plain` writes it."""
+    """Return whether a value is a number without a unit, also one in quotes as `plain` writes it."""
     return not isinstance(value, str) or _BARE.fullmatch(value) is not None
 
 

@@ -36,7 +36,7 @@ def run(
     file
         A TOML file: collectives, nbytes, [[machines]] with `vary`, [[prices]] (docs/have/fabric.md).
     store
-        Where plans are kept: a `Store`, a folder or a location of fsspec. What is there already is not planned again.
+        Where plans are kept: a `Store`, a folder or a location of fsspec. Plans that it holds are not made again.
         Default: the store in your cache folder; none if ANTIPHON_CACHE is off.
     engine
         "processes", "processes:4", "ray", "ray:ADDRESS", "dask" or "dask:ADDRESS". It changes no result.

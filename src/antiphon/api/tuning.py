@@ -170,7 +170,7 @@ def report(tuning: Tuning, *, origin: str = "") -> str:
     tuning
         A result of `tune` (not of `antiphon.measure.tune`).
     origin
-        When and by what command it was made, for the last line of the page.
+        The date and the command, for the last line of the page.
 
     Returns
     -------

@@ -206,7 +206,7 @@ def collect_command(
 
 
 def _stored_table(entries: list[Stored]) -> list[str]:
-    """Return a table of entries; damaged ones with what is wrong."""
+    """Return a table of entries; damaged ones with their fault."""
     if not entries:
         return []
     head = ["address", "written (UTC)", "size", "collective", "sizes", "machine"]

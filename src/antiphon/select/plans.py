@@ -1,6 +1,6 @@
 """Make a plan: by one planner, or from other plans. Every schedule is verified and compared with the bounds.
 
-    every_plan     a plan for each schedule that a planner yields, as soon as it is yielded
+    every_plan     a plan for each schedule that a planner yields, one by one
     plan           the best of these: for a size the fastest by a cost model, else the one with the least gaps
     put_together   one plan of the schedules of several plans, one after the other, or all at once
 
@@ -99,7 +99,7 @@ def every_plan(
     tell: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Iterator[Plan]:
-    """Yield a verified plan for each schedule of a planner, as soon as it is yielded; at least one.
+    """Yield a verified plan for each schedule of a planner, one by one; at least one.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 The address of an answer is a hash of the question: the machine's canonical form with the ranks that take part and the
 root as colours, the collective, the sizes, the model with its profile, and the search. So two allocations of a cluster
-that are alike have one answer, and another release of this package has none of the old ones:
+that are alike have one answer, and another release of this package starts anew:
 
     allreduce on GPUs 0 1 4 5  -> address X: planned, put
     allreduce on GPUs 2 3 6 7  -> address X: got, relabelled 0>2, 1>3, 4>6, 5>7
@@ -79,7 +79,7 @@ class Question:
 
     @cached_property
     def address(self) -> str:
-        """The name of the entry. Equal for isomorphic machines, whatever their names and numbers."""
+        """The name of the entry. Isomorphic machines with other names and numbers have the same."""
         model = self.model or usual_model(self.machine, self.profile, wanted=(self.collective,))
         text = repr(
             (

@@ -4,8 +4,8 @@ Cells whose questions have the same address in the store (the same fabric under 
 store already holds is not planned again, so a sweep that was interrupted goes on where it was; and the table is in the
 order of the file, whichever engine planned which cell when.
 
-Machines are compared by their relative time: a collective of a size takes so many times as long as on the machine where
-it is fastest, as the geometric mean over all collectives and sizes. A machine is on the Pareto front of a price list if
+Machines are compared by their relative time: the time of a collective of one size over that on the machine where it is
+fastest, as the geometric mean over all collectives and sizes. A machine is on the Pareto front of a price list if
 none that costs no more is as fast or faster. Example: A costs 1 and takes 2.0, B costs 2 and takes 1.0, C costs 2 and
 takes 1.5: A and B are on the front.
 """

@@ -257,7 +257,7 @@ class _SeparateLanes:
 
 
 def _is_in_line(items: list[Item]) -> bool:
-    """Tell whether the operations can follow each other in one block, as no thread can break an order that matters."""
+    """Return whether the operations can follow each other in one block, as no thread can break an order that matters."""
     # one pass: data since the last sync; whether something was waited for, and by several threads
     data: list[Instruction] = []
     has_waited = wide = False
@@ -280,12 +280,12 @@ def _is_in_line(items: list[Item]) -> bool:
 
 
 def _are_in_conflict(first: Instruction, second: Instruction) -> bool:
-    """Tell whether both touch a cell that one of them writes, and not by the same thread."""
+    """Return whether both touch a cell that one of them writes, and not by the same thread."""
     return bool(_shared_cells(first, second)) and not _are_dealt_alike(first, second)
 
 
 def _are_dealt_alike(first: Instruction, second: Instruction) -> bool:
-    """Tell whether both are on packets and, in both, each cell that they share is the same thread's."""
+    """Return whether both are on packets and, in both, each cell that they share is the same thread's."""
     shared = _shared_cells(first, second)
     is_by_packet = {first.verb, second.verb} <= BY_PACKET and first.count == second.count
     return is_by_packet and bool(shared) and all(a == b for a, b in shared)
