@@ -257,7 +257,7 @@ class _SeparateLanes:
 
 
 def _is_in_line(items: list[Item]) -> bool:
-    """Return whether the operations can follow each other in one block, as no thread can break an order that matters."""
+    """Return whether the operations can follow each other in one block: no thread can break an order that matters."""
     # one pass: data since the last sync; whether something was waited for, and by several threads
     data: list[Instruction] = []
     has_waited = wide = False
