@@ -4,7 +4,7 @@ Run: python bench/bench_preload.py [RANKS] (default 8). Ratios are medians of 21
 small calls are left to the library; "forced": every call goes by the plan (ANTIPHON_LEAST=0).
 
 With --lookup: nanoseconds that the preload library adds to a call that it leaves to MPI, without MPI's part; with what
-the call needs in the caches of the processor, and without (`cold`); beside the least that any library in LD_PRELOAD adds.
+the call needs in the caches of the processor, and without (`cold`); beside the least that a library in LD_PRELOAD adds.
 With --table FILE, for each table: calls as the OSU benchmarks time them (a barrier before each, the mean of
 what the processes spend within it) by these tables, from `antiphon tune ... --on mpi`.
 """
