@@ -130,7 +130,8 @@ def tune_command(
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
     if names_groups(coll):
         _refuse(
-            {"--on": on, "--from-logs": from_logs, "--vary": vary}, "takes no groups at the same time; leave it out"
+            {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store},
+            "takes no groups at the same time; leave it out",
         )
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
     if heatmap is not None and not sweep:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, MOST_VARIABLES, BandwidthSearch, Proved, _by_end
+from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Proved, _by_end
 from antiphon.core.bounds.candidates import place_partitions
 from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, groups_of
@@ -41,6 +41,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Floats
 from antiphon.core.topology import Topology
 
+MOST_VARIABLES = 40_000  # larger programs are not tried: on 64 ranks one takes minutes
 _MAX_ROUNDS = 6  # linear programs solved while violated partitions are added
 
 
@@ -174,6 +175,13 @@ class JointSearch(BandwidthSearch):
     def _search_by_kind(self) -> Proved:
         if not len(self.needs):
             return Proved(None, Fraction(0), True, "nothing must move")
+        self.offer_simple_witnesses()
+        if self._solve_joint_program() and {group.kind for group in self.collective.groups} <= {*UNICAST}:
+            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
+        return self._conclude(None, "several groups at the same time: not known to be attainable")
+
+    def offer_simple_witnesses(self) -> Fraction:
+        """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves."""
         self._group_searches(_by_end(self.needs, self.collective.kind))
         self._limit_cuts()
         self._middle_cuts()
@@ -186,9 +194,7 @@ class JointSearch(BandwidthSearch):
         for direction in ("out", "in"):
             for part_sets in partitions:
                 self._offer_joint_partition(part_sets, direction)
-        if self._solve_joint_program() and {group.kind for group in self.collective.groups} <= {*UNICAST}:
-            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
-        return self._conclude(None, "several groups at the same time: not known to be attainable")
+        return self._best_time
 
     def _offer_joint_partition(self, part_sets: Sequence[Sequence[int]], direction: str) -> None:
         """Offer the dual that prices every link by the number of parts that it leaves (or enters).
@@ -234,8 +240,11 @@ class JointSearch(BandwidthSearch):
             self.offer_witness(witness)
         return float(self._best_time) >= goal * (1 - CLOSE)
 
-    def _solve_with_partitions(self) -> tuple[JointProgram, JointSolution] | None:
-        """Return the joint program with the partitions that its optimum needs, and the optimum; None if too large."""
+    def _solve_with_partitions(self, hops: float = 0.0) -> tuple[JointProgram, JointSolution] | None:
+        """Return the joint program with the partitions that its optimum needs, and the optimum; None if too large.
+
+        `hops`: as of `JointProgram.solve`.
+        """
         searches = [BandwidthSearch(self.topology, group, needs_of(group)) for group in self.collective.groups]
         if not all(len(search.needs) for search in searches):
             return None
@@ -247,7 +256,7 @@ class JointSearch(BandwidthSearch):
         for search, i in combining:
             for partition in search._offer_partitions(search.network) + search._limit_partitions():
                 program.programs[i].add_partition(partition)
-        solution = program.solve(self._time_scale)
+        solution = program.solve(self._time_scale, hops)
         # Cutting planes, as for a single allreduce; each group has partitions of its own.
         for _ in range(_MAX_ROUNDS):
             added = solution is not None and sum(
@@ -255,17 +264,18 @@ class JointSearch(BandwidthSearch):
             )
             if solution is None or not added:
                 break
-            solution = program.solve(self._time_scale) or solution
+            solution = program.solve(self._time_scale, hops) or solution
         return None if solution is None else (program, solution)
 
     def find_loads(self, hops: float) -> Floats | None:
-        """Return the load of every group (row) on every link in the optimum with short routes; None if too large."""
-        self._group_searches(_by_end(self.needs, self.collective.kind))  # a time to scale the program by
-        solved = self._solve_with_partitions()
+        """Return the load of every group (row) on every link in the optimum with short routes; None if too large.
+
+        Call `offer_simple_witnesses` before: the best time scales the program.
+        """
+        solved = self._solve_with_partitions(hops)
         if solved is None:
             return None
         program, solution = solved
-        solution = program.solve(self._time_scale, hops) or solution
         loads = np.zeros((len(solution.groups), self.topology.links))
         arcs, resources = program.arcs, self.topology.resources
         for arc, links in enumerate(arcs.links):

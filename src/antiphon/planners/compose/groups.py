@@ -73,15 +73,15 @@ def groups(
     merged: list[_Merged] = []
     refusals: list[AntiphonError] = []
     for method, plan in (("alone", _plan_alone), ("shared", _plan_shared)):
-        if links in (None, method):
-            try:
-                merged += plan(request, names)
-            except (Unsupported, Invalid) as error:
-                refusals.append(error)
+        best_rate = max((each.rate for each in merged), default=Fraction(0))
+        try:
+            merged += plan(request, names, best_rate) if links in (None, method) else ()
+        except (Unsupported, Invalid) as error:
+            refusals.append(error)
     if not merged:
         raise refusals[0]
     # `stage_plans` wants the plan with the greatest rate first
-    merged.sort(key=lambda plan: throughput(plan.schedule, request.topology) or Fraction(0), reverse=True)
+    merged.sort(key=lambda plan: plan.rate, reverse=True)
     options = PipelineOptions("groups", pieces, steps, request.sizes, request.profile)
     for staged in stage_plans(PipelinePlans([plan.schedule for plan in merged], request.topology), options):
         report = {"groups": list(merged[staged.plan].planners), "links": merged[staged.plan].links}
@@ -95,11 +95,12 @@ class _Merged:
     """A schedule of all groups. `planners`: what planned them. `links`: alone or shared."""
 
     schedule: Schedule
+    rate: Fraction  # bytes per second with many slices
     planners: tuple[str, ...]
     links: str
 
 
-def _plan_alone(request: Request, names: Sequence[str]) -> list[_Merged]:
+def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Merged]:
     """Plan every group on the links between its ranks, and merge the plans that are best at each aim."""
     planner = GroupPlanner(request, names or usual_planners())
     numbers: dict[Collective, list[int]] = {}  # by what is planned: the groups
@@ -125,14 +126,20 @@ def _plan_alone(request: Request, names: Sequence[str]) -> list[_Merged]:
                 )
                 for plan, (each, ranks, own, _) in zip(best, classes, strict=True)
             ]
-            merged[key] = _merge(request.collective, placements, best, "alone")
+            merged[key] = _merge(request, placements, best, "alone")
     return list(merged.values())
 
 
-def _plan_shared(request: Request, names: Sequence[str]) -> list[_Merged]:
-    """Plan every group on its share of the links, and merge the plans of the greatest rate."""
+def _plan_shared(request: Request, names: Sequence[str], best_rate: Fraction) -> list[_Merged]:
+    """Plan every group on its share of the links, and merge the plans of the greatest rate.
+
+    Return nothing if cuts prove that none is faster than `best_rate`.
+    """
     topology, collective = strip_abilities(request.topology), request.collective
-    loads = JointSearch(topology, collective, needs_of(collective)).find_loads(HOPS)
+    search = JointSearch(topology, collective, needs_of(collective))
+    if best_rate * search.offer_simple_witnesses() >= collective.buffer_weight:
+        return []
+    loads = search.find_loads(HOPS)
     if loads is None:
         raise Unsupported(
             f"planner groups: {len(collective.groups)} groups on {topology.links} links are too many for one linear "
@@ -149,7 +156,7 @@ def _plan_shared(request: Request, names: Sequence[str]) -> list[_Merged]:
         schedule = _with_all_routes(plan.schedule, machine)
         placements.append(_place(collective, [number], schedule, ranks[None], links[None]))
         best.append(plan)
-    return [_merge(collective, placements, best, "shared")]
+    return [_merge(request, placements, best, "shared")]
 
 
 def _renumbered(group: Collective) -> Collective:
@@ -213,11 +220,13 @@ def _place(collective: Collective, numbers: Sequence[int], schedule: Schedule, r
     return Placement(schedule, ranks, line.take(owners), links)
 
 
-def _merge(collective: Collective, placements: Sequence[Placement], plans: Sequence[GroupPlan], links: str) -> _Merged:
+def _merge(request: Request, placements: Sequence[Placement], plans: Sequence[GroupPlan], links: str) -> _Merged:
     """Merge placed plans of all groups into one schedule."""
+    collective = request.collective
     schedule = assemble_parts(placements, collective, Spans.side_by_side(collective.weights))
+    rate = throughput(schedule, request.topology) or Fraction(0)
     counts: Counter[str] = Counter()
     for plan, placement in zip(plans, placements, strict=True):
         kind = plan.schedule.collective
         counts[f"{kind.kind} of {len(kind.members)} by {plan.planner}"] += len(placement.ranks)
-    return _Merged(schedule, tuple(f"{count} x {text}" for text, count in counts.items()), links)
+    return _Merged(schedule, rate, tuple(f"{count} x {text}" for text, count in counts.items()), links)
