@@ -188,7 +188,7 @@ TABLE: dict[str, Entry[Can]] = {
     "groups": _entry(
         "compose.groups:groups",
         "a plan for each of several groups at the same time, on its own links or on its share of all",
-        Can(("custom",), "any connected one, for collectives such as allreduce@rows", effort=100.0, composes=True),
+        Can(("custom",), "any connected one", effort=100.0, composes=True),
     ),
     "nvls": _entry(
         "inswitch.nvls:nvls", "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
