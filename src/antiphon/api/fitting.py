@@ -12,7 +12,7 @@ from antiphon.api._checked import path, per_byte, public
 from antiphon.errors import Invalid
 
 if TYPE_CHECKING:
-    from antiphon.api._kinds import Path
+    from antiphon.api._kinds import Path, Row
     from antiphon.cost.fit import (
         AdditionTime,
         GenmodelFit,
@@ -108,13 +108,13 @@ def memory(measurements: Path | Sequence[AdditionTime]) -> MemoryFit:
 
 
 @public
-def lowering(measurements: Path | Sequence[LoweringTime]) -> LoweringFit:
+def lowering(measurements: Path | Sequence[LoweringTime] | Sequence[Row]) -> LoweringFit:
     """Fit the costs of lowerings on GPUs, which model `lowering` reads from a profile.
 
     Parameters
     ----------
     measurements
-        The file of `antiphon bench PLAN --on cuda:lowering=copies --fit FILE`, or its rows.
+        The rows of `antiphon.measure.bench(plan, on="cuda", lowering="copies")`, or the file of `antiphon bench --fit`.
 
     Returns
     -------
@@ -128,6 +128,10 @@ def lowering(measurements: Path | Sequence[LoweringTime]) -> LoweringFit:
     """
     from antiphon.cost import fit
 
+    if isinstance(measurements, list | tuple) and any(isinstance(row, dict) for row in measurements):
+        from antiphon.runtimes.measure.tables import lowering_times
+
+        measurements = lowering_times([row for row in measurements if isinstance(row, dict)])
     return _fit_rows(measurements, fit.LoweringTime, fit.read_lowering_times, "bench", fit.fit_lowering)
 
 

@@ -106,6 +106,8 @@ class Profile:
         object.__setattr__(self, "delta", _per_byte(self.delta, "delta"))
         if self.loggp is not None and not isinstance(self.loggp, LogGP):
             raise Invalid(f"loggp: expected LogGP(levels, ...), got {quote(self.loggp)}")
+        if not isinstance(self.lowerings, Mapping):
+            raise Invalid(f"lowerings: expected costs by lowering, got {quote(self.lowerings)}")
         for name, costs in self.lowerings.items():
             if not check_lowering(name, "lowering of a profile") or not isinstance(costs, LoweringCosts):
                 raise Invalid(f"lowerings.{name}: expected LoweringCosts(start, step, copy, share), got {quote(costs)}")

@@ -37,13 +37,7 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
     Rows of a lowering, out of place, are written for `fit lowering`.
     """
     if any("work" in row for row in rows):
-        lowered = [
-            LoweringTime(
-                row["lowering"], row["work"]["steps"], row["work"]["copies"],
-                row["work"]["seconds_per_byte"] * row["nbytes"], row["seconds"],
-            )
-            for row in rows if not row["in_place"]
-        ]  # fmt: skip
+        lowered = lowering_times(rows)
         write_lowering_times(lowered, path)
         return len(lowered)
     measurements = [measured for row in rows if not row["in_place"] and (measured := _fit_row(row)) is not None]
@@ -55,6 +49,17 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
         )
     write_plan_times(measurements, path)
     return len(measurements)
+
+
+def lowering_times(rows: Sequence[Row]) -> list[LoweringTime]:
+    """Return what `fit lowering` reads, of rows out of place."""
+    return [
+        LoweringTime(
+            row["lowering"], row["work"]["steps"], row["work"]["copies"],
+            row["work"]["seconds_per_byte"] * row["nbytes"], row["seconds"],
+        )
+        for row in rows if "work" in row and not row["in_place"]
+    ]  # fmt: skip
 
 
 def _fit_row(row: Row) -> PlanTime | None:
