@@ -188,13 +188,13 @@ static void help(const char *name) {
 static Options read_options(int argc, char **argv) {
     Options options = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
     static const char NAMES[] = "befnwlrtp";
-    i64 Options::*const field[] = {&Options::begin, &Options::end, &Options::factor, &Options::calls, &Options::warm,
-                                   &Options::lanes, &Options::rounds, &Options::threads, &Options::packets};
+    i64 *const field[] = {&options.begin, &options.end, &options.factor, &options.calls, &options.warm,
+                          &options.lanes, &options.rounds, &options.threads, &options.packets};
     for (int i = 1; i < argc; i += 2) {
         const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
         const char *const name = argv[i][0] == '-' && argv[i][1] && !argv[i][2] ? strchr(NAMES, argv[i][1]) : NULL;
         if (!name || value < 0) help(argv[0]);
-        options.*field[name - NAMES] = value;
+        *field[name - NAMES] = value;
     }
     if (options.factor < 2) options.factor = 2;
     if (options.begin < BUFFER_WEIGHT * (i64)sizeof(T)) options.begin = BUFFER_WEIGHT * (i64)sizeof(T);
