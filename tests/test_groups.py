@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import runpy
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import answer
+from commands import answer, complaint
 from scipy.optimize import linprog
 
 import antiphon
@@ -20,7 +22,7 @@ from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 
-WIRE = LinkType("wire", "1GB/s")
+CHECKER = Path(antiphon.__file__).parent / "certificates" / "check_certificate.py"
 
 
 # ---- names ----
@@ -165,6 +167,16 @@ def test_a_wrong_joint_witness_is_refused() -> None:
     ):
         with pytest.raises(Invalid):
             recheck(machine, target, replace(limits, witness=wrong))
+
+
+def test_certificates_of_groups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "bounds.json"
+    machine = ["mesh:dims=2x3", "--certificate", str(file)]
+    answer(capsys, "bound", "alltoall@0-2;3-5 + allgather@rows", *machine)
+    assert runpy.run_path(str(CHECKER))["main"](file) == 0
+    capsys.readouterr()
+    answer(capsys, "verify", str(file))
+    assert "partitions" in complaint(capsys, "bound", "allreduce@0-2;3-5", "full:ranks=6", "--certificate", str(file))
 
 
 # ---- bounds against a linear program over all trees ----

@@ -216,7 +216,10 @@ def check(file):
     steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
     (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], 0)
     inverse = Fraction(value) / budget / weight_of(blocks)
-    rate = machine.unit * max(weight_of(blocks), weight_of(blocks, 2)) / (inverse * weight_of(blocks))
+    largest = max(weight_of(blocks), weight_of(blocks, 2))
+    measured = file.get("nbytes_weight", largest)  # of several groups at the same time: the largest buffer of a group
+    require(type(measured) is int and 0 < measured <= largest, "nbytes_weight: no buffer has this weight")
+    rate = machine.unit * measured / (inverse * weight_of(blocks))
     require(file["latency_steps"] == steps, f"latency_steps: distances prove {steps}")
     require(file["bandwidth"]["inverse"] == str(inverse), f"bandwidth.inverse: its dual proves {inverse}")
     require(Fraction(file["bandwidth"]["bytes_per_second"]) == rate, f"bandwidth.bytes_per_second: is {rate}")

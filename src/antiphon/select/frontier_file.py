@@ -90,6 +90,7 @@ def frontier_json(frontier: Frontier) -> dict[str, Any]:
     return {
         "format": FORMAT, "version": VERSION, **body, "topology": topology_out(topology),
         "collective": collective_out(collective), "blocks": _blocks_json(collective),
+        **({"nbytes_weight": collective.nbytes_weight} if collective.nbytes_weight else {}),
         "impossible": list(_list_impossible(frontier)),
     }  # fmt: skip
 
