@@ -108,9 +108,9 @@ def _columns_of(schedule: Schedule) -> dict[str, Any]:
 
 def _rows_equal(schedule: Schedule, other: Schedule) -> bool:
     """Return whether two schedules differ in pieces and provenance at most."""
-    columns, others = _columns_of(schedule), _columns_of(other)
-    return columns.keys() == others.keys() and all(
-        column is others[name] or np.array_equal(column, others[name]) for name, column in columns.items()
+    columns, other_columns = _columns_of(schedule), _columns_of(other)
+    return columns.keys() == other_columns.keys() and all(
+        column is other_columns[name] or np.array_equal(column, other_columns[name]) for name, column in columns.items()
     )
 
 
