@@ -188,6 +188,7 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
     "any where the rings of every level have links or paths through switches (clusters, tori)": levelled,
     "any connected one": connected,
+    "any connected one, for collectives such as allreduce@rows": connected,
     "any whose places or links show groups that are joined among themselves (clusters, tori)": grouped,
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
     "any connected one of up to 128 ranks": lambda here, members: connected(here, members) and len(members) <= 128,
@@ -310,6 +311,7 @@ PRICED: dict[str, Callable[[Setting], bool]] = {
     "all": lambda at: True,
     "one latency": lambda at: at.one_latency,
     "known GPUs": lambda at: at.machine.name in BOXES,
+    "one node": lambda at: at.machine.name in BOXES,
 }
 
 
