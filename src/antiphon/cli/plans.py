@@ -13,7 +13,7 @@ from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
-from antiphon.cli.planning import options_of, progress
+from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, kind_named
@@ -109,7 +109,13 @@ def plan_command(
         _plan_all(target, machine, out, options, json)
         return
     try:
-        with progress(f"planning {target.title} on {machine.name}", log=False) as (tell, _):
+        now_and_then = NowAndThen()
+        with progress(f"planning {target.title} on {machine.name}", log=False) as (show, _):
+
+            def tell(text: str) -> None:
+                show(text)
+                now_and_then.tell(text)
+
             best = plan(target, machine, model=model or None, tell=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):

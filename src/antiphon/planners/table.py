@@ -214,7 +214,7 @@ TABLE: dict[str, Entry[Can]] = {
         "synth.sccl:sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-            "any connected one of up to 128 ranks", effort=1000.0, process=True, tuned_joined=False,
+            "any connected one; above 128 ranks by quick planners", effort=1000.0, process=True, tuned_joined=False,
         ),
     ),
 }  # fmt: skip

@@ -70,7 +70,7 @@ class CanonicalProblem:
             point,
             instance=self.original,
             moves=self.translate_moves(point.moves),
-            bound_proof=self.translate_proof(point.bound_proof),
+            bound_proof=None if point.bound_proof is None else self.translate_proof(point.bound_proof),
             refuted=refuted,
         )
 

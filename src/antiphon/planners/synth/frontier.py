@@ -66,8 +66,8 @@ class Point:
     """One point of the frontier: parts, steps and rounds with the algorithm (`moves`).
 
     `engine`: which found it; `proof`: its status (OPTIMAL, FOR_K, BEST_FOUND). `bound_proof`: proof of the least R / C
-    of this many steps; `refuted`: better candidates that do not exist; `open`: better candidates (parts, rounds) that
-    remained undecided.
+    of this many steps (None: no certificate); `refuted`: better candidates that do not exist; `open`: better candidates
+    (parts, rounds) that remained undecided.
     """
 
     instance: Instance
@@ -77,7 +77,7 @@ class Point:
     moves: tuple[Move, ...]
     engine: str
     proof: str
-    bound_proof: Proved
+    bound_proof: Proved | None = None
     refuted: tuple[Refuted, ...] = ()
     open: tuple[tuple[int, int], ...] = ()  # (parts, rounds)
 
@@ -150,7 +150,12 @@ def usual_steps(fewest: int) -> int:
 
 def is_large(instance: Instance, steps: int) -> bool:
     """Return whether a candidate may take long to decide."""
-    return sum(kind.weight for kind in instance.kinds) * len(instance.arcs) * steps > LARGE
+    return size_of(instance, steps) > LARGE
+
+
+def size_of(instance: Instance, steps: int) -> int:
+    """Return the number of chunks, at one part per block, times arcs times steps."""
+    return sum(kind.weight for kind in instance.kinds) * len(instance.arcs) * steps
 
 
 @dataclass

@@ -159,6 +159,7 @@ def build_certificate(point: Point, about: str, k: int) -> dict[str, Any]:
             entry["how"] = "search"
         refuted.append(entry)
     weight = point.instance.input_weight
+    assert point.bound_proof is not None
     return {
         "format": FORMAT, "about": about, "proof": point.proof, "k": k,
         "chunks": point.chunks, "steps": point.steps, "rounds": point.rounds,

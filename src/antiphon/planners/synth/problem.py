@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import instance_of
@@ -39,9 +40,15 @@ class Problem:
     def start_search(self, conversion: Conversion) -> tuple[SearchState, CanonicalProblem]:
         """Return the search, which uses canonical numbers, and the problem that translates its results back."""
         if len(self.collective.members) > MOST_RANKS:
-            raise Unsupported(
-                f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
-                "Use hierarchical-ring, multi-ring or double-binary-tree"
-            )
+            refuse_many_ranks(self.collective)
         problem = pose_canonically(instance_of(conversion.topology, conversion.collective))
         return SearchState(problem.instance, self.seed, self.budget, self.cache), problem
+
+
+def refuse_many_ranks(collective: Collective) -> NoReturn:
+    """Raise Unsupported."""
+    raise Unsupported(
+        f"planner sccl: {len(collective.members)} ranks; it searches up to {MOST_RANKS}, and above takes plans of "
+        "quick planners, if there are any, with --effort 10 or more. Use hierarchical-ring, multi-ring or "
+        "double-binary-tree"
+    )

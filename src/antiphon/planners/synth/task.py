@@ -18,7 +18,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +118,8 @@ def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
                 load[step, resource] += 1
     need: dict[int, int] = defaultdict(int)
     for (step, resource), amount in load.items():
-        need[step] = max(need[step], math.ceil(Fraction(amount) / instance.capacity[resource]))
+        capacity = instance.capacity[resource]
+        need[step] = max(need[step], -(-amount * capacity.denominator // capacity.numerator))
     return [need[step] for step in range(max(need, default=-1) + 1)]
 
 

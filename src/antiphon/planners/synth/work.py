@@ -24,9 +24,11 @@ from typing import Any
 
 from antiphon.core.bounds import bound
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED
+from antiphon.core.loads import pipelined_steps
+from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
-from antiphon.errors import EffortSpent, TimedOut
+from antiphon.errors import EffortSpent
 from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
@@ -41,9 +43,17 @@ from antiphon.planners.synth.points import (
     schedule_at,
     send_everywhere,
 )
-from antiphon.planners.synth.problem import Problem, Tell
+from antiphon.planners.synth.problem import MOST_RANKS, Problem, Tell, refuse_many_ranks
 from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.search import SearchState
+from antiphon.planners.synth.starts import (
+    LEAST_EFFORT,
+    STARTS,
+    improve_starts,
+    is_too_large,
+    quick_schedules,
+    starts_quickly,
+)
 from antiphon.planners.synth.task import schedule_of
 
 
@@ -52,6 +62,10 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
 
     Of an allreduce first those of two halves and those sent everywhere, then better ones of every form.
     """
+    effort = work.budget.left()
+    if len(work.collective.members) > MOST_RANKS and (effort is None or effort >= LEAST_EFFORT):
+        yield from _plan_quickly(work, limits)
+        return
     conversion = conversion_for(work.topology, work.collective)
     search, problem = work.start_search(conversion)
     floor = bound(conversion.topology, conversion.collective).without_help.inverse
@@ -64,6 +78,23 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
         schedule = schedule_at(point, work.topology, work.collective, conversion.about)
         assert schedule is not None
         yield with_certificate(schedule, point, conversion.about, limits.k)
+
+
+def _plan_quickly(work: Problem, limits: Limits) -> Iterator[Schedule]:
+    """Yield the plans of the quick planners that no earlier one beats, for machines that are not searched at all."""
+    work.tell(f"more than {MOST_RANKS} ranks: the best plans of the planners {', '.join(STARTS)}")
+    best: list[tuple[int, Fraction]] = []
+    for name, schedule in quick_schedules(work.topology, work.collective, work.budget):
+        steps, rounds = pipelined_steps(schedule), rounds_in(schedule, work.topology)
+        ratio = Fraction(rounds, schedule.chunks_per_rank)
+        is_allowed = (limits.steps is None or steps <= limits.steps) and (
+            limits.k is None or rounds <= steps + limits.k
+        )
+        if is_allowed and not any(s <= steps and r <= ratio for s, r in best):
+            best.append((steps, ratio))
+            yield replace(schedule, provenance={"engine": name, "found": {"proof": BEST_FOUND}})
+    if not best:
+        refuse_many_ranks(work.collective)
 
 
 def _find_sums(
@@ -139,33 +170,25 @@ def is_searched_in_all_forms(search: SearchState) -> bool:
 def _find_spreading(
     search: SearchState, floor: Fraction, limits: Limits, max_steps: int | None, tell: Tell, halved: bool = False
 ) -> Iterator[Point]:
-    """Yield the frontier of a collective that copies, and a product of factors if it is better.
+    """Yield the frontier of a collective that copies; on a large machine first improved plans of other planners and a
+    product of factors, and nothing else where the machine is too large for the exact search.
 
     `max_steps`: the maximum that was asked for, of two halves together if `halved`.
     """
-    product = None
+    steps_limit = max_steps and max_steps // (1 + halved)
+    if limits.k is None and starts_quickly(search):
+        any_start, too_large = False, is_too_large(search.instance)
+        for start in improve_starts(search, floor, steps_limit, tell, spend_all=too_large):
+            any_start = True
+            yield start
+        if any_start and too_large:
+            tell("the machine is too large for the exact search")
+            return
     if limits.k is None and is_large(search.instance, search.instance.least_steps):
         product = by_product(search, tell)
-        if product is not None and max_steps is not None and product.steps * (1 + halved) > max_steps:
-            product = None
-    yield from _add_product_point(search, floor, limits, product, tell)
-
-
-def _add_product_point(
-    search: SearchState, floor: Fraction, limits: Limits, product: Point | None, tell: Tell
-) -> Iterator[Point]:
-    """Yield the frontier and then, also if time runs out before its end, the product's point if it is better."""
-    best: Fraction | None = None
-    try:
-        for point in find_frontier(search, floor, limits, tell):
-            best = point.ratio
-            yield point
-    except TimedOut:
-        if product is not None and (best is None or product.ratio < best):
+        if product is not None and (steps_limit is None or product.steps <= steps_limit):
             yield product
-        raise
-    if product is not None and (best is None or product.ratio < best):
-        yield product
+    yield from find_frontier(search, floor, limits, tell)
 
 
 def halves_of(work: Problem, point: Point) -> Schedule | None:
@@ -175,6 +198,9 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
     schedule = schedule_at(point, work.topology, work.collective, COMPOSED)
     if schedule is not None:
         return schedule
+    if is_too_large(point.instance):
+        work.tell(f"the links differ by direction; no reducescatter for the allgather of {point.steps} steps")
+        return None
     turned = reverse(work.topology)
     search, problem = work.start_search(Conversion(turned, point.instance.collective, AS_PLANNED))
     decided = decide_candidate(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
@@ -186,9 +212,10 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
 
 
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None) -> Schedule:
-    """Attach engine, proof and certificate. A certificate is self-explanatory data, so no prose is stored with it."""
-    proof = build_certificate(point, about, USUAL_K if k is None else k)
-    provenance = {"engine": point.engine, "found": {"proof": point.proof}, "certificate": proof}
+    """Attach engine, proof and the certificate, if any. It is self-explanatory data, so no prose is stored with it."""
+    provenance: dict[str, Any] = {"engine": point.engine, "found": {"proof": point.proof}}
+    if point.bound_proof is not None:
+        provenance["certificate"] = build_certificate(point, about, USUAL_K if k is None else k)
     return replace(schedule, provenance=provenance)
 
 

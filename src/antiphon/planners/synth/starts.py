@@ -1,0 +1,190 @@
+"""Begin the search on large machines with plans of quick planners, and improve these.
+
+The planners in STARTS need about a second on 128 ranks. Their plans, cut into equal chunks, are points (C, S, R) like
+any other. `improve_starts` yields those that no other beats, and then better ones (improve.py): first with fewer
+rounds, then with fewer steps, then with more steps and fewer rounds. Above MOST_SEARCHED nothing else is tried.
+
+These points have no certificate: on so many ranks even checking one takes long. A point is optimal all the same if its
+R/C meets the bandwidth bound. On the torus 8x16 improving leads to (4, 12, 127), which has the fewest steps, too.
+
+`quick_schedules` yields the plans as they are, on machines of any size and for any collective.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import BEST_FOUND
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.loads import pieces_of, pipelined_steps
+from antiphon.core.request import Request
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import expand
+from antiphon.errors import EffortSpent, Infeasible, Invalid, NotFound, Unsupported
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
+from antiphon.planners.synth.frontier import Point, size_of
+from antiphon.planners.synth.improve import LIMITS, Packing
+from antiphon.planners.synth.search import SearchState
+from antiphon.planners.synth.task import Move, drop_useless_moves, rounds_of
+from antiphon.registry import call, find
+
+STARTS = ("greedy", "trees", "compose")  # the quickest first
+START_PRICE = 2 * UNIT  # of all of them together ...
+LEAST_EFFORT = 10 * UNIT  # ... beside a search, out of at least this much: `tune` gives less, and tries them anyway
+MOST_MOVES = 150_000  # of a start that is improved
+# chunks at one part per block, times arcs, times steps: above the first number, or on more ranks, quick plans come
+# before the search; above the second in place of it
+START_SIZE, START_RANKS, MOST_SEARCHED = 30_000, 32, 400_000
+IMPROVE_SHARE = 6  # of the effort, one unit in so many is for improving where the search goes on
+
+Tell = Callable[[str], None]
+
+
+def starts_quickly(search: SearchState) -> bool:
+    """Return whether quick plans come first: where the exact search takes long, if the effort suffices for both."""
+    size, effort = size_of(search.instance, search.instance.least_steps), search.budget.left()
+    takes_long = size > START_SIZE or search.instance.ranks > START_RANKS
+    return size > MOST_SEARCHED or (takes_long and (effort is None or effort >= LEAST_EFFORT))
+
+
+def is_too_large(instance: Instance) -> bool:
+    """Return whether the linear program over time is out of reach."""
+    return size_of(instance, instance.least_steps) > MOST_SEARCHED
+
+
+def quick_schedules(topology: Topology, collective: Collective, budget: EffortBudget) -> Iterator[tuple[str, Schedule]]:
+    """Yield the plans of the quick planners, with their names; those that cannot plan this are left out."""
+    budget.pay(START_PRICE)
+    for name in STARTS:
+        entry = find("planner", name)
+        if collective.kind not in entry.can.collectives:
+            continue
+        with suppress(Unsupported, Invalid, Infeasible, NotFound):
+            for schedule in call("planner", name, entry.load(), {}, Request(topology, collective)):
+                budget.check()
+                yield name, schedule
+
+
+def improve_starts(
+    search: SearchState, floor: Fraction, max_steps: int | None, tell: Tell = lambda text: None, *, spend_all: bool
+) -> Iterator[Point]:
+    """Yield points of at most `max_steps` steps, each better than all before in S or R/C. `floor`: the bound on R/C.
+
+    Ends when nothing improves, or when its share of the effort (all of it with `spend_all`) is spent.
+    """
+    instance, effort = search.instance, search.budget.left()
+    share = None if effort is None or spend_all else effort // IMPROVE_SHARE
+    budget = EffortBudget(
+        search.budget.effort if share is None else search.budget.spent + share, search.budget.until, search.budget.spent
+    )
+    best: dict[int, Fraction] = {}
+
+    def take(block_chunks: int, moves: tuple[Move, ...], engine: str) -> Iterator[Point]:
+        rounds = rounds_of(instance, moves)
+        point = Point(instance, block_chunks, len(rounds), sum(rounds), moves, engine, BEST_FOUND)
+        beaten = any(steps <= point.steps and ratio <= point.ratio for steps, ratio in best.items())
+        if not beaten and (max_steps is None or point.steps <= max_steps):
+            best[point.steps] = point.ratio
+            gap = f", {float(point.ratio / floor):.3f} times the bound" if floor else ""
+            tell(f"{engine}: (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}{gap}")
+            yield point
+
+    try:
+        starts: dict[tuple[int, Fraction], tuple[str, int, tuple[Move, ...]]] = {}
+        for name, block_chunks, moves in _list_starts(instance, budget):
+            rounds = rounds_of(instance, moves)
+            starts.setdefault((len(rounds), Fraction(sum(rounds), block_chunks)), (name, block_chunks, moves))
+            yield from take(block_chunks, moves, name)
+        unbeaten = [
+            start for figures, start in sorted(starts.items())
+            if not any(s <= figures[0] and r <= figures[1] and (s, r) != figures for s, r in starts)
+        ]  # fmt: skip
+        for number, (name, block_chunks, moves) in enumerate(unbeaten):
+            own = EffortBudget(_share_of(budget, len(unbeaten) - number), budget.until, budget.spent)
+            min_rounds = math.ceil(floor * instance.input_weight * block_chunks)
+            with suppress(EffortSpent):
+                for improved in _improve(Packing(instance, moves, own, search.seed), min_rounds, instance.least_steps):
+                    yield from take(block_chunks, improved, f"{name}, improved")
+            budget.spent = own.spent
+            if any(ratio <= floor and steps <= instance.least_steps for steps, ratio in best.items()):
+                break
+    except EffortSpent:
+        pass
+    search.budget.pay(min(budget.spent, search.budget.effort or budget.spent) - search.budget.spent)
+
+
+def _share_of(budget: EffortBudget, count: int) -> int | None:
+    """Return the effort up to which the next of `count` starts may spend."""
+    effort = budget.left()
+    return None if effort is None else budget.spent + max(effort // count, 1)
+
+
+def _improve(packing: Packing, min_rounds: int, least_steps: int) -> Iterator[tuple[Move, ...]]:
+    """Yield algorithms of fewer rounds, then of fewer steps, then of more steps and fewer rounds."""
+    for depth in LIMITS.depths:
+        packing.shave_all(min_rounds, depth)
+        yield packing.moves()
+    saved = packing.save()
+    while len(packing.rounds) > least_steps and (packing.merge(0) or packing.merge(1)):
+        packing.shave_all(min_rounds, LIMITS.usual_depth)
+        yield packing.moves()
+    packing.restore(saved)
+    while sum(packing.rounds) > min_rounds and packing.split():
+        packing.shave_all(min_rounds, LIMITS.usual_depth)
+        yield packing.moves()
+
+
+def _list_starts(instance: Instance, budget: EffortBudget) -> Iterator[tuple[str, int, tuple[Move, ...]]]:
+    """Yield the quick planners' plans as (planner, chunks per block, moves)."""
+    known_figures: set[tuple[str, int, int]] = set()  # plans of one planner with equal figures are as good as equal
+    for name, schedule in quick_schedules(instance.topology, instance.collective, budget):
+        figures = name, schedule.chunks_per_rank, pipelined_steps(schedule)
+        if figures in known_figures or schedule.transfers * int(pieces_of(schedule).max(initial=1)) > MOST_MOVES:
+            continue
+        known_figures.add(figures)
+        start = to_moves(instance, schedule)
+        if start is not None:
+            yield name, *start
+
+
+def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, ...]] | None:
+    """Return the chunks per block and the moves of a schedule that only copies, its chunks made equal.
+
+    None if blocks of equal weight differ in their number of chunks.
+    """
+    schedule = expand(schedule)
+    chunks, weights = schedule.chunks, instance.collective.weights
+    count = np.bincount(chunks.block, minlength=len(weights))
+    block_chunks = int(count.max(initial=0)) // max(int(weights.max(initial=1)), 1)
+    if not block_chunks or not np.array_equal(count, weights * block_chunks) or schedule.slots > 1 or schedule.op.any():
+        return None
+    order = np.lexsort((chunks.offset, chunks.block))
+    place = np.empty(len(order), np.int64)  # of a chunk in its block
+    place[order] = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    numbers = {
+        name: (kind, i) for kind, about in enumerate(instance.kinds)
+        for i, name in enumerate(instance.chunks_of_kind(about, block_chunks))
+    }  # fmt: skip
+    bond_of = {link: bond for bond, links in enumerate(instance.bonds) for link in links}
+    resolved = resolve(instance.topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    names = list(zip(chunks.block.tolist(), place.tolist(), strict=True))
+    moves_of: dict[tuple[int, int], list[tuple[tuple[int, ...], int]]] = {}
+    rows = zip(schedule.chunk.tolist(), resolved.route.tolist(), schedule.step.tolist(), strict=True)
+    paths = [tuple(bond_of[link] for link in resolved.table[route]) for route in range(len(resolved.table))]
+    for chunk, route, step in rows:
+        number = numbers.get(names[chunk])
+        if number is not None and route >= 0:
+            moves_of.setdefault(number, []).append((paths[route], step))
+    moves = [
+        (kind, chunk, *move) for (kind, chunk), own in moves_of.items()
+        for move in drop_useless_moves(instance, kind, own)
+    ]  # fmt: skip
+    return block_chunks, tuple(sorted(moves))

@@ -1,0 +1,102 @@
+"""Large machines: plans of quick planners come first, and are improved; what is too large is searched no further."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from entries import sccl
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.ksync.instance import instance_of
+from antiphon.core.loads import rounds
+from antiphon.core.request import Request
+from antiphon.core.verify import verify
+from antiphon.errors import EffortSpent, Unsupported
+from antiphon.planners.synth import all_forms, starts, work
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
+from antiphon.planners.synth.improve import Packing
+from antiphon.planners.synth.starts import quick_schedules, to_moves
+from antiphon.planners.synth.task import Move, schedule_of
+from antiphon.select import collective
+from antiphon.topologies import topology
+
+MACHINES = ("torus:dims=4x4", "cluster:box=dgx-a100,boxes=2", "dgx1v_sccl", "star:ranks=6", "z52")
+
+
+def improved(spec: str, kind: str, seed: int) -> list[tuple[Move, ...]]:
+    """Every algorithm on the way of one plan through all neighbourhoods, each verified."""
+    machine = topology(spec)
+    target = collective(kind, machine)
+    instance = instance_of(machine, target)
+    start = next(s for _, s in quick_schedules(machine, target, EffortBudget()) if to_moves(instance, s) is not None)
+    found = to_moves(instance, start)
+    assert found is not None
+    parts, moves = found
+    packing = Packing(instance, moves, EffortBudget(), seed)
+    algorithms = [packing.moves()]
+    for depth in (0, 1, 2):
+        before = sum(packing.rounds)
+        assert sum(packing.rounds) == before - 1 if packing.shave(depth) else sum(packing.rounds) == before
+        algorithms.append(packing.moves())
+    saved, steps = packing.save(), len(packing.rounds)
+    if packing.merge(1):
+        assert len(packing.rounds) < steps
+        algorithms.append(packing.moves())
+    packing.restore(saved)
+    assert packing.moves() == algorithms[3]
+    total = sum(packing.rounds)
+    assert packing.split() is (sum(packing.rounds) < total)
+    algorithms.append(packing.moves())
+    for algorithm in algorithms:
+        schedule = schedule_of(instance, parts, algorithm)
+        assert verify(schedule, machine).fault is None
+    assert rounds(schedule_of(instance, parts, packing.moves()), machine) <= sum(packing.rounds)
+    return algorithms
+
+
+@pytest.mark.parametrize("spec", MACHINES)
+@pytest.mark.parametrize("kind", ["allgather", "broadcast", "alltoall"])
+def test_improved_algorithms_are_right_and_depend_on_the_seed_alone(spec: str, kind: str) -> None:
+    assert improved(spec, kind, 3) == improved(spec, kind, 3)
+
+
+@pytest.mark.parametrize("kind", ["allgather", "reducescatter", "allreduce"])
+def test_what_is_too_large_is_planned_and_improved(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The torus 4x4 as if it were too large: at the bound for all that have the shape of an allgather."""
+    monkeypatch.setattr(starts, "MOST_SEARCHED", 0)
+    monkeypatch.setattr(all_forms, "SUM_LIMITS", replace(all_forms.SUM_LIMITS, max_ranks=0))
+    monkeypatch.setattr(work, "SUM_LIMITS", all_forms.SUM_LIMITS)
+    machine = topology("torus:dims=4x4")
+    target = collective(kind, machine)
+    said: list[str] = []
+    schedules = list(sccl(Request(machine, target, tell=said.append), cache=False))
+    assert "the machine is too large for the exact search" in said
+    assert any("times the bound" in line for line in said)
+    assert all(verify(schedule, machine).fault is None for schedule in schedules)
+    least = bound(machine, target)
+    ratios = {s.steps: Fraction(rounds(s, machine), s.chunks_per_rank) for s in schedules}
+    if kind in ("allgather", "reducescatter"):
+        assert ratios[least.latency_steps] == least.inverse
+    assert min(ratios.values()) <= least.inverse * Fraction(13, 10)
+
+
+def test_more_ranks_than_are_searched_have_the_plans_of_quick_planners() -> None:
+    machine = topology("torus:dims=12x12")
+    request = Request(machine, Collective("allgather", 144))
+    first = next(iter(sccl(request, cache=False)))
+    assert first.provenance["engine"] in starts.STARTS
+    assert verify(first, machine).fault is None
+    with pytest.raises(Unsupported, match="144 ranks; it searches up to 128"):
+        next(iter(sccl(Request(machine, request.collective, effort=1.0), cache=False)))
+
+
+def test_improving_ends_when_its_effort_is_spent() -> None:
+    machine = topology("torus:dims=4x4")
+    instance = instance_of(machine, Collective("allgather", 16))
+    found = next(m for _, s in quick_schedules(machine, instance.collective, EffortBudget())
+                 if (m := to_moves(instance, s)) is not None)  # fmt: skip
+    packing = Packing(instance, found[1], EffortBudget(effort=UNIT // 1000))
+    with pytest.raises(EffortSpent):
+        packing.shave_all(0, 3)
+    assert verify(schedule_of(instance, found[0], packing.moves()), machine).fault is None
