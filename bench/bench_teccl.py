@@ -13,6 +13,12 @@ arrives after the link's latency; switches copy, and forward a message once all 
 - TE-CCL counts whole epochs and leaves a latency out that is below a tenth of an epoch, so its time may be below what
   its own machine allows. `bound` is the lower bound of every schedule, latencies included.
 - TE-CCL sends each block whole; ours may be cut into pieces.
+
+`ours` is the best plan of the planners that are quick; `sccl`, which counts steps and rounds, is not among them. 108 of
+154 cases are met or beaten. Four of the others are below the bound. In the other 42, all at 4 MB or less, latencies and
+single chunks decide, for which TE-CCL optimizes the time itself: `relay` chooses among trees with the fewest hops
+without regard to latency (4.8 us instead of 4.1 on two NDv2), and no planner orders the chunks of a link by how far
+they go.
 """
 
 from __future__ import annotations
