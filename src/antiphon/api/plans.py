@@ -237,6 +237,56 @@ def compose(
 
 
 @public
+def repair(
+    plan: PlanLike, topology: MachineLike, *, collective: str = "", nbytes: Size | None = None,
+    budget: Seconds | None = None, seed: int = 0, tell: Callable[[str], None] | None = None,
+) -> Plan:  # fmt: skip
+    """Repair a plan after failures: keep what still works on the degraded machine and plan anew what does not.
+
+    Parameters
+    ----------
+    plan
+        The plan, or its file, for the intact machine.
+    topology
+        The degraded machine (`degrade`), its name or its file. Ranks without links no longer take part.
+    collective
+        Of several plans, the one to repair.
+    nbytes
+        Slice the transfers for this size. Default: for the sizes of the plan.
+    budget
+        CPU seconds for every schedule that must be planned anew. Default: no limit.
+    seed
+        Of planning anew.
+    tell
+        Called with progress messages.
+
+    Returns
+    -------
+    Plan
+        A verified plan for the degraded machine. Its claim `repaired` says how many transfers were kept, and
+        `bandwidth_gap` how much faster any new plan could be at most.
+
+    Raises
+    ------
+    Infeasible
+        Ranks no longer reach each other, or the root is lost.
+
+    Examples
+    --------
+    >>> repair(plan("broadcast", "ring:ranks=4"), degrade("ring:ranks=4", drop_links="1-2")).topology.name
+    'ring:ranks=4 degraded'
+    """
+    from antiphon.core.request import silent
+    from antiphon.select.repair import repair as repair_plan
+
+    intact = _inputs.plan(plan, collective)
+    return repair_plan(
+        intact, _inputs.machine(topology), nbytes=None if nbytes is None else size(nbytes, "nbytes"), budget=budget,
+        seed=seed, tell=tell or silent,
+    )  # fmt: skip
+
+
+@public
 def verify(
     plan: PlanLike,
     topology: MachineLike | None = None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from antiphon.api.machines import topology
-from antiphon.api.plans import compose, plan
+from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
@@ -48,6 +49,10 @@ AtOnceOption = Annotated[
 Shares = Annotated[
     str, typer.Option("--shares", metavar="1,1,...", help="with --from --at-once: share of the data for each plan")
 ]
+RepairOption = Annotated[
+    str,
+    typer.Option("--repair", metavar="OLD", help="repair this plan for the degraded machine TOPO: keep what still works"),
+]
 OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[
     str,
@@ -64,6 +69,7 @@ PARAMETERS_WITH_FROM = (
     "out",
     "json",
 )  # parameters allowed with --from
+PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "out", "json")
 
 
 def plan_command(
@@ -74,7 +80,7 @@ def plan_command(
     keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
     effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
     tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
-    json: arg.Json = False,
+    old: RepairOption = "", json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
 
@@ -85,11 +91,19 @@ def plan_command(
     point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --picture draws the
     trees along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within
     boxes, allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole.
-    COLL and TOPO may then be left out, or state the result to check.
+    COLL and TOPO may then be left out, or state the result to check. --repair takes a plan for the intact machine and
+    the degraded one as TOPO (topology degrade): what still works stays, the rest is planned anew.
     """
     check_outputs({"-o": out}, pictures)
+    if old:
+        _check_options(context, "--repair", PARAMETERS_WITH_REPAIR)
+        coll, topo = (coll, topo) if topo else ("", coll)
+        _repair(coll, topo, old, nbytes, budget, seed, out, json)
+        return
     if composed or at_once or shares:
-        _check_composing(context, composed)
+        if not composed:
+            raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
+        _check_options(context, "--from", PARAMETERS_WITH_FROM)
         compose_command(composed or [], at_once, shares, out, json, coll, topo)
         return
     if not topo:
@@ -213,14 +227,35 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) ->
     return "\n".join([*lines, *([f"  written:   {out}"] if out is not None else [])])
 
 
-def _check_composing(context: typer.Context, composed: list[Path] | None) -> None:
-    """Refuse options that --from does not read; nothing is silently ignored."""
-    if not composed:
-        raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
+def _check_options(context: typer.Context, option: str, allowed: Collection[str]) -> None:
+    """Refuse options that `option` does not read; nothing is silently ignored."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in PARAMETERS_WITH_FROM:
-            raise Invalid(f"{parameter.opts[-1]}: cannot be combined with --from; leave one of them out")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
+            raise Invalid(f"{parameter.opts[-1]}: cannot be combined with {option}; leave one of them out")
+
+
+def _repair(
+    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Path | None, json: bool
+) -> None:  # fmt: skip
+    """Repair a plan for a degraded machine, and print how much of it was kept."""
+    if not topo:
+        raise Invalid("--repair: name the degraded machine, as in: plan --repair old.json broken.json")
+    file, kind = arg.split_plan(old)
+    machine = topology(topo)
+    with progress(f"repairing {old} for {machine.name}", log=False) as (tell, _):
+        plan = repair(
+            file, machine, collective=kind or coll, nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
+            budget=parse_seconds(budget, "--budget", bare=True) if budget else None, seed=seed, tell=tell,
+        )  # fmt: skip
+    if coll and (kind_named(coll) or coll) != plan.collective.kind:
+        raise Invalid(f"{coll}: the plan of --repair makes {plan.collective.kind}; write that, or leave it out")
+    repaired = [entry.claims["repaired"] for entry in plan.entries]
+    kept, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
+    text = f"kept {kept} of {total} transfers ({kept / max(total, 1):.0%}) of the plan by {repaired[-1]['planner']}"
+    figures = figures_of(plan)
+    emit({**figures, "repaired": {"kept": kept, "transfers": total, "planner": repaired[-1]["planner"]}},
+         f"{text}\n{_save_and_describe(plan, figures, out)}", json)  # fmt: skip
 
 
 def compose_command(

@@ -1,0 +1,559 @@
+"""Repair a schedule for a degraded machine: keep the trees that still work, reattach the branches that do not.
+
+Input: a schedule whose chunks move along trees, the machine that it was made for, and the machine with failures (or
+other speeds). Output (`repair_trees`): a schedule for the degraded machine without pipelining, and how many of the old
+transfers it keeps.
+
+Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to all that want the chunk, sums
+go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed hop
+leaves a branch without its root, and `_reattach` joins it to the tree again by the cheapest path of hops from any rank
+of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their parents.
+
+The price of a hop grows exponentially with the load of its links relative to what they may carry at the target rate
+(multiplicative weights), so that reattached branches spread over the links. Afterwards `_balance` moves single hops off
+the fullest links as long as they are above the target. Large chunks are split first (`_split_chunks`), since a whole
+chunk more or less on a link is too coarse. All of this touches few trees and few hops of each, so that it takes seconds
+where packing new trees takes minutes, and most transfers, their routes and their steps stay what they were.
+
+Example: a broadcast 0 > 1 > 2 > 3 on a ring of 4 whose link 1 > 2 fails. Ranks 2 and 3 are a branch without a root. The
+only live hop into it is 0 > 3, so 3 becomes a child of 0 and 2 a child of 3; only 0 > 1 is kept.
+
+Loads are floats: they steer choices only. The verifier and the exact bound judge the result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32
+from antiphon.core.reshape import linked_ranks
+from antiphon.core.routes import NO_ROUTES, Routes, resolve
+from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Infeasible, Invalid, Unsupported, quote
+from antiphon.planners.shared.routing import find_paths
+
+
+@dataclass(frozen=True)
+class RepairLimits:
+    """Thresholds of the repair. Chosen on degraded tori, DGX boxes and clusters of up to 512 ranks."""
+
+    steepness: float = 40.0  # of prices: e^40 times more for twice the target load
+    depth_price: float = 0.05  # of a rank's distance from the root, relative to that of a link without load
+    too_deep: float = 2e4  # times this for what is deeper than the old trees by an eighth
+    coarsest: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
+    max_parts: int = 16  # of one chunk
+    enough: float = 1.01  # loads up to this multiple of the target are not balanced any further
+    max_tries: int = 30000  # hops that balancing tries to move
+    patience: int = 5000  # balancing ends after this many tries without a lower greatest load
+    tries_per_link: int = 100  # before balancing turns to another link
+    max_cells: int = 2**23  # trees times ranks: memory
+    max_ranks: int = 1024  # the table of hops has a row per pair of ranks
+
+
+LIMITS = RepairLimits()
+
+
+@dataclass(frozen=True, eq=False)
+class RepairedTrees:
+    """A schedule without pipelining, and how many of the old schedule's `transfers` it keeps."""
+
+    schedule: Schedule
+    kept: int
+    transfers: int
+
+
+def match_links(old: Topology, new: Topology) -> Ints:
+    """Return for every link of `old` its number in `new`, -1 if it has none; Invalid if the nodes are not the same.
+
+    Ranks correspond by number, switches by place. Parallel links correspond by kind, in order.
+    """
+    if old.ranks != new.ranks:
+        raise Invalid(
+            f"repair: the plan is for {old.ranks} ranks, {new.name} has {new.ranks}; degrade its machine, so that ranks "
+            "keep their numbers"
+        )
+    number = {place: node for node, place in enumerate(new.places) if node >= new.ranks}
+    switches = [number.get(place, -1) for place in old.places[old.ranks :]]
+    node = np.array([*range(old.ranks), *switches], np.int64)
+    by_key: dict[tuple[int, int, str], list[int]] = {}
+    for link, (a, b, kind) in enumerate(
+        zip(new.link_src.tolist(), new.link_dst.tolist(), new.link_type.tolist(), strict=True)
+    ):
+        by_key.setdefault((a, b, new.types[kind].kind), []).append(link)
+    for links in by_key.values():
+        links.reverse()
+    matched = np.full(old.links, -1, np.int32)
+    ends = zip(node[old.link_src].tolist(), node[old.link_dst].tolist(), old.link_type.tolist(), strict=True)
+    for link, (a, b, kind) in enumerate(ends):
+        candidates = by_key.get((a, b, old.types[kind].kind))
+        if candidates:
+            matched[link] = candidates.pop()
+    return matched
+
+
+def surviving_collective(collective: Collective, topology: Topology) -> tuple[Collective, Longs]:
+    """Return the collective among the members that still have links, and by block of it the block of the old one."""
+    lost = sorted({*collective.members} - {*linked_ranks(topology)})
+    if not lost:
+        return collective, np.arange(collective.blocks)
+    if collective.kind == "custom":
+        raise Unsupported(f"repair: rank {lost[0]} has no links, and a custom collective is not reduced to fewer ranks")
+    if any(root in lost for root in collective.roots):
+        raise Infeasible(f"repair: the root of the {collective.kind} has no links on {topology.name}; choose another")
+    members = tuple(rank for rank in collective.members if rank not in lost)
+    if len(members) < 2:
+        raise Infeasible(f"repair: only rank {quote(members[0]) if members else 'none'} has links on {topology.name}")
+    reduced = Collective(collective.kind, collective.ranks, members, collective.roots)
+    key = {ends: block for block, ends in enumerate(_block_ends(collective))}
+    old_block = np.array([key[ends] for ends in _block_ends(reduced)], np.int64)
+    return replace(reduced, weights=collective.weights[old_block]), old_block
+
+
+def _block_ends(collective: Collective) -> list[tuple[int, int]]:
+    """Return per block its only source and its only receiver, -1 where there are several: what identifies a block."""
+    relation, blocks = collective.relation, collective.blocks
+    ends = []
+    for block, rank in ((relation.pre_block, relation.pre_rank), (relation.post_block, relation.post_rank)):
+        only = np.full(blocks, -1, np.int64)
+        only[block] = rank
+        only[np.bincount(block, minlength=blocks) > 1] = -1
+        ends.append(only.tolist())
+    return list(zip(*ends, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Hops:
+    """Paths between ranks by which a chunk can move in one step: the old schedule's, and one or more per pair."""
+
+    src: Ints
+    dst: Ints
+    table: Routes  # the links of every hop
+    resources: Ints  # per hop the links and shared limits that it loads, padded by a resource without load
+    into: tuple[Longs, Longs]  # CSR by receiver: offsets, hops
+    out_of: tuple[Longs, Longs]  # CSR by sender
+
+    @staticmethod
+    def of(topology: Topology, src: Ints, dst: Ints, table: Routes) -> _Hops:
+        """Return the table of these hops, followed by the links between ranks and a path for all other pairs."""
+        ranks = np.array(linked_ranks(topology), np.int32)
+        a, b = (side.ravel() for side in np.meshgrid(ranks, ranks, indexing="ij"))
+        a, b = a[a != b], b[a != b]
+        direct = np.flatnonzero((topology.link_src < topology.ranks) & (topology.link_dst < topology.ranks))
+        sources, ends = [src, topology.link_src[direct]], [dst, topology.link_dst[direct]]
+        table = table.join(Routes(np.arange(len(direct) + 1), as_int32(direct)))
+        if topology.switches:
+            paths = find_paths(topology, a, b)
+            reached = np.setdiff1d(np.arange(len(a)), paths.unreachable)
+            sources, ends = [*sources, a[reached]], [*ends, b[reached]]
+            table = table.join(paths.table.take(reached))
+        links = _padded(table.ptr, table.links)
+        first = np.sort(np.unique(links, axis=0, return_index=True)[1])  # equal paths once, the first of them
+        source, end = (as_int32(np.concatenate(columns)[first]) for columns in (sources, ends))
+        links, table = links[first], table.take(first)
+        # beside its link, a hop loads the limits of the link
+        own = topology.resources
+        limits = _padded(np.append(own.limit_ptr, own.limit_ptr[-1]), own.limit_of)
+        resources = np.concatenate([links, limits[links].reshape(len(links), -1)], axis=1)
+        resources[resources < 0] = topology.links + len(topology.limits)
+        by_end = [(np.searchsorted(x[o := np.argsort(x, kind="stable")], np.arange(topology.ranks + 1)), o)
+                  for x in (end, source)]  # fmt: skip
+        return _Hops(source, end, table, resources, by_end[0], by_end[1])
+
+
+def _padded(ptr: Longs, values: Ints) -> Ints:
+    """Return the ragged rows of a CSR table as a matrix, padded by -1."""
+    lengths = np.diff(ptr)
+    matrix = np.full((len(lengths), max(int(lengths.max(initial=0)), 1)), -1, np.int32)
+    matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = values
+    return matrix
+
+
+class _Trees:
+    """The trees of all chunks, as matrices by tree and rank, with the loads that they put on links and limits.
+
+    `parent[t, v]`: where rank v of tree t gets the chunk from (or, if `up[t]`, sends its sum to); -1 if it is the root
+    or not in the tree. `hop[t, v]`: by which hop. `needed[t, v]`: the rank must be in the tree; others may relay.
+    """
+
+    def __init__(self, hops: _Hops, forest: _Forest, share: Floats, capacity: Floats) -> None:
+        self.hops, self.up, self.root, self.share, self.needed = hops, forest.up, forest.root, share, forest.needed
+        self.hop = forest.hop.copy()
+        parent = np.where(forest.up[:, None], hops.dst[self.hop], hops.src[self.hop])
+        self.parent = np.where(self.hop >= 0, parent, -1)
+        self.capacity = np.append(capacity, np.inf)  # fraction of nbytes that fits at the target rate; last: padding
+        self.load = np.zeros(len(self.capacity))
+        depth = max((int(_tops_and_depths(parents)[1].max()) for parents in self.parent), default=0)
+        self.max_depth = depth + max(2, depth // 8)  # deeper trees take longer to fill
+        tree, rank = np.nonzero(self.hop >= 0)
+        np.add.at(self.load, hops.resources[self.hop[tree, rank]], share[tree][:, None])
+
+    def set_hop(self, tree: int, rank: int, hop: int) -> None:
+        """Change the hop of a rank, -1 for none, and the loads."""
+        old = self.hop[tree, rank]
+        if old >= 0:
+            np.subtract.at(self.load, self.hops.resources[old], self.share[tree])
+        if hop >= 0:
+            np.add.at(self.load, self.hops.resources[hop], self.share[tree])
+            self.parent[tree, rank] = (self.hops.dst if self.up[tree] else self.hops.src)[hop]
+        else:
+            self.parent[tree, rank] = -1
+        self.hop[tree, rank] = hop
+
+    def joined(self, tree: int) -> Bools:
+        """Return which ranks the tree joins to its root."""
+        return np.asarray(_tops_and_depths(self.parent[tree])[0] == self.root[tree])
+
+    def prices(self, share: float) -> Floats:
+        """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
+        steep = LIMITS.steepness
+        before, after = (np.exp(steep * np.minimum(x / self.capacity - 1, 1.0)) for x in (self.load, self.load + share))
+        return after - before + 1e-9 + 1e-3 * share / self.capacity  # where nothing is full, few and wide links
+
+    def reattach(self, tree: int, rank: int) -> bool:
+        """Join a branch to its tree by the cheapest path to its root `rank`; return whether there is one.
+
+        Dijkstra's search from the branch's root, over ranks that are not joined, to the first hop that is.
+        """
+        hops, (top, depth) = self.hops, _tops_and_depths(self.parent[tree])
+        joined = top == self.root[tree]
+        price = self.prices(float(self.share[tree]))
+        height = int(depth[top == rank].max())
+        too_deep = np.maximum(depth + height + 1 - self.max_depth, 0)
+        depth_price = (depth + LIMITS.too_deep * too_deep) * (LIMITS.depth_price * self.share[tree] / self.capacity.min())
+        ptr, order = hops.out_of if self.up[tree] else hops.into
+        other = hops.dst if self.up[tree] else hops.src
+        next_hop: dict[int, tuple[int, int]] = {}  # on the way to `rank`: by rank its hop and the rank reached by it
+        distance, queue = {rank: 0.0}, [(0.0, -1, rank)]
+        best = np.inf
+        final = (-1, -1)  # the hop that reaches a joined rank, and the rank that takes it
+        done: set[int] = set()
+        while queue:
+            so_far, _, at = heapq.heappop(queue)
+            if so_far >= best:
+                break
+            if at in done:
+                continue
+            done.add(at)
+            candidates = order[ptr[at] : ptr[at + 1]]
+            cost = so_far + price[hops.resources[candidates]].sum(axis=1)
+            inside = joined[other[candidates]]
+            if inside.any():
+                with_depth = np.where(inside, cost + depth_price[other[candidates]], np.inf)
+                cheapest = int(np.argmin(with_depth))
+                if with_depth[cheapest] < best:
+                    best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), at)
+            for i in np.flatnonzero(~inside & (cost < best)).tolist():
+                further = int(other[candidates[i]])
+                if further not in done and cost[i] < distance.get(further, np.inf):
+                    distance[further] = float(cost[i])
+                    next_hop[further] = int(candidates[i]), at
+                    heapq.heappush(queue, (float(cost[i]), i, further))
+        if final[0] < 0:
+            return False
+        hop, at = final
+        self.set_hop(tree, at, hop)
+        while at != rank:
+            hop, at = next_hop[at]
+            self.set_hop(tree, at, hop)
+        self._prune(tree)
+        return True
+
+    def _prune(self, tree: int) -> None:
+        """Remove relaying ranks that lead to no rank that needs the chunk."""
+        needed = self.needed[tree]
+        while True:
+            leads = np.zeros(len(needed), bool)
+            leads[self.parent[tree][self.parent[tree] >= 0]] = True
+            useless = np.flatnonzero((self.hop[tree] >= 0) & ~needed & ~leads)
+            if not useless.size:
+                return
+            for rank in useless.tolist():
+                self.set_hop(tree, rank, -1)
+
+    def mend(self, tree: int) -> None:
+        """Reattach all branches of a tree that failures cut off; Infeasible if no path leads to one."""
+        while True:
+            apart = np.flatnonzero(self.needed[tree] & ~self.joined(tree))
+            if not apart.size:
+                return
+            branch = int(apart[0])
+            while self.parent[tree, branch] >= 0:
+                branch = int(self.parent[tree, branch])
+            if not self.reattach(tree, branch):
+                a, b = (branch, self.root[tree]) if self.up[tree] else (self.root[tree], branch)
+                raise Infeasible(f"repair: no links lead from rank {a} to rank {b} any more; no planner can do that")
+
+    def balance(self) -> None:
+        """Move hops off the links whose load is furthest above the target, as long as cheaper ones are found."""
+        stuck: set[int] = set()  # links that no hop could be moved off since the last move
+        tries, best, best_at = 0, np.inf, 0
+        while tries < min(LIMITS.max_tries, best_at + LIMITS.patience):
+            relative = self.load / self.capacity
+            if relative.max() < best - 1e-3:
+                best, best_at = float(relative.max()), tries
+            relative[list(stuck)] = 0
+            fullest = int(np.argmax(relative))
+            if relative[fullest] <= LIMITS.enough:
+                return
+            crossing = (self.hops.resources == fullest).any(axis=1)
+            tree, rank = np.nonzero(crossing[self.hop] & (self.hop >= 0))
+            # trees that cross the link most often first: where a rank has but this link, the last crossing must stay
+            often = np.bincount(tree, minlength=len(self.hop))[tree]
+            moved = False
+            for i in np.argsort(-often, kind="stable")[: LIMITS.tries_per_link].tolist():
+                if self.load[fullest] / self.capacity[fullest] <= LIMITS.enough:
+                    break
+                before = int(self.hop[tree[i], rank[i]])
+                if before < 0 or not crossing[before]:  # changed by an earlier move
+                    continue
+                tries += 1
+                self.set_hop(tree[i], rank[i], -1)
+                self.reattach(tree[i], rank[i])  # by the old hop if none is cheaper
+                moved |= bool(self.hop[tree[i], rank[i]] != before)
+            stuck = set() if moved else stuck | {fullest}
+
+def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fraction | None) -> RepairedTrees:
+    """Return the schedule repaired for the degraded machine `new`. Its ranks without links take part no more.
+
+    `rate`: the lower bound in bytes per second, the target of balancing; None: only failed hops change. Raises
+    Unsupported where chunks do not move along trees. O(trees * ranks) and the effort limit of balancing.
+    """
+    collective, old_block = surviving_collective(schedule.collective, new)
+    if schedule.joint is not None or schedule.slots > 1 or schedule.local:
+        raise Unsupported("repair: a schedule with multicast, reduction in switches or several slots has no plain trees")
+    if new.ranks > LIMITS.max_ranks:
+        raise Unsupported(f"repair: {new.ranks} ranks; up to {LIMITS.max_ranks} are repaired")
+    matched = match_links(old, new)
+    resolved = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    used, first, row_route = np.unique(resolved.route, return_index=True, return_inverse=True)
+    old_links = _padded(resolved.table.ptr, resolved.table.links)[used]
+    links = np.where(old_links < 0, -2, matched[old_links])
+    alive = (links != -1).all(axis=1)
+    surviving = Routes.of([[link for link in path if link >= 0] for path in links[alive].tolist()])
+    hops = _Hops.of(new, schedule.src[first[alive]], schedule.dst[first[alive]], surviving)
+    # `hops` has equal paths once: find each surviving route again by its links
+    number = {key: hop for hop, key in enumerate(_link_keys(hops.table))}
+    hop_of_route = np.full(len(used), -1, np.int64)
+    hop_of_route[alive] = [number[key] for key in _link_keys(surviving)]
+    new_block = np.full(schedule.collective.blocks, -1, np.int64)
+    new_block[old_block] = np.arange(len(old_block))
+    forest = _read_trees(schedule, collective, new_block, hop_of_route[row_route])
+    # every chunk's fraction of nbytes, which is less if blocks of lost ranks are gone
+    weights, total = schedule.chunks.weights(schedule.collective)
+    lost_share = schedule.collective.buffer_weight / collective.buffer_weight
+    share = np.array([float(Fraction(int(w), total)) for w in weights.tolist()])[forest.chunk] * lost_share
+    resources = new.resources
+    capacity = np.array(resources.capacity, np.float64)[resources.class_of] * float(resources.scale)
+    parts = _count_parts(share, capacity, new.ranks, rate)
+    forest = forest.split(parts)
+    if len(forest.chunk) * new.ranks > LIMITS.max_cells:
+        raise Unsupported(f"repair: {len(forest.chunk)} trees of {new.ranks} ranks are too many to repair")
+    trees = _Trees(hops, forest, np.repeat(share / parts, parts), capacity / float(rate or 1))
+    for tree in range(len(forest.chunk)):
+        trees.mend(tree)
+    if rate is not None:
+        trees.balance()
+    kept_hops = (forest.hop == trees.hop) & (forest.hop >= 0)
+    kept = int((kept_hops.sum(axis=1) / forest.parts).sum() + 0.5)
+    repaired = _to_schedule(schedule, collective, new_block, forest, trees, kept_hops, new)
+    return RepairedTrees(repaired, kept, schedule.transfers)
+
+
+def _link_keys(table: Routes) -> list[bytes]:
+    """Return a key per path: equal for equal paths."""
+    return [table.links[a:b].tobytes() for a, b in zip(table.ptr[:-1].tolist(), table.ptr[1:].tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Forest:
+    """The trees of a schedule, by tree: matrices as in `_Trees`, and the steps of the old rows (-1: none)."""
+
+    chunk: Longs
+    up: Bools
+    root: Longs
+    needed: Bools
+    hop: Ints
+    step: Ints
+    parts: Longs  # into how many the tree's chunk is split
+    part: Longs  # which of these it carries
+
+    def split(self, parts: Longs) -> _Forest:
+        """Return the forest with each tree repeated for its chunk's parts."""
+        tree = np.repeat(np.arange(len(self.chunk)), parts)
+        number = np.arange(len(tree)) - np.repeat(np.cumsum(parts) - parts, parts)
+        columns = (self.chunk, self.up, self.root, self.needed, self.hop, self.step)
+        return _Forest(*(column[tree] for column in columns), parts[tree], number)  # type: ignore[arg-type]
+
+
+def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, row_hop: Longs) -> _Forest:
+    """Return the trees of all chunks whose blocks remain; Unsupported if chunks do not move along trees.
+
+    `new_block`: by old block its number in `collective`, or -1. `row_hop`: the hop of every row, -1 if it failed.
+    """
+    ranks, relation = collective.ranks, collective.relation
+    wanted, held = (np.zeros((collective.blocks, ranks), bool) for _ in range(2))
+    held[relation.pre_block, relation.pre_rank] = True
+    wanted[relation.post_block, relation.post_rank] = True
+    pairs = len(np.unique(relation.pre_block.astype(np.int64) * 2**32 + relation.pre_id))
+    if pairs != len(relation.pre_block) or (relation.post_want >= 0).any():
+        raise Unsupported("repair: data that several ranks have, or that no rank gets in full, move along no trees")
+    block = new_block[schedule.chunks.block]
+    # rows of both directions as matrices by chunk and rank
+    sides = []
+    for op, rank in ((REDUCE, schedule.src), (COPY, schedule.dst)):
+        rows = np.flatnonzero(schedule.op == op)
+        cell = schedule.chunk[rows].astype(np.int64) * ranks + rank[rows]
+        if len(np.unique(cell)) < len(cell):
+            raise Unsupported("repair: chunks of this schedule do not move along trees: a rank sends or gets one twice")
+        step, hop, other = (np.full((len(schedule.chunks), ranks), -1, np.int64) for _ in range(3))
+        ends = schedule.dst if op == REDUCE else schedule.src
+        for matrix, column in ((step, schedule.step), (hop, row_hop), (other, ends)):
+            matrix.flat[cell] = column[rows]
+        sides.append((step, hop, other))
+    forest: list[tuple[Longs, Bools, Longs, Bools, Longs, Longs]] = []
+    sources, ends_wanted = held[block], wanted[block]
+    root = _roots(sources, ends_wanted, sides[0][0], sides[0][2])
+    for up, (step, hop, other) in zip((True, False), sides, strict=True):
+        _check_trees(step, other, root, up=up)
+        needed = (sources if up else ends_wanted).copy()
+        needed[np.arange(len(root)), root] = False
+        chunks = np.flatnonzero((block >= 0) & (needed.any(axis=1) | (step >= 0).any(axis=1)))
+        forest.append((chunks, np.full(len(chunks), up), root[chunks], needed[chunks], hop[chunks], step[chunks]))
+    chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
+    linked = held.any(axis=0) | wanted.any(axis=0)
+    lost = np.flatnonzero(~linked[tree_root])
+    if lost.size:  # an allreduce whose root is gone: the first rank below it in the tree out, for both directions
+        for number in np.unique(chunk[lost]).tolist():
+            below = np.flatnonzero((sides[1][2][number] == root[number]) & linked)
+            heir = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
+            trees = np.flatnonzero(chunk == number)
+            tree_root[trees], hop[trees, heir], needed[trees, heir] = heir, -1, False
+    hop[np.arange(len(chunk)), tree_root] = -1
+    return _Forest(chunk, is_up, tree_root, needed, as_int32(hop), as_int32(step), np.ones(len(chunk), np.int64),
+                   np.zeros(len(chunk), np.int64))  # fmt: skip
+
+
+def _roots(held: Bools, wanted: Bools, step: Longs, other: Longs) -> Longs:
+    """Return the root of every chunk: its only source, else its only receiver, else the rank that sums go up to."""
+    receives = np.zeros_like(held)
+    chunk, rank = np.nonzero(step >= 0)
+    receives[chunk, other[chunk, rank]] = True
+    top = receives & (step < 0)
+    is_only_source, is_only_receiver = held.sum(axis=1) == 1, wanted.sum(axis=1) == 1
+    return np.where(
+        is_only_source, held.argmax(axis=1), np.where(is_only_receiver, wanted.argmax(axis=1), top.argmax(axis=1))
+    )
+
+
+def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
+    """Raise Unsupported unless steps rise along every path to the root (`up`) or from it: then there are no cycles."""
+    chunk, rank = np.nonzero(step >= 0)
+    parent = other[chunk, rank]
+    own, further = step[chunk, rank], step[chunk, parent]
+    ordered = further > own if up else (further >= 0) & (further < own)
+    if not (ordered | (parent == root[chunk])).all() or (step[np.arange(len(root)), root] >= 0).any():
+        raise Unsupported("repair: chunks of this schedule do not move along trees")
+
+
+def _count_parts(share: Floats, capacity: Floats, ranks: int, rate: Fraction | None) -> Longs:
+    """Return into how many parts each tree's chunk is split, so that a part is a small share of a link's load."""
+    if rate is None or not len(share):
+        return np.ones(len(share), np.int64)
+    relative = share * float(rate) / float(capacity.min())
+    parts = np.minimum(np.ceil(relative / LIMITS.coarsest), LIMITS.max_parts)
+    parts = 2 ** np.ceil(np.log2(np.maximum(parts, 1))).astype(np.int64)
+    while parts.sum() * ranks > LIMITS.max_cells and (parts > 1).any():
+        parts = np.maximum(parts // 2, 1)
+    return np.asarray(parts)
+
+
+def _set_steps(trees: _Trees, forest: _Forest, kept: Bools) -> Longs:
+    """Return the step of every hop: that of the old row where it is kept, later if it must wait for another hop.
+
+    Hops up are the earlier the deeper they are, hops down follow the hop to their parent; the tree down of a part
+    starts when its tree up is done.
+    """
+    step = np.where(kept, forest.step, -1).astype(np.int64)
+    changed = ((trees.hop >= 0) & ~kept).any(axis=1)
+    done: dict[tuple[int, int], int] = {}  # by chunk and part, when the changed tree up is done
+    for tree in np.argsort(~forest.up, kind="stable").tolist():
+        key = int(forest.chunk[tree]), int(forest.part[tree])
+        if not changed[tree] and key not in done:
+            continue
+        parent, own, root = trees.parent[tree].tolist(), step[tree].tolist(), int(trees.root[tree])
+        order = np.argsort(_tops_and_depths(trees.parent[tree])[1], kind="stable").tolist()
+        if forest.up[tree]:
+            ready = [0] * len(own)
+            for rank in reversed(order):
+                if parent[rank] >= 0:
+                    own[rank] = max(own[rank], ready[rank])
+                    ready[parent[rank]] = max(ready[parent[rank]], own[rank] + 1)
+            done[key] = ready[root]
+        else:
+            own[root] = done.get(key, 0) - 1
+            if key not in done and forest.up.any():  # the tree up is as it was, and the old rows out of it follow it
+                own[root] = int(step[np.flatnonzero((forest.chunk == key[0]) & (forest.part == key[1]) & forest.up)].max(initial=-1))
+            for rank in order:
+                if parent[rank] >= 0:
+                    own[rank] = max(own[rank], own[parent[rank]] + 1)
+            own[root] = -1
+        step[tree] = own
+    return step
+
+
+def _tops_and_depths(parent: Ints) -> tuple[Longs, Longs]:
+    """Return for every rank the top of its tree or branch, and how far it is from there. O(ranks log depth)."""
+    top = np.where(parent < 0, np.arange(len(parent)), parent)
+    depth = (parent >= 0).astype(np.int64)
+    while not np.array_equal(further := top[top], top):
+        depth += depth[top]
+        top = further
+    return top, depth
+
+
+def _to_schedule(
+    schedule: Schedule, collective: Collective, new_block: Longs, forest: _Forest, trees: _Trees, kept: Bools,
+    topology: Topology,
+) -> Schedule:  # fmt: skip
+    """Return the trees as a schedule in which parts of a chunk that move alike are one chunk again."""
+    old, step = schedule.chunks, _set_steps(trees, forest, kept)
+    scale = int(forest.parts.max(initial=1))
+    by_part: dict[tuple[int, int], list[int]] = {}
+    for tree, key in enumerate(zip(forest.chunk.tolist(), forest.part.tolist(), strict=True)):
+        by_part.setdefault(key, []).append(tree)
+    by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}
+    for (chunk, _), members in by_part.items():
+        alike = b"".join(trees.hop[tree].tobytes() + step[tree].tobytes() for tree in members)
+        by_chunk.setdefault(chunk, {}).setdefault(alike, []).append(members)
+    columns: list[tuple[int, int, int]] = []  # block, offset and share of every new chunk
+    number = np.full(len(forest.chunk), -1, np.int64)  # by tree, its new chunk; -1: another one stands for it
+    for chunk in np.flatnonzero(new_block[old.block] >= 0).tolist():
+        offset, share = int(old.offset[chunk]) * scale, int(old.share[chunk]) * scale
+        groups = list(by_chunk.get(chunk, {b"": [[]]}).values())
+        count = sum(map(len, groups))
+        for group in groups:
+            number[group[0]] = len(columns)
+            columns.append((int(new_block[old.block[chunk]]), offset, share * len(group) // count))
+            offset += columns[-1][2]
+    tree, rank = np.nonzero((trees.hop >= 0) & (number >= 0)[:, None])
+    hop, up = trees.hop[tree, rank], forest.up[tree]
+    order = np.lexsort((rank, number[tree], step[tree, rank]))
+    tree, rank, hop, up = tree[order], rank[order], hop[order], up[order]
+    used, route = np.unique(hop, return_inverse=True)
+    routes: Routes | None = trees.hops.table.take(used)
+    pair = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
+    if not topology.switches and len(np.unique(pair)) == len(pair):  # every hop is the only link between its ranks
+        routes = None
+    block, offset_column, share_column = (np.array(column, np.int64) for column in zip(*columns, strict=True))
+    return Schedule(
+        collective, Chunks(as_int32(block), offset_column, share_column, old.denominator * scale),
+        as_int32(step[tree, rank]), as_int32(number[tree]), trees.hops.src[hop], trees.hops.dst[hop],
+        np.where(up, REDUCE, COPY).astype(np.uint8), route=None if routes is None else as_int32(route),
+        routes=routes or NO_ROUTES,
+    )  # fmt: skip
