@@ -51,7 +51,9 @@ Shares = Annotated[
 ]
 RepairOption = Annotated[
     str,
-    typer.Option("--repair", metavar="OLD", help="repair this plan for the degraded machine TOPO: keep what still works"),
+    typer.Option(
+        "--repair", metavar="OLD", help="repair this plan for the degraded machine TOPO: keep what still works"
+    ),
 ]
 OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[

@@ -41,7 +41,8 @@ from antiphon.select.plans import plan
 REPAIRED = "repair"  # stands for the planner in plans that were repaired
 REPLAN_ABOVE = Fraction(11, 10)  # of the lower bound: above, planning anew is tried, too
 MAX_PRICED = 50_000  # transfers of a schedule that is priced with many numbers of slices
-USUAL_BYTES = 10**9  # the size for which a schedule for all sizes is sliced
+LARGE_BYTES = 2**33  # a plan for any size is sliced for this one, so that it is near the bandwidth bound
+USUAL_BYTES = 10**9  # the size for which a schedule for large sizes is sliced
 ANY_MACHINE = ("trees", "relay")  # planners for degraded machines, if the plan's own does not support them
 
 
@@ -91,8 +92,10 @@ def repair(
 
 
 def _size_of(entry: Entry) -> int:
-    """Return a size that stands for an entry: its largest, or USUAL_BYTES."""
-    return max(entry.start, USUAL_BYTES) if entry.stop is None else max(entry.stop - 1, 1)
+    """Return a size that stands for an entry: its largest, USUAL_BYTES, or LARGE_BYTES if it is for all sizes."""
+    if entry.stop is not None:
+        return max(entry.stop - 1, 1)
+    return max(entry.start, USUAL_BYTES) if entry.start else LARGE_BYTES
 
 
 def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:

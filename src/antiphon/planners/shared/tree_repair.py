@@ -23,7 +23,6 @@ Loads are floats: they steer choices only. The verifier and the exact bound judg
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -46,6 +45,8 @@ class RepairLimits:
     steepness: float = 40.0  # of prices: e^40 times more for twice the target load
     depth_price: float = 0.05  # of a rank's distance from the root, relative to that of a link without load
     too_deep: float = 2e4  # times this for what is deeper than the old trees by an eighth
+    cheaper: float = 0.9  # a detour within a branch must promise to cost less than this, relative to the best known
+    detours: int = 64  # ranks of the branch that the search goes on with once a hop into the tree is known
     coarsest: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
     max_parts: int = 16  # of one chunk
     enough: float = 1.01  # loads up to this multiple of the target are not balanced any further
@@ -69,15 +70,10 @@ class RepairedTrees:
 
 
 def match_links(old: Topology, new: Topology) -> Ints:
-    """Return for every link of `old` its number in `new`, -1 if it has none; Invalid if the nodes are not the same.
+    """Return for every link of `old` its number in `new`, -1 if it has none.
 
     Ranks correspond by number, switches by place. Parallel links correspond by kind, in order.
     """
-    if old.ranks != new.ranks:
-        raise Invalid(
-            f"repair: the plan is for {old.ranks} ranks, {new.name} has {new.ranks}; degrade its machine, so that ranks "
-            "keep their numbers"
-        )
     number = {place: node for node, place in enumerate(new.places) if node >= new.ranks}
     switches = [number.get(place, -1) for place in old.places[old.ranks :]]
     node = np.array([*range(old.ranks), *switches], np.int64)
@@ -99,6 +95,11 @@ def match_links(old: Topology, new: Topology) -> Ints:
 
 def surviving_collective(collective: Collective, topology: Topology) -> tuple[Collective, Longs]:
     """Return the collective among the members that still have links, and by block of it the block of the old one."""
+    if collective.ranks != topology.ranks:
+        raise Invalid(
+            f"repair: the plan is for {collective.ranks} ranks, {topology.name} has {topology.ranks}; degrade the "
+            "plan's machine, so that ranks keep their numbers"
+        )
     lost = sorted({*collective.members} - {*linked_ranks(topology)})
     if not lost:
         return collective, np.arange(collective.blocks)
@@ -225,41 +226,41 @@ class _Trees:
         price = self.prices(float(self.share[tree]))
         height = int(depth[top == rank].max())
         too_deep = np.maximum(depth + height + 1 - self.max_depth, 0)
-        depth_price = (depth + LIMITS.too_deep * too_deep) * (LIMITS.depth_price * self.share[tree] / self.capacity.min())
+        depth_price = (depth + LIMITS.too_deep * too_deep) * (
+            LIMITS.depth_price * self.share[tree] / self.capacity.min()
+        )
         ptr, order = hops.out_of if self.up[tree] else hops.into
         other = hops.dst if self.up[tree] else hops.src
-        next_hop: dict[int, tuple[int, int]] = {}  # on the way to `rank`: by rank its hop and the rank reached by it
-        distance, queue = {rank: 0.0}, [(0.0, -1, rank)]
-        best = np.inf
-        final = (-1, -1)  # the hop that reaches a joined rank, and the rank that takes it
-        done: set[int] = set()
-        while queue:
-            so_far, _, at = heapq.heappop(queue)
-            if so_far >= best:
+        # By rank outside the tree: the price of the way from it to `rank`, its first hop, and the rank reached by that.
+        distance, next_hop, next_rank = np.full(len(top), np.inf), np.full(len(top), -1), np.full(len(top), -1)
+        distance[rank], open_ranks = 0.0, ~joined
+        best, final, expansions = np.inf, (-1, -1), 0
+        while expansions < LIMITS.detours or final[0] < 0:
+            expansions += 1
+            at = int(np.argmin(np.where(open_ranks, distance, np.inf)))
+            so_far = float(distance[at])
+            if not open_ranks[at] or so_far >= LIMITS.cheaper * best:
                 break
-            if at in done:
-                continue
-            done.add(at)
+            open_ranks[at] = False
             candidates = order[ptr[at] : ptr[at + 1]]
+            ends = other[candidates]
             cost = so_far + price[hops.resources[candidates]].sum(axis=1)
-            inside = joined[other[candidates]]
+            inside = joined[ends]
             if inside.any():
-                with_depth = np.where(inside, cost + depth_price[other[candidates]], np.inf)
+                with_depth = np.where(inside, cost + depth_price[ends], np.inf)
                 cheapest = int(np.argmin(with_depth))
                 if with_depth[cheapest] < best:
                     best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), at)
-            for i in np.flatnonzero(~inside & (cost < best)).tolist():
-                further = int(other[candidates[i]])
-                if further not in done and cost[i] < distance.get(further, np.inf):
-                    distance[further] = float(cost[i])
-                    next_hop[further] = int(candidates[i]), at
-                    heapq.heappush(queue, (float(cost[i]), i, further))
+            closer = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
+            closer = closer[np.argsort(-cost[closer], kind="stable")]  # of parallel hops the cheapest is assigned last
+            distance[ends[closer]], next_hop[ends[closer]] = cost[closer], candidates[closer]
+            next_rank[ends[closer]] = at
         if final[0] < 0:
             return False
         hop, at = final
         self.set_hop(tree, at, hop)
         while at != rank:
-            hop, at = next_hop[at]
+            hop, at = int(next_hop[at]), int(next_rank[at])
             self.set_hop(tree, at, hop)
         self._prune(tree)
         return True
@@ -318,6 +319,7 @@ class _Trees:
                 moved |= bool(self.hop[tree[i], rank[i]] != before)
             stuck = set() if moved else stuck | {fullest}
 
+
 def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fraction | None) -> RepairedTrees:
     """Return the schedule repaired for the degraded machine `new`. Its ranks without links take part no more.
 
@@ -326,7 +328,9 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     """
     collective, old_block = surviving_collective(schedule.collective, new)
     if schedule.joint is not None or schedule.slots > 1 or schedule.local:
-        raise Unsupported("repair: a schedule with multicast, reduction in switches or several slots has no plain trees")
+        raise Unsupported(
+            "repair: a schedule with multicast, reduction in switches or several slots has no plain trees"
+        )
     if new.ranks > LIMITS.max_ranks:
         raise Unsupported(f"repair: {new.ranks} ranks; up to {LIMITS.max_ranks} are repaired")
     matched = match_links(old, new)
@@ -420,7 +424,7 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
     sources, ends_wanted = held[block], wanted[block]
     root = _roots(sources, ends_wanted, sides[0][0], sides[0][2])
     for up, (step, hop, other) in zip((True, False), sides, strict=True):
-        _check_trees(step, other, root, up=up)
+        _check_trees(step[block >= 0], other[block >= 0], root[block >= 0], up=up)
         needed = (sources if up else ends_wanted).copy()
         needed[np.arange(len(root)), root] = False
         chunks = np.flatnonzero((block >= 0) & (needed.any(axis=1) | (step >= 0).any(axis=1)))
@@ -498,7 +502,9 @@ def _set_steps(trees: _Trees, forest: _Forest, kept: Bools) -> Longs:
         else:
             own[root] = done.get(key, 0) - 1
             if key not in done and forest.up.any():  # the tree up is as it was, and the old rows out of it follow it
-                own[root] = int(step[np.flatnonzero((forest.chunk == key[0]) & (forest.part == key[1]) & forest.up)].max(initial=-1))
+                own[root] = int(
+                    step[np.flatnonzero((forest.chunk == key[0]) & (forest.part == key[1]) & forest.up)].max(initial=-1)
+                )
             for rank in order:
                 if parent[rank] >= 0:
                     own[rank] = max(own[rank], own[parent[rank]] + 1)

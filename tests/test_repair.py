@@ -1,0 +1,160 @@
+"""`plan --repair` and `antiphon.machines.repair`: plans for machines that lost links, bandwidth or ranks."""
+
+import json
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.shared.tree_repair import match_links
+from antiphon.topologies import topology
+
+KINDS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "scatter", "gather", "alltoall")
+degrade, repair = antiphon.machines.degrade, antiphon.machines.repair
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    """Degraded machines may leave out ranks or fall apart; the warnings are tested in test_degraded.py."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", antiphon.errors.UnlikelyInput)
+        yield
+
+
+def random_machine(rng: random.Random) -> Topology:
+    """Return a connected machine: ranks on random links, or on one or two switches and some links."""
+    ranks, switches = rng.randint(4, 7), rng.randint(0, 2)
+    pairs = {(rng.randrange(i), i) for i in range(1, ranks)} if not switches else set()
+    pairs |= {(rank, ranks + s) for rank in range(ranks) for s in range(switches)}
+    pairs |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randint(2, ranks))}  # type: ignore[misc]
+    types = [LinkType("wire", f"{rng.choice([1, 2, 4])}GB/s", "1us") for _ in pairs]
+    links = [link for pair, kind in zip(sorted(pairs), types, strict=True) for link in both_ways([pair], kind)]
+    return build("random", ranks, links, switches=switches)
+
+
+def hops(schedule: Schedule, machine: Topology) -> set[tuple[int, int, int]]:
+    return {*zip(schedule.op.tolist(), schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_repaired_plans_of_random_machines(seed: int) -> None:
+    """Every repaired plan is verified when it is made, and none beats the bound of the degraded machine."""
+    rng = random.Random(seed)
+    machine = random_machine(rng)
+    for kind in rng.sample(KINDS, 4):
+        planner = "trees" if kind in KINDS[:5] else "relay"
+        old = antiphon.plan(kind, machine, planner=planner)
+        options: dict[str, Any] = {"fraction": rng.choice([0.1, 0.3]), "seed": seed}
+        if rng.random() < 0.3:
+            options["remaining"] = "0.5"
+        if rng.random() < 0.3:
+            options["drop_ranks"] = [machine.ranks - 1]
+        try:
+            broken = degrade(machine, **options)
+            plan = repair(old, broken, nbytes="64MB")
+        except (Infeasible, Invalid) as error:  # it fell apart: then no planner can do it
+            if "root" in str(error):
+                continue
+            with pytest.raises((Infeasible, Invalid, Unsupported)):
+                antiphon.plan(kind, broken, planner="relay")
+            continue
+        entry = plan.entries[0]
+        assert antiphon.verify(plan)
+        assert entry.claims["bandwidth_gap"] >= 1 - 1e-12
+        assert plan.collective.kind == kind
+        assert 0 <= entry.claims["repaired"]["kept"] <= old.entries[0].schedule.transfers
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "options", "planner", "kept", "gap"),
+    [
+        ("allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_links": "host0/gpu0-host0/nvswitch"}, "trees", 0.85, 1.05),
+        ("allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_nics": "9"}, "trees", 0.75, 1.1),
+        ("allreduce", "cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, "trees", 0.5, 1.15),  # a shared limit
+        ("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1),
+        ("allgather", "torus:dims=4x4", {"drop_ranks": [5]}, "trees", 0.7, 1.1),
+        ("broadcast", "torus:dims=4x4", {"slow": "0-1=0.5"}, "trees", 0.5, 1.1),
+        ("allreduce", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.5, 1.1),
+        ("allreduce", "hgx-h100", {"slow": "3-nvswitch=0.5"}, "nvls", 0, 1.05),  # no trees: planned anew
+        ("allreduce", "full:ranks=8", {"drop_links": "0-1"}, "recursive-doubling", 0, 1.1),
+    ],
+)  # fmt: skip
+def test_most_of_a_plan_stays_and_the_rest_is_near_the_bound(
+    kind: str, machine: str, options: dict[str, Any], planner: str, kept: float, gap: float
+) -> None:
+    old = antiphon.plan(kind, machine, planner=planner)
+    claims = repair(old, degrade(machine, **options), nbytes="4GB").entries[0].claims
+    repaired = claims["repaired"]
+    assert (repaired["transfers"], repaired["planner"]) == (old.entries[0].schedule.transfers, planner)
+    assert repaired["kept"] >= kept * repaired["transfers"]
+    assert claims["bandwidth_gap"] <= gap
+
+
+def test_what_is_not_touched_stays() -> None:
+    """Only the branch behind the failure moves: ranks 2 and 3 of a ring of 4 get the data the other way round."""
+    old = antiphon.plan("broadcast", "line:ranks=4", planner="trees")
+    same = repair(old, degrade("line:ranks=4", slow="0-1=0.5")).entries[0]
+    assert same.claims["repaired"]["kept"] == old.entries[0].schedule.transfers
+    ring = antiphon.plan("broadcast", "ring:ranks=4", planner="relay")
+    moved = repair(ring, degrade("ring:ranks=4", drop_links="0-1"), nbytes="1KB").entries[0].schedule
+    assert hops(moved, topology("ring:ranks=4")) == {(0, 0, 3), (0, 3, 2), (0, 2, 1)}
+
+
+def test_links_are_matched_by_their_ends_and_kinds() -> None:
+    whole = topology("cluster:box=dgx1v,boxes=2")
+    broken = degrade(whole, drop_nics="host0/nic1", drop_links="0-3")
+    matched = match_links(whole, broken)
+    for link, other in enumerate(matched.tolist()):
+        if other >= 0:
+            assert (whole.link_src[link], whole.link_dst[link]) == (broken.link_src[other], broken.link_dst[other])
+    assert (matched < 0).sum() == whole.links - broken.links == 6
+
+
+def test_every_range_of_a_table_is_repaired() -> None:
+    tuning = antiphon.tune("allreduce", "dgx1v", nbytes="1KB:64MB:256", planners=["trees", "recursive-doubling"])
+    old = tuning.plans["allreduce"]
+    plan = repair(old, degrade("dgx1v", drop_links="0-4"))
+    assert [(e.start, e.stop) for e in plan.entries] == [(e.start, e.stop) for e in old.entries]
+    assert antiphon.verify(plan)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken", "error", "message"),
+    [
+        ("broadcast", {"drop_ranks": [0]}, Infeasible, "the root of the broadcast has no links"),
+        ("allreduce", {"drop_links": "0-1,2-3"}, Invalid, "cannot be reached from rank"),
+    ],
+)
+def test_what_cannot_be_repaired(kind: str, broken: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        repair(antiphon.plan(kind, "ring:ranks=4", planner="trees"), degrade("ring:ranks=4", **broken))
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0
+    assert run(["topology", "degrade", "dgx1v", "--drop-links", "0-3:1", "--drop-ranks", "6", "-o", "broken.json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", "--repair", "old.json", "broken.json", "-o", "new.json", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verified"]
+    assert told["repaired"]["kept"] < told["repaired"]["transfers"] == 84
+    assert run(["plan", "allreduce", "broken.json", "--repair", "old.json"]) == 0
+    assert capsys.readouterr().out.startswith(f"kept {told['repaired']['kept']} of 84 transfers")
+    assert run(["verify", "new.json", "--proof"]) == 0
+    for line, message in {
+        "plan --repair old.json": "name the degraded machine",
+        "plan allgather broken.json --repair old.json": "unknown collective in old.json",
+        "plan broken.json --repair old.json --planner ring": "--planner: cannot be combined with --repair",
+        "plan ring:ranks=4 --repair old.json": "the plan is for 8 ranks, ring:ranks=4 has 4",
+        "plan broken.json --repair nowhere.json": "nowhere.json: cannot be read",
+    }.items():
+        assert run(line.split()) == 2
+        assert message in capsys.readouterr().err
