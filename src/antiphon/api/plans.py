@@ -277,12 +277,13 @@ def repair(
     'ring:ranks=4 degraded'
     """
     from antiphon.core.request import silent
+    from antiphon.select.parse_request import budget_of
     from antiphon.select.repair import repair as repair_plan
 
     intact = _inputs.plan(plan, collective)
     return repair_plan(
-        intact, _inputs.machine(topology), nbytes=None if nbytes is None else size(nbytes, "nbytes"), budget=budget,
-        seed=seed, tell=tell or silent,
+        intact, _inputs.machine(topology), nbytes=None if nbytes is None else size(nbytes, "nbytes"),
+        budget=None if budget is None else budget_of(budget), seed=seed, tell=tell or silent,
     )  # fmt: skip
 
 

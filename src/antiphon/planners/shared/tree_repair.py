@@ -391,8 +391,10 @@ class _Forest:
         """Return the forest with each tree repeated for its chunk's parts."""
         tree = np.repeat(np.arange(len(self.chunk)), parts)
         number = np.arange(len(tree)) - np.repeat(np.cumsum(parts) - parts, parts)
-        columns = (self.chunk, self.up, self.root, self.needed, self.hop, self.step)
-        return _Forest(*(column[tree] for column in columns), parts[tree], number)  # type: ignore[arg-type]
+        return _Forest(
+            self.chunk[tree], self.up[tree], self.root[tree], self.needed[tree], self.hop[tree], self.step[tree],
+            parts[tree], number,
+        )  # fmt: skip
 
 
 def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, row_hop: Longs) -> _Forest:
@@ -430,8 +432,8 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         chunks = np.flatnonzero((block >= 0) & (needed.any(axis=1) | (step >= 0).any(axis=1)))
         forest.append((chunks, np.full(len(chunks), up), root[chunks], needed[chunks], hop[chunks], step[chunks]))
     chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
-    linked = held.any(axis=0) | wanted.any(axis=0)
-    lost = np.flatnonzero(~linked[tree_root])
+    linked = np.logical_or(held.any(axis=0), wanted.any(axis=0))
+    lost = np.flatnonzero(np.logical_not(linked[tree_root]))
     if lost.size:  # an allreduce whose root is gone: the first rank below it in the tree out, for both directions
         for number in np.unique(chunk[lost]).tolist():
             below = np.flatnonzero((sides[1][2][number] == root[number]) & linked)
@@ -484,7 +486,7 @@ def _set_steps(trees: _Trees, forest: _Forest, kept: Bools) -> Longs:
     starts when its tree up is done.
     """
     step = np.where(kept, forest.step, -1).astype(np.int64)
-    changed = ((trees.hop >= 0) & ~kept).any(axis=1)
+    changed: Bools = np.any((trees.hop >= 0) & ~kept, axis=1)
     done: dict[tuple[int, int], int] = {}  # by chunk and part, when the changed tree up is done
     for tree in np.argsort(~forest.up, kind="stable").tolist():
         key = int(forest.chunk[tree]), int(forest.part[tree])
@@ -531,11 +533,11 @@ def _to_schedule(
     old, step = schedule.chunks, _set_steps(trees, forest, kept)
     scale = int(forest.parts.max(initial=1))
     by_part: dict[tuple[int, int], list[int]] = {}
-    for tree, key in enumerate(zip(forest.chunk.tolist(), forest.part.tolist(), strict=True)):
-        by_part.setdefault(key, []).append(tree)
+    for member, key in enumerate(zip(forest.chunk.tolist(), forest.part.tolist(), strict=True)):
+        by_part.setdefault(key, []).append(member)
     by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}
     for (chunk, _), members in by_part.items():
-        alike = b"".join(trees.hop[tree].tobytes() + step[tree].tobytes() for tree in members)
+        alike = b"".join(trees.hop[member].tobytes() + step[member].tobytes() for member in members)
         by_chunk.setdefault(chunk, {}).setdefault(alike, []).append(members)
     columns: list[tuple[int, int, int]] = []  # block, offset and share of every new chunk
     number = np.full(len(forest.chunk), -1, np.int64)  # by tree, its new chunk; -1: another one stands for it
@@ -551,7 +553,7 @@ def _to_schedule(
     hop, up = trees.hop[tree, rank], forest.up[tree]
     order = np.lexsort((rank, number[tree], step[tree, rank]))
     tree, rank, hop, up = tree[order], rank[order], hop[order], up[order]
-    used, route = np.unique(hop, return_inverse=True)
+    used, route = np.unique(hop.astype(np.int64), return_inverse=True)
     routes: Routes | None = trees.hops.table.take(used)
     pair = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     if not topology.switches and len(np.unique(pair)) == len(pair):  # every hop is the only link between its ranks
