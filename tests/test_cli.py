@@ -260,8 +260,10 @@ def test_a_disconnected_machine(capsys: Capture) -> None:
     machine = answer(capsys, "topology", "show", "ring:ranks=4")
     machine["links"] = [link for link in machine["links"] if 3 not in link[:2]]
     Path("broken.json").write_text(json.dumps(machine))
-    assert "rank 3" in complaint(capsys, "bound", "allreduce", "broken.json")
-    complaint(capsys, "plan", "allreduce", "broken.json")
+    assert "rank 3" in complaint(capsys, "bound", "allreduce:ranks=0-3", "broken.json")
+    complaint(capsys, "plan", "allreduce:ranks=0-3", "broken.json")
+    assert run(["plan", "allreduce", "broken.json", "--planner", "relay"]) == 0  # among the others, and it says so
+    assert "ranks without links are left out: 3" in capsys.readouterr().err
 
 
 # ---- output that cannot be written: existing files stay ----
@@ -379,7 +381,8 @@ def test_version(capsys: Capture) -> None:
 PLACES = {  # of commands that are no function of the package itself
     "check-log": "measure.check_log", "doctor": "machines.doctor", "frontier": "frontier.find",
     "bench": "measure.bench", "build": "native.build", "lab": "lab", "list": "available",
-    "fit": "fit", "replay": "replay.job", "reproduce": "papers.reproduce", "trace": "traces",
+    "fit": "fit", "replay": "replay.job", "reproduce": "papers.reproduce", "store": "sweep.Store",
+    "sweep": "sweep.run", "trace": "traces",
 }  # fmt: skip
 
 
