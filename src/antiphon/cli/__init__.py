@@ -16,7 +16,6 @@ import antiphon.cli.early_signals  # noqa: F401  # before all others
 # isort: on
 
 import ctypes
-import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 
 LARGEST_REUSED = 2**28  # bytes of a block; larger ones are returned, which bounds the waste
-LARGEST_BY_DEFAULT = 2**25  # the same where nothing is set, after some large blocks
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -82,18 +80,12 @@ def _keep_freed_memory() -> None:
     """Let the C library reuse the memory of freed arrays; by default it returns large blocks to the system at once.
 
     Clearing pages anew for every temporary array took a third of the CPU time of commands on thousands of ranks.
-    Forked workers go back to what the library does by default: many tasks of different sizes would leave gaps.
+    Forked worker processes inherit the settings.
     """
     allocator = ctypes.CDLL(None)
-    if not hasattr(allocator, "mallopt"):  # not the GNU C library
-        return
-
-    def configure(largest_reused: int, most_retained: int) -> None:
-        allocator.mallopt(_M_MMAP_THRESHOLD, largest_reused)
-        allocator.mallopt(_M_TRIM_THRESHOLD, most_retained)
-
-    configure(LARGEST_REUSED, -1)  # -1: any amount
-    os.register_at_fork(after_in_child=lambda: configure(LARGEST_BY_DEFAULT, 2 * LARGEST_BY_DEFAULT))
+    if hasattr(allocator, "mallopt"):  # the GNU C library
+        allocator.mallopt(_M_MMAP_THRESHOLD, LARGEST_REUSED)
+        allocator.mallopt(_M_TRIM_THRESHOLD, -1)  # never return memory
 
 
 @cache
