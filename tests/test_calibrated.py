@@ -10,7 +10,6 @@ from published import FIT, published, relay_tables
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.collective import Collective
 from antiphon.core.reshape import degrade, join, keep, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.cost.basis import in_short, join_bases
@@ -138,7 +137,7 @@ def test_in_short_only_what_tables_of_it_tell_is_calibrated(said: str, short: st
 def test_ranks_that_no_link_leads_to_are_not_reached_at_once() -> None:
     for kind in ("allreduce", "alltoall"):
         with pytest.raises(Unsupported, match="no link to others of its node"):
-            antiphon.predict(Collective(kind, 8), 0, topology=only(H100, [0, 1]), library="nccl")
+            antiphon.predict(kind, 0, topology=only(H100, [0, 1]), library="nccl")
     found = tune("allreduce", only(H100, [0, 1]), nbytes="1KB", ranks=[0, 1], workers="none", planners="ring", model="")
     assert (found.model, found.ranges[0].rests_on) == ("calls", "calibrated by h100")
     assert found.ranges[0].speedup == pytest.approx(1, abs=0.02)

@@ -71,10 +71,15 @@ def collective(
 
 
 def _connected_ranks(topology: Topology, root: int | None) -> tuple[int, ...]:
-    """Return the ranks that take part if none are named: those with links, with a warning that names the others.
+    """Return the ranks that take part if none are named: on a degraded machine (`degrade`), those that still have
+    links, with a warning that names the others.
 
-    (): all, also where fewer than two ranks have links.
+    (): all, also where fewer than two ranks have links. On other machines a rank without links is a mistake.
     """
+    from antiphon.topologies.degraded import DEGRADED
+
+    if DEGRADED not in topology.name:
+        return ()
     linked = linked_ranks(topology)
     if len(linked) == topology.ranks or len(linked) < 2:
         return ()
