@@ -191,7 +191,7 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any connected one, for collectives such as allreduce@rows": connected,
     "any whose places or links show groups that are joined among themselves (clusters, tori)": grouped,
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
-    "any connected one; above 128 ranks by quick planners": lambda here, members: connected(here, members),
+    "any connected one; above 128 ranks by quick planners": connected,
     "any connected one of up to 512 ranks, with one root or with symmetries 2048": lambda here, members: (
         connected(here, members) and len(members) <= 512  # more are not among the examples
     ),
