@@ -273,6 +273,7 @@ def repair(
 
     Examples
     --------
+    >>> from antiphon.api.machines import degrade
     >>> repair(plan("broadcast", "ring:ranks=4"), degrade("ring:ranks=4", drop_links="1-2")).topology.name
     'ring:ranks=4 degraded'
     """

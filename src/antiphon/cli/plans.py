@@ -253,10 +253,11 @@ def _repair(
     if coll and (kind_named(coll) or coll) != plan.collective.kind:
         raise Invalid(f"{coll}: the plan of --repair makes {plan.collective.kind}; write that, or leave it out")
     repaired = [entry.claims["repaired"] for entry in plan.entries]
-    kept, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
-    text = f"kept {kept} of {total} transfers ({kept / max(total, 1):.0%}) of the plan by {repaired[-1]['planner']}"
+    kept_rows, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
+    share, planner = kept_rows / max(total, 1), repaired[-1]["planner"]
+    text = f"kept {kept_rows} of {total} transfers ({share:.0%}) of the plan by {planner}"
     figures = figures_of(plan)
-    emit({**figures, "repaired": {"kept": kept, "transfers": total, "planner": repaired[-1]["planner"]}},
+    emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}},
          f"{text}\n{_save_and_describe(plan, figures, out)}", json)  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def _repaired(
     pieces = {_count_pieces(trees.schedule, topology, bounds, size)}
     pieces |= {before.pieces} if isinstance(before.pieces, int) else set()
     for number in sorted(pieces):
-        yield replace(trees.schedule, pieces=number), trees.kept
+        yield replace(trees.schedule, pieces=number), trees.kept_transfers
 
 
 def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> int:

@@ -28,6 +28,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from antiphon.core import portable
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32
 from antiphon.core.reshape import linked_ranks
@@ -65,7 +66,7 @@ class RepairedTrees:
     """A schedule without pipelining, and how many of the old schedule's `transfers` it keeps."""
 
     schedule: Schedule
-    kept: int
+    kept_transfers: int
     transfers: int
 
 
@@ -213,7 +214,9 @@ class _Trees:
     def prices(self, share: float) -> Floats:
         """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
         steep = LIMITS.steepness
-        before, after = (np.exp(steep * np.minimum(x / self.capacity - 1, 1.0)) for x in (self.load, self.load + share))
+        before, after = (
+            portable.exp(steep * np.minimum(x / self.capacity - 1, 1.0)) for x in (self.load, self.load + share)
+        )
         return after - before + 1e-9 + 1e-3 * share / self.capacity  # where nothing is full, few and wide links
 
     def reattach(self, tree: int, rank: int) -> bool:
@@ -354,19 +357,19 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     share = np.array([float(Fraction(int(w), total)) for w in weights.tolist()])[forest.chunk] * lost_share
     resources = new.resources
     capacity = np.array(resources.capacity, np.float64)[resources.class_of] * float(resources.scale)
-    parts = _count_parts(share, capacity, new.ranks, rate)
-    forest = forest.split(parts)
+    slices = _count_slices(share, capacity, new.ranks, rate)
+    forest = forest.split(slices)
     if len(forest.chunk) * new.ranks > LIMITS.max_cells:
         raise Unsupported(f"repair: {len(forest.chunk)} trees of {new.ranks} ranks are too many to repair")
-    trees = _Trees(hops, forest, np.repeat(share / parts, parts), capacity / float(rate or 1))
+    trees = _Trees(hops, forest, np.repeat(share / slices, slices), capacity / float(rate or 1))
     for tree in range(len(forest.chunk)):
         trees.mend(tree)
     if rate is not None:
         trees.balance()
     kept_hops = (forest.hop == trees.hop) & (forest.hop >= 0)
-    kept = int((kept_hops.sum(axis=1) / forest.parts).sum() + 0.5)
+    kept_transfers = int((kept_hops.sum(axis=1) / forest.slices).sum() + 0.5)
     repaired = _to_schedule(schedule, collective, new_block, forest, trees, kept_hops, new)
-    return RepairedTrees(repaired, kept, schedule.transfers)
+    return RepairedTrees(repaired, kept_transfers, schedule.transfers)
 
 
 def _link_keys(table: Routes) -> list[bytes]:
@@ -384,16 +387,16 @@ class _Forest:
     needed: Bools
     hop: Ints
     step: Ints
-    parts: Longs  # into how many the tree's chunk is split
-    part: Longs  # which of these it carries
+    slices: Longs  # into how many the tree's chunk is split
+    slice_number: Longs  # which of these it carries
 
-    def split(self, parts: Longs) -> _Forest:
-        """Return the forest with each tree repeated for its chunk's parts."""
-        tree = np.repeat(np.arange(len(self.chunk)), parts)
-        number = np.arange(len(tree)) - np.repeat(np.cumsum(parts) - parts, parts)
+    def split(self, slices: Longs) -> _Forest:
+        """Return the forest with each tree repeated for its chunk's slices."""
+        tree = np.repeat(np.arange(len(self.chunk)), slices)
+        number = np.arange(len(tree)) - np.repeat(np.cumsum(slices) - slices, slices)
         return _Forest(
             self.chunk[tree], self.up[tree], self.root[tree], self.needed[tree], self.hop[tree], self.step[tree],
-            parts[tree], number,
+            slices[tree], number,
         )  # fmt: skip
 
 
@@ -403,9 +406,9 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
     `new_block`: by old block its number in `collective`, or -1. `row_hop`: the hop of every row, -1 if it failed.
     """
     ranks, relation = collective.ranks, collective.relation
-    wanted, held = (np.zeros((collective.blocks, ranks), bool) for _ in range(2))
+    needs, held = (np.zeros((collective.blocks, ranks), bool) for _ in range(2))
     held[relation.pre_block, relation.pre_rank] = True
-    wanted[relation.post_block, relation.post_rank] = True
+    needs[relation.post_block, relation.post_rank] = True
     pairs = len(np.unique(relation.pre_block.astype(np.int64) * 2**32 + relation.pre_id))
     if pairs != len(relation.pre_block) or (relation.post_want >= 0).any():
         raise Unsupported("repair: data that several ranks have, or that no rank gets in full, move along no trees")
@@ -423,7 +426,7 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
             matrix.flat[cell] = column[rows]
         sides.append((step, hop, other))
     forest: list[tuple[Longs, Bools, Longs, Bools, Longs, Longs]] = []
-    sources, ends_wanted = held[block], wanted[block]
+    sources, ends_wanted = held[block], needs[block]
     root = _roots(sources, ends_wanted, sides[0][0], sides[0][2])
     for up, (step, hop, other) in zip((True, False), sides, strict=True):
         _check_trees(step[block >= 0], other[block >= 0], root[block >= 0], up=up)
@@ -432,7 +435,7 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         chunks = np.flatnonzero((block >= 0) & (needed.any(axis=1) | (step >= 0).any(axis=1)))
         forest.append((chunks, np.full(len(chunks), up), root[chunks], needed[chunks], hop[chunks], step[chunks]))
     chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
-    linked = np.logical_or(held.any(axis=0), wanted.any(axis=0))
+    linked = np.logical_or(held.any(axis=0), needs.any(axis=0))
     lost = np.flatnonzero(np.logical_not(linked[tree_root]))
     if lost.size:  # an allreduce whose root is gone: the first rank below it in the tree out, for both directions
         for number in np.unique(chunk[lost]).tolist():
@@ -445,15 +448,15 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
                    np.zeros(len(chunk), np.int64))  # fmt: skip
 
 
-def _roots(held: Bools, wanted: Bools, step: Longs, other: Longs) -> Longs:
+def _roots(held: Bools, needs: Bools, step: Longs, other: Longs) -> Longs:
     """Return the root of every chunk: its only source, else its only receiver, else the rank that sums go up to."""
     receives = np.zeros_like(held)
     chunk, rank = np.nonzero(step >= 0)
     receives[chunk, other[chunk, rank]] = True
     top = receives & (step < 0)
-    is_only_source, is_only_receiver = held.sum(axis=1) == 1, wanted.sum(axis=1) == 1
+    is_only_source, is_only_receiver = held.sum(axis=1) == 1, needs.sum(axis=1) == 1
     return np.where(
-        is_only_source, held.argmax(axis=1), np.where(is_only_receiver, wanted.argmax(axis=1), top.argmax(axis=1))
+        is_only_source, held.argmax(axis=1), np.where(is_only_receiver, needs.argmax(axis=1), top.argmax(axis=1))
     )
 
 
@@ -467,29 +470,29 @@ def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
         raise Unsupported("repair: chunks of this schedule do not move along trees")
 
 
-def _count_parts(share: Floats, capacity: Floats, ranks: int, rate: Fraction | None) -> Longs:
-    """Return into how many parts each tree's chunk is split, so that a part is a small share of a link's load."""
+def _count_slices(share: Floats, capacity: Floats, ranks: int, rate: Fraction | None) -> Longs:
+    """Return into how many slices each tree's chunk is split, so that a slice is a small share of a link's load."""
     if rate is None or not len(share):
         return np.ones(len(share), np.int64)
     relative = share * float(rate) / float(capacity.min())
-    parts = np.minimum(np.ceil(relative / LIMITS.coarsest), LIMITS.max_parts)
-    parts = 2 ** np.ceil(np.log2(np.maximum(parts, 1))).astype(np.int64)
-    while parts.sum() * ranks > LIMITS.max_cells and (parts > 1).any():
-        parts = np.maximum(parts // 2, 1)
-    return np.asarray(parts)
+    slices = np.minimum(np.ceil(relative / LIMITS.coarsest), LIMITS.max_parts)
+    slices = 2 ** np.ceil(np.log2(np.maximum(slices, 1))).astype(np.int64)
+    while slices.sum() * ranks > LIMITS.max_cells and (slices > 1).any():
+        slices = np.maximum(slices // 2, 1)
+    return np.asarray(slices)
 
 
-def _set_steps(trees: _Trees, forest: _Forest, kept: Bools) -> Longs:
-    """Return the step of every hop: that of the old row where it is kept, later if it must wait for another hop.
+def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
+    """Return the step of every hop: that of the old row where it is kept_hops, later if it must wait for another hop.
 
-    Hops up are the earlier the deeper they are, hops down follow the hop to their parent; the tree down of a part
+    Hops up are the earlier the deeper they are, hops down follow the hop to their parent; the tree down of a slice
     starts when its tree up is done.
     """
-    step = np.where(kept, forest.step, -1).astype(np.int64)
-    changed: Bools = np.any((trees.hop >= 0) & ~kept, axis=1)
-    done: dict[tuple[int, int], int] = {}  # by chunk and part, when the changed tree up is done
+    step = np.where(kept_hops, forest.step, -1).astype(np.int64)
+    changed: Bools = np.any((trees.hop >= 0) & ~kept_hops, axis=1)
+    done: dict[tuple[int, int], int] = {}  # by chunk and slice, when the changed tree up is done
     for tree in np.argsort(~forest.up, kind="stable").tolist():
-        key = int(forest.chunk[tree]), int(forest.part[tree])
+        key = int(forest.chunk[tree]), int(forest.slice_number[tree])
         if not changed[tree] and key not in done:
             continue
         parent, own, root = trees.parent[tree].tolist(), step[tree].tolist(), int(trees.root[tree])
@@ -505,7 +508,9 @@ def _set_steps(trees: _Trees, forest: _Forest, kept: Bools) -> Longs:
             own[root] = done.get(key, 0) - 1
             if key not in done and forest.up.any():  # the tree up is as it was, and the old rows out of it follow it
                 own[root] = int(
-                    step[np.flatnonzero((forest.chunk == key[0]) & (forest.part == key[1]) & forest.up)].max(initial=-1)
+                    step[np.flatnonzero((forest.chunk == key[0]) & (forest.slice_number == key[1]) & forest.up)].max(
+                        initial=-1
+                    )
                 )
             for rank in order:
                 if parent[rank] >= 0:
@@ -526,14 +531,14 @@ def _tops_and_depths(parent: Ints) -> tuple[Longs, Longs]:
 
 
 def _to_schedule(
-    schedule: Schedule, collective: Collective, new_block: Longs, forest: _Forest, trees: _Trees, kept: Bools,
+    schedule: Schedule, collective: Collective, new_block: Longs, forest: _Forest, trees: _Trees, kept_hops: Bools,
     topology: Topology,
 ) -> Schedule:  # fmt: skip
-    """Return the trees as a schedule in which parts of a chunk that move alike are one chunk again."""
-    old, step = schedule.chunks, _set_steps(trees, forest, kept)
-    scale = int(forest.parts.max(initial=1))
+    """Return the trees as a schedule in which slices of a chunk that move alike are one chunk again."""
+    old, step = schedule.chunks, _set_steps(trees, forest, kept_hops)
+    scale = int(forest.slices.max(initial=1))
     by_part: dict[tuple[int, int], list[int]] = {}
-    for member, key in enumerate(zip(forest.chunk.tolist(), forest.part.tolist(), strict=True)):
+    for member, key in enumerate(zip(forest.chunk.tolist(), forest.slice_number.tolist(), strict=True)):
         by_part.setdefault(key, []).append(member)
     by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}
     for (chunk, _), members in by_part.items():
