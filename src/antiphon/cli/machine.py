@@ -277,7 +277,7 @@ def degrade_command(
 
 
 def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
-    """Return what a machine lost, as lines: ranks, links, and whether all that remain can reach each other."""
+    """Return what a machine lost, as lines: ranks, links, and whether the others can reach each other."""
     before, after = ({*linked_ranks(each)} for each in (intact, machine))
     components = connected_parts(machine)
     lost = [f"ranks {ranks_text(sorted(before - after))} lost"] if before - after else []

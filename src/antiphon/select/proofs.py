@@ -303,7 +303,7 @@ _SUBJECT_TEXT = {
 
 
 def _with_subject(checked: Checked, about: str) -> Checked:
-    """Return the texts, the first with an introduction that says what they are about."""
+    """Return the texts, the first with an introduction to their subject."""
     subject_text = _SUBJECT_TEXT.get(about, "" if about == AS_PLANNED else f"an allreduce contains a {about}: ")
 
     def introduced(texts: tuple[str, ...]) -> tuple[str, ...]:

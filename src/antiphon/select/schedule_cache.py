@@ -97,7 +97,7 @@ def fingerprint(schedule: Schedule) -> bytes:
 
 
 def _columns_of(schedule: Schedule) -> dict[str, Any]:
-    """Return all that schedules with the same rows have in common, by name."""
+    """Return what schedules with the same rows have in common, by name."""
     chunks, routes = schedule.chunks, schedule.routes
     return {
         **schedule.columns(), "block": chunks.block, "offset": chunks.offset, "share": chunks.share,

@@ -80,7 +80,7 @@ class Distance(Record):
 class Cut(Record):
     """Blocks of total `weight` must leave the nodes `side`, at `capacity` bytes/s at most.
 
-    capacity = sum over the shared limits `limits` + sum over the outgoing links that are under none of them.
+    capacity = sum over the shared limits `limits` + sum over the outgoing links outside of them.
     """
 
     side: tuple[int, ...]

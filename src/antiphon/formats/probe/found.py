@@ -23,7 +23,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Probed:
-    """A machine as a tool reports it, with what is known beside the machine itself."""
+    """A machine as a tool reports it, with notes beside the machine itself."""
 
     machine: Topology
     notes: tuple[str, ...] = ()  # assumptions, in words

@@ -4,14 +4,14 @@ Input: a schedule whose chunks move along trees, the machine that it was made fo
 other speeds). Output (`repair_trees`): a schedule for the degraded machine without pipelining, and how many of the old
 transfers it keeps.
 
-Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to all that want the chunk, sums
+Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to those that want the chunk, sums
 go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed hop
 leaves a branch without its root, and `_reattach` joins it to the tree again by the cheapest path of hops from any rank
 of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their parents.
 
 The price of a hop grows exponentially with the load of its links relative to what they may carry at the target rate
 (multiplicative weights), so that reattached branches spread over the links. Afterwards `_balance` moves single hops off
-the fullest links as long as they are above the target. Large chunks are split first (`_split_chunks`), since a whole
+the fullest links while they are above the target. Large chunks are split first (`_split_chunks`), since a whole
 chunk more or less on a link is too coarse. All of this touches few trees and few hops of each, so that it takes seconds
 where packing new trees takes minutes, and most transfers, their routes and their steps stay what they were.
 

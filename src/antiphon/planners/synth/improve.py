@@ -182,7 +182,7 @@ class Packing:
         return self.random.sample(ordered, min(len(ordered), LIMITS.occupants))
 
     def _relocate(self, moves: Sequence[int], depth: int, log: list[tuple[int, _Place]]) -> bool:
-        """Take out each move in turn and put it elsewhere; whatever changes is logged."""
+        """Take out each move in turn and put it elsewhere; changes are logged."""
         for m in moves:
             log.append((m, self._take(m)))
             if not self._insert(m, depth, log, set()):

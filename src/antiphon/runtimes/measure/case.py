@@ -127,7 +127,7 @@ def group_cases(cases: Sequence[Case]) -> list[list[int]]:
 class How:
     """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab; `timeout`: seconds for all.
     `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`: the file of
-    NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": whatever is fastest."""
+    NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": the fastest."""
 
     mpiexec: str = ""
     compiler: str = ""

@@ -1,7 +1,7 @@
 """Plot, per planner, sizes against values of an option: the time of each value relative to the best at that size.
 
 `tune --sweep pieces=1,4,16` tries several values of an option. `heatmap_svg` draws a panel per planner: a column per
-size, a row per value, and each cell in a colour that says how much slower than the best value of the column it is. A
+size, a row per value, and each cell in a colour by how much slower than the best value of the column it is. A
 dot marks the best value. Few cells carry their time as a tooltip; more than MAX_TITLES are drawn as one shape per
 colour.
 """
