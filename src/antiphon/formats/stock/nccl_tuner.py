@@ -113,7 +113,7 @@ class RuleTable(NamedTuple):
         return self.library.name.upper() if self.library is not None else "NCCL"
 
     def notes(self) -> list[str]:
-        """Return the summary: measured rules with their gains, and the sizes that the library keeps, with the reason."""
+        """Return the summary: measured rules with their gains, and what the library keeps, with the reason."""
         counts, *reasons = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.unruled])
         measured = [item for item in self.rules if item.rule.reason.startswith(MEASURED)]
         lines = [

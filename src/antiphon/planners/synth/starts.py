@@ -4,7 +4,7 @@ The planners in STARTS need about a second on 128 ranks. Their plans, cut into e
 any other. `improve_starts` yields those that no other beats, and then better ones (improve.py): first with fewer
 rounds, then with fewer steps, then with more steps and fewer rounds. Above MOST_SEARCHED nothing else is tried.
 
-These points have no certificate: on hundreds of ranks even checking one takes long. A point is optimal all the same if its
+These points have no certificate: on hundreds of ranks checking one takes long. A point is optimal all the same if its
 R/C meets the bandwidth bound. On the torus 8x16 improving leads to (4, 12, 127), which has the fewest steps, too.
 
 `quick_schedules` yields the plans as they are, on machines of any size and for any collective.
