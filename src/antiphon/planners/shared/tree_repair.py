@@ -5,9 +5,10 @@ other speeds). Output (`repair_trees`): a schedule for the degraded machine with
 transfers it keeps.
 
 Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to those that want the chunk,
-sums go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed hop
-leaves a branch without its root, and `_reattach` joins it to the tree again by the cheapest path of hops from any rank
-of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their parents.
+sums go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed
+hop leaves a branch without its root, and `_reattach` joins it to the tree again by the cheapest path of hops from any
+rank of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their
+parents.
 
 The price of a hop grows exponentially with the load of its links relative to what they may carry at the target rate
 (multiplicative weights), so that reattached branches spread over the links. Afterwards `_balance` moves single hops off
