@@ -268,6 +268,7 @@ def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     for point in find_frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
         mine = problem.translate_point(point)
         assert mine.instance is asked
+        assert mine.bound_proof is not None
         assert evaluate_dual(asked, mine.bound_proof.dual) == mine.bound_proof.worth
         question = Question(asked, point.parts, point.steps, point.rounds, "")
         assert is_algorithm(question, mine.moves)

@@ -108,6 +108,7 @@ def test_any_product_gets_a_right_allgather(m: int, n: int, picked: list[int], u
     assert sum(rounds_of(search.instance, point.moves)) == point.rounds
     assert not verify(schedule_of(search.instance, point.parts, point.moves), topology).fault
     floor = bound(topology, search.instance.collective).inverse
+    assert point.bound_proof is not None
     assert point.bound_proof.worth.rounds_per_part == floor
     assert point.ratio >= floor
 

@@ -303,7 +303,7 @@ def test_large_heat_maps_stay_small() -> None:
     drawn = heatmap_svg(found)
     assert len(drawn) < 250_000
     (panel,) = heatmap.panels(found, "broadcast")
-    assert (panel.of, len(panel.rows) <= heatmap.MAX_ROWS + len(found.sizes)) == (400, True)
+    assert (panel.total_rows, len(panel.rows) <= heatmap.MAX_ROWS + len(found.sizes)) == (400, True)
     assert f"ring ({len(panel.rows)} of 400 values)" in drawn
 
 
