@@ -81,7 +81,9 @@ def _verdict_lines(tuning: Tuning) -> list[str]:
     subject = f" on {tuning.topology.name}, {low} to {high}{stopped}"
     if len(tuning.collectives) == 1:
         kind = tuning.collectives[0]
-        return paragraph(f"{kind}{subject}: {tuning.verdicts.get(kind, 'nothing could be planned')}", "")
+        plan = tuning.plans.get(kind)
+        name = kind if plan is None else plan.collective.title  # of groups at the same time: what each does
+        return paragraph(f"{name}{subject}: {tuning.verdicts.get(kind, 'nothing could be planned')}", "")
     texts = _verdict_texts(tuning)
     title = f"{len(tuning.collectives)} collectives{subject}:"
     return [*paragraph(title, ""), *(line for text in texts for line in paragraph(text, rest="    "))]
