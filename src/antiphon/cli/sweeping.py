@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from antiphon.errors import Infeasible, NotFound
 from antiphon.select.store import Answer, Stored
 from antiphon.show.columns import fitted_rows, paragraph, table, time_column, wrap_table
 from antiphon.show.words import plural
-from antiphon.sweeps.results import MachineResult, SweepResult
+from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 from antiphon.units import format_size, parse_size
 
 StoreOption = Annotated[
@@ -75,7 +74,7 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
     lines = []
-    shared = _shared_prefix([m.machine for m in machines])
+    shared = shared_prefix([m.machine for m in machines])
     short = {m.machine: m.machine[len(shared) :] for m in machines}
     if planned:
         of_all = f"{plural(len(machines), 'machine')}{f' {shared}...' if shared else ''}"
@@ -97,13 +96,6 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     for m in machines:
         lines += paragraph(f"no figures for {short[m.machine]}: {m.refused}") if m.refused else []
     return lines
-
-
-def _shared_prefix(names: list[str]) -> str:
-    """Return what all names begin with, up to an option: "ring:ranks=4," of "ring:ranks=4,latency=1us", ..."""
-    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
-    prefix = "".join(letter for letter, _ in pairs)
-    return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
 
 
 def _machine_row(m: MachineResult, name: str, prices: list[str]) -> list[str]:

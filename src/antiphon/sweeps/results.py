@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -185,6 +186,13 @@ def run_sweep(
         complete = False
     answers = tuple(figures.get(i, NOT_REACHED) for i in range(len(request.cells)))
     return SweepResult(request, answers, planned, complete)
+
+
+def shared_prefix(names: list[str]) -> str:
+    """Return what all names begin with, up to an option: "ring:ranks=4," of "ring:ranks=4,latency=1us", ..."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
+    prefix = "".join(letter for letter, _ in pairs)
+    return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
 
 
 def _figures(result: Result) -> tuple[Row, ...] | str:

@@ -11,7 +11,7 @@ from html import escape
 
 from antiphon.errors import Invalid
 from antiphon.show.pictures.chart import COLOURS, FONT, GREY, Frame
-from antiphon.sweeps.results import MachineResult, SweepResult
+from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 
 WIDTH, HEIGHT = 900, 460
 MAX_TICKS = 8  # of an axis
@@ -45,11 +45,13 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     prices = [float(m.price[name] or 0) for m in machines]
     times = [float(m.relative_time or 1) for m in machines]
     low = math.log10(min(prices)) - 0.03, math.log10(min(times)) - 0.02
-    high = math.log10(max(prices)) + 0.03, math.log10(max(times)) + 0.05
-    frame = Frame(70, 50, WIDTH - 90, HEIGHT - 110, low, high)
+    high = math.log10(max(prices)) + 0.03, math.log10(max(times)) + 0.08
+    frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, low, high)
     bottom = frame.top + frame.height
+    shared = shared_prefix([m.machine for m in machines])
     title = "relative time against price: the lower the faster, the line joins the best for their price"
-    out = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
+    out = [f'<text x="16" y="26" font-size="14" font-weight="600">{escape(title)}</text>']
+    out += [f'<text x="16" y="43" fill="#55524b">{escape(shared)}...</text>'] if shared else []
     for value in _ticks(low[1], high[1]):
         y = frame.y(value)
         out.append(f'<path d="M{frame.left} {y:.1f} h{frame.width}" stroke="#ebe8e1"/>')
@@ -64,7 +66,8 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     points = [(frame.x(price), frame.y(time)) for price, time, _ in front]
     path = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     out.append(f'<path d="M{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
-    for price, time, machine in zip(prices, times, machines, strict=True):
+    of_all = zip(prices, times, machines, strict=True)
+    for price, time, machine in sorted(of_all, key=lambda item: name in item[2].on_front):  # those on the front on top
         colour = COLOURS[0] if name in machine.on_front else GREY
         text = f"{machine.machine}: {time:.3g} times the best, price {price:,.10g}"
         dot = f'cx="{frame.x(price):.1f}" cy="{frame.y(time):.1f}" r="5" fill="{colour}"'
@@ -73,11 +76,12 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
         (frame.y(time), frame.x(price), m.machine) for price, time, m in zip(prices, times, machines, strict=True)
         if name in m.on_front or len(machines) <= MAX_NAMES
     ]  # fmt: skip
-    lowest_label = -math.inf
-    for y, x, machine_name in sorted(named):
-        lowest_label = max(y - 9, lowest_label + LABEL_HEIGHT)
+    highest_label = math.inf
+    for y, x, machine_name in sorted(named, reverse=True):  # upwards, each above the dot and the label before it
+        highest_label = min(y - 9, highest_label - LABEL_HEIGHT)
         side = "end" if x > frame.left + frame.width * 0.6 else "start"
-        out.append(f'<text x="{x:.1f}" y="{lowest_label:.1f}" text-anchor="{side}">{escape(machine_name)}</text>')
+        text = escape(machine_name.removeprefix(shared))
+        out.append(f'<text x="{x:.1f}" y="{highest_label:.1f}" text-anchor="{side}">{text}</text>')
     return out
 
 
