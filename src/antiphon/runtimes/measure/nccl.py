@@ -18,7 +18,6 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.formats.mscclpp.write import mscclpp_json
-from antiphon.runtimes.device.nccl_library import path_of
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure import nccl_process
@@ -57,8 +56,7 @@ def find_nccl(how: How) -> tuple[str, str]:
         with suppress(Missing):
             if not how.library or ("rccl" in Path(how.library).name) == (vendor == "hip"):
                 load_library(vendor, GPU_RUNTIMES[vendor])
-                load_library(vendor, (how.library or file,))
-                return vendor, how.library or path_of(file)
+                return vendor, load_library(vendor, (how.library or file,))._name  # as it was found
     raise Missing(
         f"--on nccl: found neither CUDA's libcudart with {how.library or FILES['cuda']} nor ROCm's libamdhip64 with "
         f"{how.library or FILES['hip']}; run where the GPUs are, with the folders of both in LD_LIBRARY_PATH, or name "
