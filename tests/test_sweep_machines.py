@@ -6,10 +6,12 @@ import re
 import signal
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.select.store import Store
 from antiphon.show.pictures.pareto import pareto_svg
@@ -126,6 +128,24 @@ def test_the_picture_needs_prices(result: SweepResult) -> None:
     free = replace(result, request=replace(result.request, prices={}))
     with pytest.raises(Invalid, match="add \\[\\[prices\\]\\]"):
         pareto_svg(free)
+
+
+def test_the_command_writes_csv_and_parquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = STUDY.replace("ranks = [4, 5]", "ranks = [4]").replace(', "broadcast:root=1"', "")
+    write(tmp_path, short.replace('"ring", "direct", "trees"', '"ring"'))
+    words = ["sweep", "study.toml", "--engine", "processes:1", "--store", "kept", "-o"]
+    assert run([*words, "x.csv"]) == 0
+    assert len(Path("x.csv").read_text().splitlines()) == 1 + 3 * 2
+    if find_spec("pyarrow") is None:
+        assert run([*words, "x.parquet"]) == 2
+        assert "pip install 'antiphon[parquet]'" in capsys.readouterr().err
+    else:
+        assert run([*words, "x.parquet"]) == 0
+        assert Path("x.parquet").read_bytes()[:4] == b"PAR1"
+    assert run([*words, "x.txt"]) == 2
 
 
 def needs(engine: str) -> None:

@@ -49,7 +49,8 @@ def sweep_command(
     are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the store holds is
     not planned again, so a sweep that was interrupted goes on. --picture draws time against price.
     """
-    check_outputs({"-o": out}, pictures, forms={"-o": ".csv", "": ".parquet"})
+    form = ".parquet" if out is not None and out.suffix == ".parquet" else ".csv"
+    check_outputs({"-o": out}, pictures, forms={"-o": form})
     with show_progress() as progress:
         result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
     if out is not None:
