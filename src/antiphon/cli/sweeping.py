@@ -71,7 +71,6 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     """Return the conclusion, the table of machines and the reasons of those that were refused."""
     machines = result.machines()
     planned = [m for m in machines if m.relative_time is not None]
-    cells, stored = len(result.answers), sum(not isinstance(a, str) for a in result.answers) - result.planned
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
     lines = []
@@ -84,8 +83,8 @@ def _sweep_lines(result: SweepResult) -> list[str]:
             names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
             lines += paragraph(f"best for their price ({name}): {names}") if names else []
     sizes = low if low == high else f"{low} to {high}"
-    again = f"; {plural(max(stored, 0), 'cell')} of {cells} came from the store" if stored > 0 else ""
-    lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{again}")
+    now = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
+    lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{now}")
     if planned:
         prices = list(result.request.prices)
         head = ["machine", "ranks", "time", "worst gap", *prices]
@@ -136,7 +135,7 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 
 def _answer_lines(answer: Answer) -> list[str]:
     plan = answer.plan
-    how = "from the store, verified again on this machine" if answer.stored else "planned, and stored"
+    how = "from the store, verified again on this machine" if answer.stored else "planned now"
     lines = paragraph(f"{plan.collective.kind} on {plan.topology.name}: {how}; times by model {answer.model}", "")
     slower = [r for r in answer.rows if r.library_seconds is not None and r.library_seconds <= r.seconds]
     if slower:

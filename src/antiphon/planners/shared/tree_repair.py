@@ -281,7 +281,7 @@ class _Trees:
             for rank in useless.tolist():
                 self.set_hop(tree, rank, -1)
 
-    def mend(self, tree: int) -> None:
+    def repair_tree(self, tree: int) -> None:
         """Reattach all branches of a tree that failures cut off; Infeasible if no path leads to one."""
         while True:
             apart = np.flatnonzero(self.needed[tree] & ~self.joined(tree))
@@ -364,7 +364,7 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
         raise Unsupported(f"repair: {len(forest.chunk)} trees of {new.ranks} ranks are too many to repair")
     trees = _Trees(hops, forest, np.repeat(share / slices, slices), capacity / float(rate or 1))
     for tree in range(len(forest.chunk)):
-        trees.mend(tree)
+        trees.repair_tree(tree)
     if rate is not None:
         trees.balance()
     kept_hops = (forest.hop == trees.hop) & (forest.hop >= 0)
