@@ -343,7 +343,8 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
     rows = tuple(
         Row(
             row["nbytes"], str(plan.at(row["nbytes"]).claims.get("planner", "")), row["seconds"],
-            None if limit is None else limit.times.get(row["nbytes"]), tuning.baseline(kind, row["nbytes"]),
+            None if limit is None else limit.times.get(row["nbytes"]),
+            None if tuning.library is None else tuning.baseline(kind, row["nbytes"]),
         )
         for row in predict(plan, list(question.sizes), model=tuning.model, profile=question.profile)
     )  # fmt: skip
