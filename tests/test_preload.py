@@ -344,6 +344,18 @@ def test_calls_that_are_left_again_and_again(mpi: Mpi, folder: Path) -> None:
     run.right()
 
 
+@pytest.mark.parametrize("flags", [("-Wl,-z,now", "-Wl,-z,relro"), ("-Wl,-z,lazy",)])
+def test_a_function_without_plans_is_called_without_this_library(
+    mpi: Mpi, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Whether the loader filled in its entries at start, and made them read-only, or fills them at first calls."""
+    machine = antiphon.topology("full:ranks=2")
+    path = tmp_path / "sums.json"
+    save_plans(path, {"allreduce": antiphon.plan("allreduce", machine, planner="ring")}, table=True)
+    command = [compiled(tmp_path, mpi, "bypass", "-fPIE", "-pie", "-ldl", *flags)]
+    Run(mpi, tmp_path, 2, command, [path], ANTIPHON_LEAST="0", ANTIPHON_REPORT="").right()
+
+
 @pytest.mark.slow
 def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path) -> None:
     names = tuple(f"host{rank // 2}/gpu{rank % 2}" for rank in range(4))

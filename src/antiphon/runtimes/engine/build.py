@@ -42,7 +42,7 @@ CORE = (
 )  # fmt: skip
 PRELOAD = tuple(
     f"preload_{name}.c" for name in (
-        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "serve", "init",
+        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "bypass", "serve", "init",
         "measure", "calls",
     )
 )  # fmt: skip

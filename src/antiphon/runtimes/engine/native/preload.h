@@ -13,6 +13,7 @@
  *   preload_auto_switch   switching all processes to plans that come while the job runs
  *   preload_buffers       types, operators and memory of a call's buffers
  *   preload_trial         first calls of unmeasured plans, compared with the library
+ *   preload_bypass        the program's own entries for functions that no plan serves
  *   preload_serve         one call: decide, run
  *   preload_init          MPI_Init, MPI_Finalize
  *   preload_measure       calls measured for `tune --on mpi`
@@ -287,7 +288,7 @@ typedef void (*ap_function)(void);
 typedef struct {
     int kind, root, function;
     MPI_Comm comm;
-    ap_function library; /* MPI's own function */
+    ap_function own, library; /* this library's function, and MPI's */
     const void *send;
     void *recv;
     MPI_Count send_count, recv_count; /* elements of a block */
@@ -341,6 +342,8 @@ static inline int ap_is_fallback(const ap_fallback_call *f, MPI_Comm comm, int r
     atomic_thread_fence(memory_order_acquire);
     return version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
 }
+/* Makes calls of this library's function `own` go to `library` at once, without passing through here (preload_bypass.c). */
+void ap_bypass(ap_function own, ap_function library);
 /* Called when a communicator is freed, whose handle may be used again for another one. */
 void ap_fallbacks_clear(void);
 

@@ -11,8 +11,10 @@
 /* Define a collective. A call is passed on at once if it is known that no plan serves this function or these arguments; the
  * code for that is small and separate, in two cache lines. Else ap_serve decides. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
+    extern __typeof__(MPI_##NAME) own_##NAME __attribute__((alias("MPI_" #NAME), visibility("hidden"))); \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
-        const ap_call call = {.comm = comm, .function = FUNCTION, .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \
+        const ap_call call = {.comm = comm, .function = FUNCTION, .own = (ap_function)own_##NAME, \
+                              .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \
         double *spent; \
         int code; \
         if (ap_serve(&call, &spent, &code)) return code; \

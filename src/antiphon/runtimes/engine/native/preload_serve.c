@@ -59,7 +59,7 @@ static void cache_fallback(const call_state *x) {
     pthread_mutex_unlock(&lock);
 }
 
-/* From now on all calls of this function go to the library directly. */
+/* From now on all calls of this function go to the library at once: without passing through here, where that can be. */
 static void pass_on_every_call(const ap_call *c) {
     /* But a communicator that waits for plans must count its calls, of every kind. */
     if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report) return;
@@ -69,6 +69,7 @@ static void pass_on_every_call(const ap_call *c) {
         entry->library = c->library;
         atomic_store_explicit(&entry->every, 1, memory_order_release);
     }
+    ap_bypass(c->own, c->library);
     pthread_mutex_unlock(&lock);
 }
 
