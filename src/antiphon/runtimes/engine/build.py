@@ -42,8 +42,8 @@ CORE = (
 )  # fmt: skip
 PRELOAD = tuple(
     f"preload_{name}.c" for name in (
-        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "bypass", "serve", "init",
-        "measure", "calls",
+        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "bypass", "serve",
+        "init", "measure", "calls",
     )
 )  # fmt: skip
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
