@@ -97,6 +97,11 @@ def test_sizes_and_files() -> None:
     assert again.group_sizes == target.group_sizes
 
 
+def test_groups_of_all_collectives_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = complaint(capsys, "tune", "all", "ring:ranks=4", "--groups", "0-1;2-3")
+    assert "--groups: takes one collective, such as allreduce, not all" in said
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -184,6 +184,8 @@ def with_groups(coll: str, groups: str = "", mesh: str = "", along: str = "") ->
         raise Invalid(f"--mesh {mesh}: say along which dimension, by --along or as in COLL@DIMENSION")
     if not (groups or along):
         return coll
+    if coll.partition(":")[0] == "all":
+        raise Invalid(f"--{'groups' if groups else 'along'}: takes one collective, such as allreduce, not all")
     if names_groups(coll):
         raise Invalid(f"collective {quote(coll)}: names its groups; leave out --{'groups' if groups else 'along'}")
     name, colon, tail = coll.partition(":")
