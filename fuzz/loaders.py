@@ -30,7 +30,7 @@ from replay_traces import ddp, gpu, inspected, profile_of_nccl
 
 from antiphon.core import serialize
 from antiphon.core.plan import Plan
-from antiphon.core.program import check, decode, encode
+from antiphon.core.program import decode, encode, prove
 from antiphon.core.verify import verify
 from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
@@ -170,7 +170,7 @@ def use_program(path: Path) -> None:
     programs = decode(path.read_bytes())
     same(programs[0].collective, decode(encode(programs))[0].collective)
     for program in programs:
-        check(program)
+        prove(program)
 
 
 def use_book(path: Path) -> None:

@@ -22,11 +22,12 @@ from _definition import OPERATORS, POISON, TYPES, Array, Definition
 from _harness import CASES, ROOT, Found, main
 from asynchronous import interpret_async
 from generate import case
+from program_run import run_program
 from schedules import planned
 
 from antiphon.core.interpret import interpret
 from antiphon.core.plan import Plan
-from antiphon.core.program import encode, run_program
+from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology

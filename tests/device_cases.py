@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from program_run import run_program
 
 import antiphon
 from antiphon.core.collective import ROOTED
 from antiphon.core.datatypes import data_type
-from antiphon.core.program import Program, bind, run_program
+from antiphon.core.program import Program, bind
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from program_run import run_program
 
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.program import Program, decode, encode, prove, run_program
+from antiphon.core.program import Program, decode, encode, prove
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.errors import Unsupported
 from antiphon.formats.program import lower

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from program_run import run_program
 from quick import in_turn
 
 import antiphon
@@ -18,7 +19,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.program import decode, run_program
+from antiphon.core.program import decode
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology

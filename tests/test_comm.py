@@ -18,12 +18,13 @@ import pytest
 from addresses import free_addresses
 from mpi_env import Mpi
 from program_cases import idle_book
+from program_run import run_program
 from quick import in_turn
 
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.program import check, decode, run_program
+from antiphon.core.program import decode, prove
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
@@ -274,7 +275,7 @@ def test_the_default_plans_are_right(ranks: int, near: bool) -> None:
         assert book.pages[-1].stop is None
         for data in book.programs:
             for program in decode(data):
-                check(program)
+                prove(program)
 
 
 def test_default_plans_are_kept_for_small_groups() -> None:
@@ -297,7 +298,7 @@ def test_a_group_gets_the_plans_for_its_places() -> None:
     assert decode_book(encode_book(group)) == group
     for data in group.programs:
         for program in decode(data):
-            check(program)
+            prove(program)
     given = [np.arange(7) + r for r in range(3)]
     program = decode(group.programs[1])[0]
     assert all(np.array_equal(out, sum(given)) for out in run_program(program, given, seed=2))

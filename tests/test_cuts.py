@@ -13,7 +13,7 @@ from quick import examples, in_turn
 import antiphon
 from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import NO_CUTS, Cutting, as_cut, pipeline
+from antiphon.core.transform import NO_CUTS, Cutting, pipeline
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
 from antiphon.formats.program import lower
@@ -71,21 +71,21 @@ def test_the_engine_sends_as_many_messages_as_is_declared(kind: str, planner: st
 
 def test_what_goes_on_alone_is_in_pieces() -> None:
     tree = made("broadcast", "binomial-tree")
-    pieces = [as_cut(tree, size, ENGINE).pieces for size in (2**17, 2**17 + 1, 3 * 2**17, 2**19, 2**30)]
+    pieces = [Cutting(tree, ENGINE).at(size).pieces for size in (2**17, 2**17 + 1, 3 * 2**17, 2**19, 2**30)]
     assert [int(np.max(one)) for one in pieces] == [1, 2, 3, 4, 4]
     ring = pipeline(made("allreduce", "ring"), 1)  # a chunk for each rank and direction
     share = len(ring.chunks)
-    assert int(np.max(as_cut(ring, share * 2**17, ENGINE).pieces)) == 1
-    assert as_cut(ring, share * 2**19, ENGINE).pieces == 4
+    assert int(np.max(Cutting(ring, ENGINE).at(share * 2**17).pieces)) == 1
+    assert Cutting(ring, ENGINE).at(share * 2**19).pieces == 4
     halving = made(
         "allreduce", "halving-doubling"
     )  # a half is received, a quarter of all is sent on: all must be there
-    assert as_cut(halving, 2**30, ENGINE) is halving
+    assert Cutting(halving, ENGINE).at(2**30) is halving
     deep = pipeline(tree, 2)
-    assert as_cut(deep, 2**30, ENGINE) is deep  # what is stated stays
-    assert as_cut(tree, 2**30, NO_CUTS) is tree
+    assert Cutting(deep, ENGINE).at(2**30) is deep  # what is stated stays
+    assert Cutting(tree, NO_CUTS).at(2**30) is tree
     scatter = made("scatter", "direct")
-    assert as_cut(scatter, 2**30, ENGINE) is scatter
+    assert Cutting(scatter, ENGINE).at(2**30) is scatter
 
 
 @settings(max_examples=examples(40), deadline=None)

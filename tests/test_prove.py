@@ -19,7 +19,7 @@ from small_plans import planned
 
 import antiphon
 from antiphon.core.collective import Collective
-from antiphon.core.program import FOLD, RECEIVE, SEND, Program, check, decode, encode, prove
+from antiphon.core.program import FOLD, RECEIVE, SEND, Program, decode, encode, prove
 from antiphon.core.program.form import MOST_STRETCHES
 from antiphon.core.program.kinds import OUTPUT, SCRATCH
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -188,7 +188,7 @@ def test_what_asks_for_much_is_refused_before_memory_is_taken() -> None:
         tracemalloc.start()
         try:
             with pytest.raises((Invalid, Unsupported), match=why):
-                check(program)
+                prove(program)
             assert tracemalloc.get_traced_memory()[1] < 2**22, why
         finally:
             tracemalloc.stop()
@@ -199,17 +199,6 @@ def test_what_asks_for_much_is_refused_before_memory_is_taken() -> None:
     assert len(many.part_begin) * 3000 > MOST_STRETCHES
     with pytest.raises(Unsupported, match="too many to prove"):
         prove(whole)
-
-
-def test_sizes_that_are_run_are_bounded() -> None:
-    """So small a chunk that a size without empty ones would need 2^61 elements."""
-    whole = 2**61
-    chunks = Chunks(np.zeros(2, np.int32), np.array([0, 1]), np.array([1, whole - 1]), whole)
-    schedule = Schedule(Collective("broadcast", 2), chunks, [0, 0], [0, 1], [0, 0], [1, 1], [COPY] * 2)
-    check(lower(schedule), seeds=(0, 1))
-    heavy = Collective("broadcast", 2, weights=np.array([2**40, 1]), roots=(0, 1))
-    with pytest.raises(Unsupported, match="proven, but not run"):
-        check(lower(rows(heavy, [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)])))
 
 
 # ---- books ----

@@ -34,7 +34,6 @@ from antiphon.core.transform import (
     pipeline,
     plain_copies,
     relabel,
-    restrict,
     split,
     waste,
 )
@@ -169,22 +168,6 @@ def test_merging_a_schedule_with_its_like(case: generate.Case, other: generate.C
     if one.ranks != two.ranks or (one != two and set(one.members) & set(two.members)):
         with pytest.raises(Invalid, match=r"machines of|is used by schedule 1"):
             merge([case.schedule, other.schedule])
-
-
-@given(cases(), st.randoms(use_true_random=False))
-def test_restricting_leaves_a_right_schedule_for_fewer(case: generate.Case, rng: random.Random) -> None:
-    whole = case.schedule.collective
-    need = set(whole.roots)
-    others = [rank for rank in whole.members if rank not in need]
-    fewer = sorted(need | set(rng.sample(others, rng.randint(0, len(others)))))
-    if whole.kind == "custom":
-        with pytest.raises(Unsupported):
-            restrict(case.schedule, whole.members)
-    elif len(fewer) >= 2:
-        small = restrict(clean(case.schedule), fewer)
-        assert small.collective.members == tuple(fewer)
-        assert right(small, case.topology)
-        assert small.transfers <= case.schedule.transfers
 
 
 # ---- groups ----

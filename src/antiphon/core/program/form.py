@@ -18,8 +18,7 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Longs, concat_ranges, run_starts
-from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEND, Program
-from antiphon.core.program.run import op_text
+from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
 MOST_WEIGHT = 2**61  # total weight of all blocks
@@ -27,7 +26,6 @@ MOST_PAIRS = 2**24  # (block, rank) rows of the relation
 MOST_WORK = 2**25  # per rank, the sum over its operations of pieces * (1 + parts + waits)
 FEW_PIECES, MOST_PIECES = 4, 2**20  # per rank, the total pieces of its operations with more than FEW_PIECES
 MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, about 250 bytes each
-MOST_ELEMENTS = 2**22  # elements of all buffers of all ranks in a run of `check`
 
 
 def refuse_collective(collective: Collective) -> None:
@@ -77,6 +75,13 @@ def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Long
 
 
 # ---- form ----
+
+
+def op_text(program: Program, operation: int) -> str:
+    """Describe an operation for messages: rank, number within the rank, kind."""
+    rank, kind = int(program.rank[operation]), int(program.kind[operation])
+    name = NAMES[kind] if 0 <= kind < len(NAMES) else f"kind {kind}"
+    return f"rank {rank}, operation {operation - int(program.op_ptr[rank])} ({name})"
 
 
 class Envelopes(NamedTuple):

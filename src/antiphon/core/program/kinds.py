@@ -264,27 +264,6 @@ def bind(program: Program, unit: int) -> Bound:
     )
 
 
-@dataclass(frozen=True)
-class Usage:
-    """The resources that a program needs at a size: elements of scratch per rank, and counts of its rows."""
-
-    scratch: list[int]
-    operations: int
-    parts: int
-    waits: int
-    messages: int
-
-
-def usage(program: Program, unit: int) -> Usage:
-    """Return elements of scratch per rank, and the operations, parts, waits and messages (pieces counted) of all
-    ranks."""
-    messages = int(program.pieces[program.kind == SEND].sum())
-    return Usage(
-        bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),
-        len(program.wait), messages,
-    )  # fmt: skip
-
-
 # ---- equal chunks ----
 
 

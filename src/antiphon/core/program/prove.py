@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, run_starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
-from antiphon.core.program.form import Envelopes, complain, refuse_form, refuse_other_messages
+from antiphon.core.program.form import Envelopes, complain, op_text, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
-from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid, Unsupported
 
 MOST_STEPS = 2**24  # waits that are followed, in total for all pairs

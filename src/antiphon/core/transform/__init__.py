@@ -5,19 +5,19 @@ invert     run it backwards: a broadcast becomes a reduce, an allgather a reduce
 compose    one schedule after another: reducescatter then allgather is an allreduce
 split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
 expand_separately  like expand, but pieces of different messages that meet in a step stay different messages
-as_cut     give chunks the pieces into which a runtime cuts messages on its own
+Cutting    give chunks the pieces into which a runtime cuts messages on its own
 merge      several schedules side by side, each for its share of the data
 run_together  several collectives at the same time, each on data of its own
 assemble_parts  several small schedules as one, each on its ranks and its stretch of the data, from its step on
-relabel    renumber the ranks; restrict: only some ranks take part, the others relay
+relabel    renumber the ranks
 unjoined   remove joints, for runtimes that cannot use switches to multicast or reduce
 clean      remove redundant and dead transfers; waste: find these transfers
 """
 
 from antiphon.core.transform.cutting import expand, expand_separately, pipeline, split
 from antiphon.core.transform.joining import compose, merge, run_together
-from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting, as_cut
-from antiphon.core.transform.renaming import relabel, relabel_collective, restrict
+from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
+from antiphon.core.transform.renaming import relabel, relabel_collective
 from antiphon.core.transform.reversing import dual, invert
 from antiphon.core.transform.staging import Placement, Spans, assemble_parts
 from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
@@ -29,7 +29,6 @@ __all__ = [
     "Placement",
     "Spans",
     "Waste",
-    "as_cut",
     "assemble_parts",
     "clean",
     "compose",
@@ -42,7 +41,6 @@ __all__ = [
     "plain_copies",
     "relabel",
     "relabel_collective",
-    "restrict",
     "run_together",
     "split",
     "unjoined",

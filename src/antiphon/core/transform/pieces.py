@@ -37,7 +37,13 @@ NO_CUTS = Cuts((), 1, 1)  # cuts nothing
 
 
 class Cutting:
-    """The pieces of one schedule as a function of the size; everything independent of the size is computed once."""
+    """The pieces of one schedule as a function of the size; everything independent of the size is computed once.
+
+    >>> from antiphon.core.example import star
+    >>> cutting = Cutting(star(), Cuts(("allreduce",), 1024, 8))
+    >>> [cutting.at(nbytes).pieces for nbytes in (1024, 4000, 1 << 20)]
+    [1, 4, 8]
+    """
 
     def __init__(self, schedule: Schedule, cuts: Cuts) -> None:
         self.schedule, self.cuts = schedule, cuts
@@ -107,13 +113,3 @@ class Cutting:
         """Return the schedule as cut at this size."""
         pieces = self.pieces(nbytes)
         return self.schedule if pieces is None else pipeline(self.schedule, np.array(pieces))
-
-
-def as_cut(schedule: Schedule, nbytes: int, cuts: Cuts) -> Schedule:
-    """Return the schedule with the pieces in which a runtime with these cuts sends `nbytes`. O(n log n).
-
-    >>> from antiphon.core.example import star
-    >>> [as_cut(star(), nbytes, Cuts(("allreduce",), 1024, 8)).pieces for nbytes in (1024, 4000, 1 << 20)]
-    [1, 4, 8]
-    """
-    return Cutting(schedule, cuts).at(nbytes)

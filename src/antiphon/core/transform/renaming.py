@@ -1,30 +1,24 @@
-"""The same schedule for other ranks: relabelled, copied by a symmetry, or restricted to fewer members.
+"""The same schedule for other ranks: relabelled, or copied by a symmetry.
 
 Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of name[r].
 Scatter, gather and alltoall number their blocks by two coordinates (sender and receiver); both are permuted.
 
 Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes "block
 1 from rank 1 to 2".
-
-`restrict` drops the blocks of ranks that leave the group and then every transfer that is no longer needed; ranks that
-left may still relay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Bools, Longs, as_int32
-from antiphon.core.dependencies import Versions, versions
+from antiphon.core.columns import Longs, as_int32
 from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.tidying import by_step, clean, initial_with_data
-from antiphon.errors import Invalid, Unsupported
+from antiphon.core.schedule import Chunks, Schedule
+from antiphon.errors import Invalid
 
 
 def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective, Longs]:
@@ -97,99 +91,3 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
         dst=as_int32(name[schedule.dst]),
         routes=routes,
     )
-
-
-def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[Collective, Longs]:
-    """Return the same kind of collective among fewer members, and each old block's new number (-1: dropped). O(blocks).
-
-    An alltoall among 3 ranks has 9 blocks, (to, from):
-
-    >>> _sub_collective(Collective("alltoall", 3), (0, 2))[1].reshape(3, 3).tolist()
-    [[0, -1, 1], [-1, -1, -1], [2, -1, 3]]
-    """
-    old = list(collective.members)
-    outside = sorted(set(members) - set(old))
-    if outside:
-        raise Invalid(f"restrict: rank {outside[0]} does not take part in the schedule")
-    if collective.kind == "custom":
-        raise Unsupported("restrict: a custom collective says itself who takes part; edit its relation")
-    place = {rank: i for i, rank in enumerate(sorted(members))}
-    stay = np.array([place.get(rank, -1) for rank in old], np.int64)
-    roots = tuple(root for root in collective.roots if root in place)
-    if collective.roots and not roots:
-        raise Invalid("restrict: the root must be among the ranks that remain")
-    root_stay = np.array([roots.index(root) if root in place else -1 for root in collective.roots], np.int64)
-    m, r = len(old), len(collective.roots)
-    block = np.arange(collective.blocks)
-    if collective.kind in ("broadcast", "reduce"):
-        new = root_stay[block]
-    elif collective.kind in ("allgather", "reducescatter"):
-        new = stay[block]
-    elif collective.kind == "allreduce":
-        new = block
-    else:  # two coordinates: the sender (or receiver) and the other end
-        slow, fast = {
-            "scatter": (stay[block // max(r, 1)], root_stay[block % max(r, 1)]) if r else (block, block),
-            "gather": (root_stay[block // m], stay[block % m]) if r else (block, block),
-            "alltoall": (stay[block // m], stay[block % m]),
-        }[collective.kind]
-        width = {"scatter": len(roots), "gather": len(members), "alltoall": len(members)}[collective.kind]
-        new = np.where((slow < 0) | (fast < 0), -1, slow * width + fast)
-    weights = np.zeros(int(new.max()) + 1, np.int64)
-    weights[new[new >= 0]] = collective.weights[new >= 0]
-    return Collective(collective.kind, collective.ranks, members, roots, weights), new
-
-
-def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
-    """Restrict a schedule to these members; other ranks only relay. Transfers that are no longer needed are dropped.
-
-    O(n log n). Rank 1 relays the data of rank 2:
-
-    >>> from antiphon.core.example import of_rows
-    >>> chain = of_rows("broadcast", 4, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 3, 0)], roots=(0,))
-    >>> fewer = restrict(chain, [0, 2])
-    >>> fewer.src.tolist(), fewer.dst.tolist(), fewer.collective.members
-    ([0, 1], [1, 2], (0, 2))
-    """
-    collective, new = _sub_collective(schedule.collective, tuple(members))
-    stays = new[schedule.chunks.block] >= 0
-    number = np.cumsum(stays) - 1
-    rows = np.flatnonzero(stays[schedule.chunk])
-    chunks = schedule.chunks
-    pieces = schedule.pieces if isinstance(schedule.pieces, int) else schedule.pieces[stays]
-    fewer = schedule.take(
-        rows,
-        collective=collective,
-        chunk=number[schedule.chunk[rows]],
-        chunks=Chunks(
-            as_int32(new[chunks.block[stays]]), chunks.offset[stays], chunks.share[stays], chunks.denominator
-        ),
-        pieces=pieces,
-        provenance={},
-    )
-    return clean(fewer.take(np.flatnonzero(_rows_with_data(fewer, versions(fewer)))))
-
-
-def _rows_with_data(schedule: Schedule, history: Versions) -> Bools:
-    """Return the rows that read data; senders whose contributions were dropped hold nothing. A loop over steps, O(n log
-    n).
-
-    Only rank 0 has anything; rank 2 sends nothing in step 0:
-
-    >>> from antiphon.core.example import of_rows
-    >>> rows = of_rows("broadcast", 3, [(0, 0, 2, 1, 0), (1, 0, 0, 1, 0), (2, 0, 1, 2, 0)], roots=(0,))
-    >>> _rows_with_data(rows, versions(rows))
-    array([False,  True,  True])
-    """
-    has_data = initial_with_data(schedule, history)
-    reads_data = np.zeros(schedule.transfers, np.bool_)
-    # Forward pass. Invariant: has_data[v] is true if version v holds data, for all versions written so far. The version
-    # before v in its cell is v - 1.
-    for rows in by_step(schedule):
-        read, write = history.read[rows], history.write[rows]
-        reads_data[rows] = has_data[read]
-        has_data[write[has_data[read]]] = True
-        # The old value stays in the cell if the row adds to it, or copies nothing.
-        for retains in (schedule.op[rows] == REDUCE, (schedule.op[rows] == COPY) & ~has_data[read]):
-            has_data[write[retains]] |= has_data[write[retains] - 1]
-    return reads_data

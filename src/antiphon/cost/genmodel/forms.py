@@ -19,9 +19,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from antiphon.errors import Invalid, Unsupported, quote
 
 HALF_COLLECTIVES = ("reducescatter", "allgather")  # the two halves of an allreduce
@@ -143,40 +140,6 @@ def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collecti
         gamma=sent * server.gamma,
         delta=(n + 1) * float(nbytes) * server.delta,
         epsilon=sent * tier.incast_cost(n - 1) + sent * tier.incast_cost(1),
-    )
-
-
-def acps(moves: ArrayLike, fanin: int, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
-    """Price asymmetric co-located parameter servers: data go directly to where they are combined (section 4.2).
-
-    `moves[i][j]`: the bytes that server i sends to server j in the reducescatter (the allgather is its reverse);
-    `fanin`: the number of values combined per byte, the receiver's own included. The step lasts as long as its busiest
-    server, receiving or sending. O(n^2) for n servers.
-    """
-    sent = np.array(moves, np.float64)
-    if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or (sent < 0).any():
-        raise Invalid("acps: moves must be a square table of bytes, from each server to each")
-    if fanin < 2:
-        raise Invalid(f"acps: fan-in {quote(fanin)}: combining takes at least 2 values")
-    np.fill_diagonal(sent, 0.0)
-    busiest = float(sent.sum(axis=0).max(initial=0.0))
-    combining = Terms(gamma=busiest * server.gamma, delta=busiest * (fanin + 1) / (fanin - 1) * server.delta)
-    scatter, gather = _one_step(sent, tier), _one_step(sent.T, tier)
-    return {"reducescatter": scatter + combining, "allgather": gather, "allreduce": scatter + combining + gather}[
-        _check_collective(collective)
-    ]
-
-
-def _one_step(sent: np.ndarray, tier: Tier) -> Terms:
-    """Price one step with these bytes between servers."""
-    if not sent.any():
-        return Terms()
-    moved = np.concatenate([sent.sum(axis=0), sent.sum(axis=1)])  # in, then out: there every receiver sees one sender
-    senders = np.concatenate([(sent > 0).sum(axis=0), np.ones(len(sent), np.int64)])
-    incast_cost = tier.epsilon * np.maximum(senders - tier.w_t, 0)
-    busiest = int((moved * (tier.beta + incast_cost)).argmax())
-    return Terms(
-        alpha=tier.alpha, beta=float(moved[busiest]) * tier.beta, epsilon=float(moved[busiest] * incast_cost[busiest])
     )
 
 

@@ -13,8 +13,6 @@ Example: if rank 0 sends to 1 before it receives from 1, and rank 1 likewise, on
 send can complete: the run ends with the error "deadlock".
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from random import Random
@@ -25,7 +23,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.interpret.buffers import take_inputs
-from antiphon.core.program.kinds import FOLD, INPUT, NAMES, RECEIVE, SEND, Bound, Program, bind
+from antiphon.core.program.form import op_text
+from antiphon.core.program.kinds import FOLD, INPUT, RECEIVE, SEND, Bound, Program, bind
 from antiphon.errors import Invalid
 
 Array = NDArray[Any]
@@ -47,8 +46,8 @@ def run_program(
 
     `strict` True: channels start their instances in order. False: any ready instance may start, only messages stay in
     order. None: the seed chooses. Raises Invalid for a deadlock, for messages whose lengths differ, for an access
-    outside its buffer, and for a race: an element is touched while another operation may write it. Meant for tests: it
-    executes Python code per instance.
+    outside its buffer, and for a race: an element is touched while another operation may write it. It executes
+    Python code per instance.
     """
     combine = combine_of(op)
     buffers = take_inputs(program.collective, inputs, dtype, program.in_place)
@@ -138,13 +137,6 @@ class _Data:
         for other in operands[1:]:
             total = self.combine(total, other.astype(total.dtype))
         target[:] = total.astype(target.dtype)
-
-
-def op_text(program: Program, operation: int) -> str:
-    """Describe an operation for messages: rank, number within the rank, kind."""
-    rank, kind = int(program.rank[operation]), int(program.kind[operation])
-    name = NAMES[kind] if 0 <= kind < len(NAMES) else f"kind {kind}"
-    return f"rank {rank}, operation {operation - int(program.op_ptr[rank])} ({name})"
 
 
 class _Busy:
