@@ -2,6 +2,7 @@
 
 import ast
 import math
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -133,3 +134,43 @@ def test_small_problems_are_solved_as_by_scipy(seed: int) -> None:
     assert ours == pytest.approx(sizes[sizes > 1e-8 * sizes[0]])
     assert (left * ours) @ right == pytest.approx(matrix)
     assert matrix @ pseudo_inverse(matrix) == pytest.approx(left @ left.T)
+
+
+# ---- other systems ----
+
+PLANNING = """\
+topology show dgx1v
+bound allreduce dgx1v
+plan allreduce dgx1v --planner trees --nbytes 1MB -o plan.json
+plan allgather ring:ranks=4 --budget 5 -o other.json
+tune allreduce ring:ranks=4 --nbytes 1KB:1MB -o table.json
+verify plan.json
+predict table.json --nbytes 1MB
+export other.json --to msccl-xml -o xml
+frontier allgather ring:ranks=4 --budget 5
+run plan.json --nbytes 1KB
+list runtimes
+doctor"""
+RUNNING = {
+    "run plan.json --nbytes 1KB --on threads": "the native engine needs Linux",
+    "bench plan.json --nbytes 1KB --on threads": "the native engine needs Linux",
+    "build nccl-tuner": "the native engine needs Linux",
+    "lab status": "only Linux has",
+    "lab up dgx1v": "only Linux has: use a Linux machine",
+    "run plan.json --nbytes 1KB --on lab": "only Linux has: use a Linux machine",
+}
+
+
+def test_planning_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    """Everything but runs works without, in a process from which all of that was removed."""
+    lines = [*PLANNING.splitlines(), *RUNNING]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("planning_only.py")), str(tmp_path)], input="\n".join(lines),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    codes = {line.split(" ", 2)[2]: line.split(" ", 2)[1] for line in done.stdout.splitlines() if line[:3] == "== "}
+    assert codes == {**dict.fromkeys(PLANNING.splitlines(), "0"), **dict.fromkeys(RUNNING, "2")}, done.stderr
+    assert "budgets hold" in done.stdout
+    complaints = [line for line in done.stderr.splitlines() if line.startswith("antiphon: ")]
+    for line, (command, reason) in zip(complaints[-len(RUNNING) :], RUNNING.items(), strict=True):
+        assert reason in line, command

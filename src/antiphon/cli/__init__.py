@@ -82,6 +82,8 @@ def _keep_freed_memory() -> None:
     Clearing pages anew for every temporary array took a third of the CPU time of commands on thousands of ranks.
     Forked worker processes inherit the settings.
     """
+    if sys.platform != "linux":
+        return
     allocator = ctypes.CDLL(None)
     if hasattr(allocator, "mallopt"):  # the GNU C library
         allocator.mallopt(_M_MMAP_THRESHOLD, LARGEST_REUSED)

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from _thread import start_new_thread
+from _thread import interrupt_main, start_new_thread
 from types import FrameType
 from typing import Any
 
@@ -108,7 +108,10 @@ class Signals:
         """Send the signal to the main thread again after a moment. Runs in a thread of its own."""
         time.sleep(_RETRY_SECONDS)
         self._is_resent = True
-        signal.pthread_kill(self._thread, number)  # a real signal: it interrupts a waiting system call
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(self._thread, number)  # a real signal: it interrupts a waiting system call
+        else:
+            interrupt_main(signal.Signals(number))
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Handle an exception that nobody could catch, raised in `__del__` or in a callback of a C library.

@@ -39,6 +39,10 @@ MAX_RATIO = 64
 LIMIT_VARIABLE = "ANTIPHON_READ_LIMIT"  # environment variable that overrides these limits
 PIPE_TIMEOUT = 3.0  # seconds to wait for a pipe's writer to appear
 _BUFFER = 2**20  # bytes per read
+_READS_PIPES = hasattr(os, "readv")  # not on Windows
+_READ_FLAGS = os.O_RDONLY
+if _READS_PIPES:
+    _READ_FLAGS |= os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAGIC = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
@@ -90,20 +94,21 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) 
 def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
     """Open a file that has an end, without blocking on a pipe whose writer is missing."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        handle = os.open(path, _READ_FLAGS)
     except OSError as error:
         raise OSError(None, "is a socket, not a file") if error.errno == errno.ENXIO else error from None
     try:
         status = os.fstat(handle)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(None, "is a directory; name a file in it")
-        if stat.S_ISFIFO(status.st_mode) or os.isatty(handle):
+        if _READS_PIPES and (stat.S_ISFIFO(status.st_mode) or os.isatty(handle)):
             return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BUFFER)
         if not stat.S_ISREG(status.st_mode) and not os.path.samestat(status, os.stat(os.devnull)):
             raise OSError(None, "is a device, not a file")
         if status.st_size > max_bytes:
             raise _too_large(path, max_bytes, unpacked=False)
-        os.set_blocking(handle, True)
+        if _READS_PIPES:
+            os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
@@ -239,9 +244,9 @@ def _replace_file(target: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            if mode is not None:
-                os.fchmod(handle, mode)
             os.fsync(handle)
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:  # also Ctrl-C
         with contextlib.suppress(OSError):
@@ -266,12 +271,14 @@ def _error_reason(error: Exception) -> str:
 
 def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
     """Return whether a cached file (or folder) can be trusted: no symbolic link, owned by this user or root, and nobody
-    else may write to it."""
+    else may write to it. On Windows, which has no such owners, any file of the right kind."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
         return False
     kind = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
+    if not hasattr(os, "geteuid"):
+        return kind
     return kind and status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 

@@ -11,19 +11,21 @@ and yields its intermediate results; `run_in_child` runs one function and return
 A job receives a function `send` for intermediate results, which are kept even if the job is killed later. Ctrl-C, an
 abandoned iteration, and even SIGKILL of this process leave no process behind.
 
-Inside: `_pool` has the loops over jobs, `_process` the parent's side of one process, `_child` the child's side, and
-`_meter` measures CPU time.
+Inside: `_pool` has the loops over jobs, `_process` the parent's side of one process, `_child` the child's side,
+`_meter` measures CPU time, and `_here` runs jobs in this process on systems other than Linux.
 
 Budgets count the CPU time of a process and its descendants, so load on the machine does not shorten them; time in which
 all of them sleep is limited separately, with `SLEEP` seconds on top (docs/decisions.md).
 """
 
 from antiphon.isolate._child import Send, describe_error
+from antiphon.isolate._here import can_interrupt, interrupted_after
 from antiphon.isolate._meter import cpu_clock
 from antiphon.isolate._pool import as_done, available_processors, in_order, run_in_child, stream_job, usual_workers
-from antiphon.isolate._process import GRACE, Ended, Lost, Sent, Starved, Stopped, Terms, can_fork
+from antiphon.isolate._process import GRACE, ISOLATES, Ended, Lost, Sent, Starved, Stopped, Terms, can_fork
 
 __all__ = [
-    "GRACE", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done", "available_processors",
-    "can_fork", "cpu_clock", "describe_error", "in_order", "run_in_child", "stream_job", "usual_workers",
+    "GRACE", "ISOLATES", "Ended", "Lost", "Send", "Sent", "Starved", "Stopped", "Terms", "as_done",
+    "available_processors", "can_fork", "can_interrupt", "cpu_clock", "describe_error", "in_order", "interrupted_after",
+    "run_in_child", "stream_job", "usual_workers",
 ]  # fmt: skip

@@ -19,7 +19,6 @@ import ctypes
 import os
 import pickle
 import queue
-import resource
 import signal
 import sys
 import threading
@@ -89,17 +88,7 @@ class Sender:
 
 def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: int | None) -> None:
     """Run one job and send its result, or the error that it raised."""
-    try:
-        how, value = RETURNED, work(job, sender.send_result)
-    except AntiphonError as error:
-        how, value = RAISED, error
-    except MemoryError:
-        limit = "" if memory is None else f": more than {memory / GIB:g} GiB"
-        how, value = STARVED, f"out of memory{limit}"
-    except UnsendableError as error:
-        how, value = BROKEN, str(error)
-    except BaseException as error:  # the parent reports it and goes on
-        how, value = BROKEN, describe_error(error)
+    how, value = outcome_of(work, job, sender.send_result, memory)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is over: nothing is left to stop
     sender.stop_pending = False
     try:
@@ -108,6 +97,21 @@ def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: 
         os._exit(1)  # the parent is gone
     except UnsendableError as error:
         sender.send(ENDED, (BROKEN, str(error)))
+
+
+def outcome_of(work: Callable[[Any, Send], Any], job: Any, send: Send, memory: int | None) -> tuple[str, Any]:
+    """Run one job; return how it ended and its value, or the error that it raised."""
+    try:
+        return RETURNED, work(job, send)
+    except AntiphonError as error:
+        return RAISED, error
+    except MemoryError:
+        limit = "" if memory is None else f": more than {memory / GIB:g} GiB"
+        return STARVED, f"out of memory{limit}"
+    except UnsendableError as error:
+        return BROKEN, str(error)
+    except BaseException as error:  # the parent reports it and goes on
+        return BROKEN, describe_error(error)
 
 
 def describe_error(error: BaseException) -> str:
@@ -206,6 +210,8 @@ def _read_messages_of_parent(channel: Connection, messages: queue.SimpleQueue[An
 
 def _limit_memory(memory: int) -> None:
     """Limit the address space to `memory` bytes more than are in use."""
+    import resource
+
     with open("/proc/self/statm", encoding="ascii") as file:
         bytes_in_use = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (bytes_in_use + memory, resource.RLIM_INFINITY))

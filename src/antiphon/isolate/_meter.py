@@ -7,7 +7,6 @@ also sums the time in which the whole process tree sleeps, and `exceeds` is true
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,6 @@ from typing import NamedTuple
 SLEEP = 1.0  # seconds that a process may sleep beyond its budget
 # Seconds between two checks; of a longer pause only this much counts as sleep, as the parent may have been busy.
 TICK = 0.5
-_TICKS = os.sysconf("SC_CLK_TCK")  # clock ticks per second, the unit of CPU times in /proc
 _WORKING = "RD"  # process states: R is running or waiting for a processor, D is waiting for a disk
 
 
@@ -29,8 +27,8 @@ class _Usage(NamedTuple):
 
 def cpu_clock() -> float:
     """Return the CPU seconds of this process and of the children that have ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 class Meter:
@@ -57,7 +55,7 @@ class Meter:
 
 def _read_process_tree(pid: int) -> _Usage:
     """Return the usage of a process, the children that it has waited for, and its living descendants."""
-    seconds, working = 0.0, False
+    ticks, working = 0, False
     pending = [pid]
     while pending:
         process = pending.pop()
@@ -66,10 +64,10 @@ def _read_process_tree(pid: int) -> _Usage:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue
-        seconds += sum(int(x) for x in fields[11:15]) / _TICKS
+        ticks += sum(int(x) for x in fields[11:15])
         working |= fields[0].decode() in _WORKING
         pending += _list_children(process)
-    return _Usage(seconds, working)
+    return _Usage(ticks / os.sysconf("SC_CLK_TCK"), working)
 
 
 def _list_children(pid: int) -> Iterator[int]:

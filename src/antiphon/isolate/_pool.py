@@ -21,8 +21,9 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from antiphon.errors import AntiphonError, TimedOut
+from antiphon.isolate._here import run_here
 from antiphon.isolate._meter import TICK
-from antiphon.isolate._process import STOP_INTERVAL, Ended, Job, Lost, Process, Sent, Stopped, Terms, can_fork
+from antiphon.isolate._process import ISOLATES, STOP_INTERVAL, Ended, Job, Lost, Process, Sent, Stopped, Terms, can_fork
 
 MAX_WORKERS = 4  # more processes compete for caches and memory
 MAX_AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
@@ -112,6 +113,9 @@ def as_done(
     ready, the remaining jobs are Lost. Jobs that are no longer needed (`is_needed`) are dropped or killed; nothing is
     yielded for them.
     """
+    if not ISOLATES:
+        yield from run_here(jobs, terms, is_needed)
+        return
     waiting, pool, failed_starts = deque(jobs), list[Process[Job]](), 0
     listener = _Listener()
     try:
@@ -188,6 +192,9 @@ def in_order(
     receives intermediate results at once. Once `terms.seconds` raises TimedOut no more jobs begin, and the error is
     raised after the results of those that have begun.
     """
+    if not ISOLATES:
+        yield from _in_order_here(jobs, terms, is_needed, on_message)
+        return
     remaining = iter(jobs)
     started = deque[Process[Job]]()
     listener = _Listener()
@@ -231,6 +238,19 @@ def in_order(
         for process in started:
             process.end()
         listener.interrupt()
+
+
+def _in_order_here(
+    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool], on_message: Callable[[Any], None]
+) -> Generator[tuple[Job, Any], None, None]:
+    """Do the same in this process."""
+    for job, event in run_here(jobs, terms, is_needed):
+        if isinstance(event, Sent):
+            on_message(event.value)
+        elif isinstance(event.result, AntiphonError):
+            raise event.result
+        else:
+            yield job, event.result
 
 
 def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:

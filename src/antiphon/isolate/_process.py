@@ -28,6 +28,7 @@ from antiphon.isolate import _child
 from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SENT, STARVED, Send
 from antiphon.isolate._meter import Meter
 
+ISOLATES = hasattr(os, "fork") and os.path.exists("/proc/self/stat")  # whether jobs can have processes of their own
 START_SECONDS = 120.0  # CPU seconds until a worker must be ready for its first job
 GRACE = 2.0  # usual seconds for a job to return its best result after SIGTERM
 STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
@@ -157,7 +158,7 @@ class Process(Generic[Job]):
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
-        result = self._stopped_error() if self.stopping else _result_of(*value)
+        result = stopped_error(self.limit) if self.stopping else result_of(*value)
         self.job = self.limit = None
         # a stopped worker may be in any state, so it is not used again
         if not self.is_worker or self.stopping:
@@ -176,7 +177,7 @@ class Process(Generic[Job]):
             if not self.ready:
                 return self._end_with(Lost(f"its process was not ready within {self.limit:g} s", begun=False))
             if not self.terms.grace:
-                return self._end_with(self._stopped_error())
+                return self._end_with(stopped_error(self.limit))
             self.stop()
             return None
         # dead, and all its messages have been read
@@ -196,10 +197,7 @@ class Process(Generic[Job]):
         late = time.monotonic() - self.stopping >= self.terms.grace
         if self.limit is not None:
             late |= self.meter.exceeds(OVERRUN * self.limit + OVERRUN_SECONDS)
-        return self._end_with(self._stopped_error()) if late else None
-
-    def _stopped_error(self) -> Stopped:
-        return Stopped("stopped" if self.limit is None else f"stopped after {self.limit:.3g} s of CPU time")
+        return self._end_with(stopped_error(self.limit)) if late else None
 
     def _end_of_lost(self) -> Ended:
         """Return the end of a process that died, with its exit code in words."""
@@ -254,7 +252,12 @@ def _spawn_program(child_channel: Connection) -> int:
     )  # fmt: skip
 
 
-def _result_of(how: str, value: Any) -> Any:
+def stopped_error(seconds: float | None) -> Stopped:
+    """Return the error of a job that was stopped. `seconds`: its budget."""
+    return Stopped("stopped" if seconds is None else f"stopped after {seconds:.3g} s of CPU time")
+
+
+def result_of(how: str, value: Any) -> Any:
     """Return what an ENDED message says: a value or an AntiphonError, else Lost."""
     if how in (RETURNED, RAISED):
         return value
@@ -276,7 +279,9 @@ def describe_exit(code: int | None) -> str:
 
 
 def can_fork() -> bool:
-    """Return whether forking is safe: False if HiGHS is loaded and this SciPy cannot end its threads."""
+    """Return whether forking is possible and safe: False if HiGHS is loaded and this SciPy cannot end its threads."""
+    if not ISOLATES:
+        return False
     core = sys.modules.get("scipy.optimize._highspy._core")
     return core is None or _end_of_threads(core) is not None
 

@@ -212,7 +212,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
         Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
         Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
-        Route("an emulated cluster", TESTED, {"root": os.geteuid() == 0, **lab},
+        Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
               (under_mpi,) if inventory["mpi"] else (small_plan, f"{RUN} --on lab")),
         Route("plans in one process", TESTED, {}, (small_plan, RUN)),
         *([] if inventory["gpus"] else [judge]),

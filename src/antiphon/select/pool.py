@@ -26,16 +26,26 @@ the bounds and the other with compose, and whichever is free first takes trees.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from functools import partial
-from types import FrameType
 
-from antiphon.isolate import GRACE, Ended, Lost, Send, Starved, Stopped, Terms, as_done, can_fork
+from antiphon.isolate import (
+    GRACE,
+    ISOLATES,
+    Ended,
+    Lost,
+    Send,
+    Starved,
+    Stopped,
+    Terms,
+    as_done,
+    can_fork,
+    can_interrupt,
+    interrupted_after,
+)  # fmt: skip
 from antiphon.select.schedule_cache import ScheduleCache
 from antiphon.select.sufficiency import expected_effort
 from antiphon.select.task import (
@@ -85,10 +95,11 @@ def run_tasks(
     Tasks that `is_needed` rejects, given the messages so far, are skipped or stopped.
     """
     cache = ScheduleCache()
+    workers = workers if ISOLATES else 0
     waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, expected_effort(task))))  # bounds come last
     # The timer can interrupt only the main thread. In another thread all tasks are left to workers.
-    if workers == 0 or _can_interrupt():
-        with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
+    if workers == 0 or can_interrupt():
+        with suppress(_OverrunError), interrupted_after(WARM_LIMIT, _OverrunError):
             warm_up(context)
         begin = time.process_time()
         head_start = HEAD_START if can_fork() else HEAD_START_UNFORKED
@@ -141,41 +152,11 @@ class _OverrunError(BaseException):
     """The CPU timer expired. Not an Exception, so that no planner catches it."""
 
 
-def _can_interrupt() -> bool:
-    """Return whether the timer can interrupt this thread."""
-    return threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGPROF) is not None
-
-
-@contextmanager
-def _interrupted_after(seconds: float) -> Iterator[None]:
-    """Raise _OverrunError in the `with` block after this many CPU seconds.
-
-    A timer that was set before is restored afterwards, with its remaining time reduced by the time spent.
-    """
-    if not _can_interrupt():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _OverrunError
-
-    begin = time.process_time()
-    handler = signal.signal(signal.SIGPROF, stop)
-    remaining, interval = signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, handler)
-        if remaining:
-            signal.setitimer(signal.ITIMER_PROF, max(remaining - (time.process_time() - begin), 1e-3), interval)
-
-
 def _run_here(context: Context, cache: ScheduleCache, task: Task, report: Report) -> None:
     """Run a task in this process, within its budget."""
     done = False
     try:
-        with _interrupted_after(limit_of(context, task)):
+        with interrupted_after(limit_of(context, task), _OverrunError):
             for message in run_task(context, cache, task):
                 done = isinstance(message, Done)
                 report(message)

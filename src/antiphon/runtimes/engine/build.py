@@ -106,6 +106,11 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
+    if not hasattr(os, "fork"):
+        raise Missing(
+            f"the native engine needs Linux, and this is {sys.platform}: plan, verify and export here and run the plan "
+            "there; run --on local needs no engine"
+        )
     command, settings = _find_compiler(target, compiler), TARGETS[target]
     # everything that can change the binary
     identity = [

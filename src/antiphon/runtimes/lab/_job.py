@@ -15,7 +15,6 @@ The leader counts the bytes that the links carry in a watched run.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import selectors
@@ -307,6 +306,8 @@ def count_sent_bytes(ports: Sequence[Sequence[str]]) -> list[int]:
 
 def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """Return the links that are down or missing."""
+    import fcntl
+
     links = []
     for space, device in ports:
         join_namespace(f"{SPACES}/{space}", CLONE_NEWNET)

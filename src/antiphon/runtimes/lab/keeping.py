@@ -69,7 +69,7 @@ class Lab:
 
 def need_root() -> None:
     """Raise Missing, with advice, where labs are not supported."""
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux") or not hasattr(os, "fork"):
         raise Missing("the lab is made of network namespaces, which only Linux has: use a Linux machine, or a VM")
     if os.geteuid() != 0:
         raise Missing("the lab makes network namespaces, which needs root: start it by sudo, or in a container that "

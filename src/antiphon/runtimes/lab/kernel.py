@@ -44,7 +44,7 @@ RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK"
 GRACE = 10.0  # seconds for the other ranks to end after one has failed
 _NOT_STARTED = 127  # exit code
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True) if hasattr(os, "fork") else ctypes.pythonapi  # Linux has it
 
 
 # ---- system calls that Python 3.11 does not have ----

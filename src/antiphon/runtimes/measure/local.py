@@ -161,5 +161,5 @@ def free_memory() -> int | None:
     except (OSError, KeyError, ValueError):
         try:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-        except (OSError, ValueError):
+        except (AttributeError, OSError, ValueError):
             return None
