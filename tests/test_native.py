@@ -28,7 +28,7 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Warming, Wire
+from antiphon.runtimes.engine.native import OPERATORS, PLANNED_SLICES, TYPES, Engine, Warming, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]
@@ -52,11 +52,11 @@ def inputs_of(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: i
 
 def run_threads(
     engine: Engine, data: bytes, given: list[Array], unit: int, op: str, places: list[bool], split: int | None = None,
-    runs: int = 1, timeout: float = 20.0, wires: list[Wire] | None = None,
+    runs: int = 1, timeout: float = 20.0, wires: list[Wire] | None = None, slices: int = PLANNED_SLICES,
 ) -> list[Array]:  # fmt: skip
     """What every rank ends with; `places`: per rank, whether it runs in place."""
     program, ranks = engine.program(data), len(given)
-    plans = [program.plan(r, unit, places[r], split) for r in range(ranks)]
+    plans = [program.plan(r, unit, places[r], split, slices) for r in range(ranks)]
     wires = engine.threads(ranks) if wires is None else wires
     outputs = [np.empty(0)] * ranks
     errors: list[AntiphonError] = []
@@ -110,10 +110,10 @@ def test_every_rank_ends_with_what_the_interpreter_says(engine: Engine, kind: st
         for in_place in (False, True):
             given = inputs_of(schedule, unit, dtype, in_place, unit)
             want = interpret(schedule, [one.copy() for one in given], op=op, dtype=dtype, in_place=in_place)
-            split = draw.choice([None, 64, 1000])
-            found = run_threads(engine, data, given, unit, op, [in_place] * ranks, split, runs=2)
+            split, slices = draw.choice([None, 64, 1000]), draw.choice([1, 4, 7, 64])
+            found = run_threads(engine, data, given, unit, op, [in_place] * ranks, split, runs=2, slices=slices)
             for rank in range(ranks):
-                assert same(found[rank], want[rank]), (unit, dtype, op, in_place, split, rank)
+                assert same(found[rank], want[rank]), (unit, dtype, op, in_place, split, slices, rank)
 
 
 @pytest.mark.parametrize("pieces", [2, 5])
@@ -124,8 +124,33 @@ def test_pieces_go_one_after_another(engine: Engine, pieces: int) -> None:
         for in_place in (False, True):
             given = inputs_of(schedule, unit, "float32", in_place, unit)
             want = interpret(schedule, [one.copy() for one in given], in_place=in_place)
-            found = run_threads(engine, data, given, unit, "sum", [in_place] * 4)
-            assert all(map(same, found, want)), (unit, in_place)
+            for slices in (1, 2, 3, 4, 6, 16, 64):  # also more and fewer than the program says
+                found = run_threads(engine, data, given, unit, "sum", [in_place] * 4, slices=slices)
+                assert all(map(same, found, want)), (unit, in_place, slices)
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "planner"),
+    [("allreduce", "dgx1v", "trees"), ("broadcast", "dgx1v", "trees"), ("allreduce", "torus:dims=2x3", "multi-ring")],
+)
+def test_sliced_plans_of_many_trees(engine: Engine, kind: str, machine: str, planner: str) -> None:
+    """Slices cross rings and trees that share ranks: any number of them ends, and with the same bits."""
+    schedule = pipeline(planned(kind, machine, planner), 6)
+    data, ranks = encode(both(schedule)), schedule.collective.ranks
+    given = inputs_of(schedule, 4001, "int32", True, 1)
+    want = interpret(schedule, [one.copy() for one in given], in_place=True, dtype="int32")
+    for slices in (1, 2, 3, 5, 8, 12, 48):
+        found = run_threads(engine, data, given, 4001, "sum", [True] * ranks, slices=slices)
+        assert all(map(same, found, want)), slices
+
+
+def test_slices_that_cannot_become_fewer(engine: Engine) -> None:
+    schedule = planned("allreduce", "ring:ranks=4", "ring")
+    mixed = pipeline(schedule, [2 + i % 3 for i in range(len(schedule.chunks))])
+    program = engine.program(encode(both(mixed)))
+    assert program.plan(0, 100, slices=8).needs.output == 100
+    with pytest.raises(Unsupported, match="slices of several numbers can only become more"):
+        program.plan(0, 100, slices=2)
 
 
 def test_who_is_late_delays_only_those_that_need_it(engine: Engine) -> None:

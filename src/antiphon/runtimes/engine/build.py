@@ -38,12 +38,13 @@ from antiphon.runtimes.engine.launch import Starting, summarize_errors
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
-    "program.c", "plan.c", "layout.c", "fold.c", "small_floats.c", "engine.c", "wire.c", "uneven.c", "exports.c",
+    "program.c", "plan.c", "layout.c", "fold.c", "small_floats.c", "engine.c", "wire.c", "uneven.c", "learn.c",
+    "exports.c",
 )  # fmt: skip
 PRELOAD = tuple(
     f"preload_{name}.c" for name in (
-        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "bypass", "serve",
-        "init", "measure", "calls",
+        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "learn", "bypass",
+        "serve", "init", "measure", "calls",
     )
 )  # fmt: skip
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host

@@ -65,6 +65,7 @@ _TYPE_NAMES = (
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
+PLANNED_SLICES = 4
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
 _STOPPED = 8  # error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name
@@ -253,10 +254,15 @@ class OpenProgram:
         self.facts = Facts()
         engine.library.ap_describe(self.handle, byref(self.facts))
 
-    def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
-        """Return the operations of a rank for `unit` elements per weight 1. `split`: cut messages into these bytes."""
+    def plan(
+        self, rank: int, unit: int, in_place: bool = False, split: int | None = None, slices: int = PLANNED_SLICES
+    ) -> NativePlan:
+        """Return the operations of a rank for `unit` elements per weight 1. `split`: cut messages into these bytes.
+
+        `slices`: quarters of the planned number of slices; the same at all ranks."""
         library = self.engine.library
-        plan = NativePlan(self.engine, library.create("ap_prepare", self.handle, rank, int(in_place), unit))
+        arguments = self.handle, rank, int(in_place), unit, slices
+        plan = NativePlan(self.engine, library.create("ap_prepare_sliced", *arguments))
         if split is not None:
             library.check("ap_split", plan.handle, split)
         return plan

@@ -63,6 +63,9 @@ void ap_describe(const ap_program *program, ap_facts *facts);
 /* Makes the plan of this rank, after checking its section of the file in full. `unit`: elements per weight 1 of a block. The
  * plan does not need its program any longer. */
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error);
+/* The same with other slices than planned: `slices` quarters of their number, which all ranks must choose alike. */
+ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
+                           ap_error *error);
 void ap_release(ap_plan *plan);
 void ap_get_needs(const ap_plan *plan, ap_needs *needs);
 

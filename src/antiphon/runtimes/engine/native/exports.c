@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "choose.h"
+#include "learn.h"
 #include "plan.h"
 #include "transport.h"
 #if defined(AP_FOR_MPI)
@@ -32,7 +33,10 @@ static const struct {
     NAMED(ap_abi), NAMED(ap_open_bytes), NAMED(ap_close), NAMED(ap_describe), NAMED(ap_prepare), NAMED(ap_release),
     NAMED(ap_get_needs), NAMED(ap_warm), NAMED(ap_split), NAMED(ap_run), NAMED(ap_agree), NAMED(ap_uneven), NAMED(ap_wire_call),
     NAMED(ap_wire_other_call), NAMED(ap_wire_check_unreceived), NAMED(ap_wire_trace), NAMED(ap_wire_set_signals),
-    NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide),
+    NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide), NAMED(ap_prepare_sliced),
+    NAMED(ap_learner_open), NAMED(ap_learner_close), NAMED(ap_learner_recall), NAMED(ap_learner_report), NAMED(ap_learner_update),
+    NAMED(ap_learner_exchanged), NAMED(ap_learner_begin), NAMED(ap_learner_refuse), NAMED(ap_learner_restart),
+    NAMED(ap_learner_arms), NAMED(ap_learner_choices),
 #if defined(AP_FOR_MPI)
     NAMED(ap_mpi_open_number), NAMED(ap_mpi_library), NAMED(ap_book_open), NAMED(ap_book_close), NAMED(ap_table_store),
     NAMED(ap_range_of), NAMED(ap_chooser_open), NAMED(ap_chooser_close), NAMED(ap_choose), NAMED(ap_measure_open),

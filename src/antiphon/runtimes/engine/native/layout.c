@@ -27,10 +27,13 @@ static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind =
 
 /* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender
  * and receiver share, so both split alike. */
-static uint32_t count_instances(const ap_step *s, size_t item, uint64_t split) {
+static uint32_t count_instances(const ap_plan *plan, const ap_step *s, size_t item) {
+    uint64_t split = plan->split, slices = plan->slices;
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
-    if (!split || !s->elements) return 1;
-    uint64_t bytes = split == AP_USUAL_SPLIT ? 1 << 17 : split, max_parts = split == AP_USUAL_SPLIT ? 4 : 1 << 20;
+    if ((!split && slices <= AP_PLANNED_SLICES) || !s->elements) return 1;
+    uint64_t bytes = split, max_parts = 1 << 20;
+    if (split == AP_USUAL_SPLIT) bytes = ((uint64_t)AP_PLANNED_SLICES << 17) / slices, max_parts = slices;
+    if (!split) bytes = 1 << 14, max_parts = slices / AP_PLANNED_SLICES;
     uint64_t per = bytes / item, n = (s->elements - 1) / per + 1;
     return (uint32_t)(n > max_parts ? max_parts : n);
 }
@@ -83,7 +86,7 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     ap_workload all = {0, 0};
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
-        s->first = (uint32_t)total, s->instances = count_instances(s, l->item, l->split);
+        s->first = (uint32_t)total, s->instances = count_instances(plan, s, l->item);
         total += s->instances;
         if (!ap_add_workload(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
             total > UINT32_MAX - 1)
@@ -146,7 +149,7 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 typedef struct {
-    uint64_t lane, key; /* key: when + 2 * piece; of equal ones, the smaller instance first */
+    uint64_t lane, key; /* key: when + 2 * piece, in planned slices; of equal ones, the smaller instance first */
     uint32_t instance;
 } message;
 
@@ -181,7 +184,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
         if (!is_message(s) || !elements_of(plan, s, i)) continue;
         uint64_t piece = s->pieces > 1 ? i - s->first : 0;
         uint64_t lane = (uint64_t)(s->kind == AP_SEND) << 63 | (uint64_t)s->channel << 32 | s->peer;
-        all[n++] = (message){lane, (uint64_t)s->when + 2 * piece, i};
+        all[n++] = (message){lane, (uint64_t)s->when * plan->slices + 2 * piece * AP_PLANNED_SLICES, i};
         l->messages++, l->sends += s->kind == AP_SEND;
         if (s->kind == AP_RECEIVE) l->received += elements_of(plan, s, i);
     }

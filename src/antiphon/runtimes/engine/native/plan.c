@@ -18,6 +18,12 @@ typedef __int128 wide;
 
 static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
+/* The number of slices of what has `pieces` in the program. Any number is correct: slices of one operation wait for the same
+ * slices of another, and messages keep an order in which each comes after all that it waits for (order_messages). */
+static uint32_t slice_count(const ap_plan *plan, uint32_t pieces) {
+    return pieces > 1 ? (uint32_t)(((uint64_t)pieces * plan->slices + AP_PLANNED_SLICES - 1) / AP_PLANNED_SLICES) : pieces;
+}
+
 /* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. */
 static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
     return (wide)unit * point.whole + (wide)((unsigned __int128)unit * (uint64_t)point.part / p->denominator);
@@ -45,13 +51,14 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
         const ap_class *c = &s->class[s->slot[i]];
         unsigned __int128 part = (unsigned __int128)a->unit * (uint64_t)c->part + a->program->denominator - 1;
         wide size = (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
-        wide stride = (size + c->pieces - 1) / c->pieces;
-        if (stride > MAX_ELEMENTS || stride * c->pieces > MAX_ELEMENTS - total)
+        const uint32_t pieces = slice_count(plan, c->pieces);
+        wide stride = (size + pieces - 1) / pieces;
+        if (stride > MAX_ELEMENTS || stride * pieces > MAX_ELEMENTS - total)
             return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit need more scratch than there can be", plan->rank,
                            (unsigned long long)a->unit);
         a->offset[i] = (uint64_t)total, a->stride[i] = (uint64_t)stride;
-        a->capacity[i] = (uint64_t)(stride * c->pieces);
-        total += stride * c->pieces;
+        a->capacity[i] = (uint64_t)(stride * pieces);
+        total += stride * pieces;
     }
     plan->sizes[AP_SCRATCH] = (uint64_t)total;
     return AP_OK;
@@ -97,23 +104,28 @@ static void append_part(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
 
 static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
-    uint32_t used = 0;
+    uint32_t used = 0, sliced = 0; /* sliced: slices of the first operation that has some */
     for (uint32_t o = 0; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
         ap_step *step = &plan->step[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
+        const uint32_t pieces = slice_count(plan, op->pieces);
+        if (op->pieces > 1 && !sliced) sliced = op->pieces;
+        /* different numbers must stay different, or operations would wait slice by slice that must not */
+        if (op->pieces > 1 && op->pieces != sliced && plan->slices % AP_PLANNED_SLICES)
+            return ap_fail(error, AP_UNSUPPORTED, "rank %u: slices of several numbers can only become more", plan->rank);
         *step = (ap_step){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
-                          .pieces = op->pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
+                          .pieces = pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
         for (uint32_t i = 0; i < op->parts; i++) {
             ap_stretch where;
-            if (!resolve_part(a, plan, s->part[op->first_part + i], op->pieces, &where))
+            if (!resolve_part(a, plan, s->part[op->first_part + i], pieces, &where))
                 return fail_address(error, plan->rank, "operation", o);
             if (message || i == 0) step->elements += where.length;
             if (step->elements > (uint64_t)MAX_ELEMENTS) return fail_address(error, plan->rank, "operation", o);
             if (op->kind == AP_FOLD && where.length != step->elements)
                 return ap_fail(error, AP_INVALID,
                                "the program file is wrong: rank %u, the parts of operation %u differ in length", plan->rank, o);
-            append_part(plan, step, where, message && op->pieces == 1);
+            append_part(plan, step, where, message && pieces == 1);
         }
         used += step->stretches;
     }
@@ -168,6 +180,11 @@ static uint64_t usual_split(uint32_t kind) {
 }
 
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
+    return ap_prepare_sliced(program, rank, in_place, unit, AP_PLANNED_SLICES, error);
+}
+
+ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
+                           ap_error *error) {
     ap_section s;
     if (ap_read_section(program, rank, in_place, &s, error)) return NULL;
     ap_plan *plan = calloc(1, sizeof *plan);
@@ -176,7 +193,7 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
         return NULL;
     }
     plan->rank = rank, plan->in_place = !!in_place, plan->steps = s.operations, plan->divisions = s.finishes;
-    plan->split = usual_split(program->facts.kind);
+    plan->slices = slices, plan->split = usual_split(program->facts.kind);
     if (fill_plan(program, &s, unit, plan, error)) {
         ap_release(plan);
         return NULL;

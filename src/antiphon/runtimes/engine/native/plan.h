@@ -69,11 +69,12 @@ typedef struct {
 enum { AP_NO_LANE = 0xFFFFFFFFu };
 
 /* The usual split: into messages of 128 KiB, but at most four; more would cost more latency than their overlap gains. */
-enum { AP_USUAL_SPLIT = 1 };
+enum { AP_USUAL_SPLIT = 1, AP_PLANNED_SLICES = 4 };
 
 struct ap_plan {
     int in_place;
     uint32_t rank, steps, divisions;
+    uint32_t slices;   /* how many slices messages have, in quarters of the planned number */
     uint64_t sizes[3]; /* elements of input, output, scratch */
     ap_step *step;
     ap_stretch *stretch;

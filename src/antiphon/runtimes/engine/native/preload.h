@@ -14,6 +14,7 @@
  *   preload_buffers       types, operators and memory of a call's buffers
  *   preload_trial         first calls of unmeasured plans, compared with the library
  *   preload_bypass        the program's own entries for functions that no plan serves
+ *   preload_learn         calls by the candidate that a learner chooses, instead
  *   preload_serve         one call: decide, run
  *   preload_init          MPI_Init, MPI_Finalize
  *   preload_measure       calls measured for `tune --on mpi`
@@ -30,6 +31,7 @@
 #include <sys/types.h>
 
 #include "choose.h"
+#include "learn.h"
 
 /* Only the names of MPI are visible to other libraries (exports.c). */
 #define AP_EXPORT __attribute__((visibility("default")))
@@ -49,7 +51,7 @@ enum {
     AP_SERVED, AP_BAD_ARGUMENTS, AP_ONE_PROCESS, AP_INTERCOMMUNICATOR, AP_NO_TABLE, AP_NO_DATA, AP_NO_PLAN, AP_NO_ROOT,
     AP_LIBRARY_FASTER, AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
     AP_NOT_PLANNED, AP_NEW_COMMUNICATOR, AP_NO_SHARED_MEMORY, AP_UNEVEN, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE, AP_TRIED,
-    AP_SLOWER, AP_REASONS
+    AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_REASONS
 };
 
 enum { AP_MAX_TABLES = 64, AP_TEXT = 400, AP_PATH = 1024 };
@@ -61,6 +63,7 @@ typedef struct {
     int32_t compares;   /* whether first calls by unmeasured plans are compared with the library's (preload_trial.c) */
     double timeout;     /* seconds; 0: none */
     uint32_t new_calls; /* first calls of a communicator that are left to the library */
+    int32_t learns; /* candidates are chosen while the job runs (preload_learn.c); then nothing is compared by first calls */
     int32_t report;
     int32_t any_hosts;      /* ranks may be on other hosts than the tables say */
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
@@ -109,6 +112,9 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]);
 /* ANTIPHON_TRIED, for tests: seconds of calls by the plan and by the library, which replace those measured. "2:1" at all
  * processes, "2:1,1:2" at the first one of the world and at all others. False where it is not set, or no such text. */
 int ap_trial_override(int process, double seconds[2]);
+/* The same for a call by a candidate. "drawn:SEED" draws times, other ones at each process, with outliers; which candidate is
+ * the fastest changes every 300 calls. */
+void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds);
 /* Collective over the world: waits for all processes without keeping processors busy. `certain`: all have this library. */
 int ap_wait_for_world(int certain);
 
@@ -153,6 +159,7 @@ struct ap_cached_plan { /* a plan of this rank at one size; the same sizes are c
     ap_cached_plan *next;
     ap_row *row;
     uint64_t unit, bytes;
+    uint32_t slices; /* plan.h */
     int type;
     ap_plan *plan[2]; /* out of place, in place */
 };
@@ -184,6 +191,7 @@ struct ap_query {
 enum { AP_STAGED_IN, AP_STAGED_OUT, AP_STAGES }; /* staging memory, used in place of the caller's buffers */
 
 typedef struct ap_trial ap_trial;
+typedef struct ap_learning ap_learning;
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
@@ -196,14 +204,15 @@ typedef struct {
     uint64_t shared_bytes; /* shared memory that it takes, if that is limited */
     uint32_t calls;        /* calls that plans could have served */
     ap_cached_plan *plans;
-    ap_trial *trials; /* of unmeasured plans (preload_trial.c) */
+    ap_trial *trials;      /* of unmeasured plans (preload_trial.c) */
+    ap_learning *learning; /* preload_learn.c; the latest first */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
 } ap_group;
 
 /* The group of a communicator, made at its first call and freed with it; NULL: out of memory. */
 ap_group *ap_group_of(MPI_Comm comm);
-/* Frees a group except its query and trials, which other files free. */
+/* Frees a group except its query, trials and learners, which other files free. */
 void ap_group_free(ap_group *g);
 /* Finds the rows of a communicator once there is a table; false: out of memory. */
 int ap_group_find_rows(ap_group *g);
@@ -220,10 +229,11 @@ int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pa
 /* Moves rows and plans from the copy to the group; frees those of a group. */
 void ap_group_adopt(ap_group *g, ap_group *copy);
 void ap_group_clear(ap_group *g);
-/* The plan for a call by this row, cached or new; making one for large calls is collective. NULL: MPI failed (*code); or all
- * processes leave the row to the library (its state is -1); or it failed at this process alone (`error`). */
-ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, int type, int in_place, int *code,
-                     ap_error *error);
+/* The plan for a call by this row in these slices (plan.h), cached or new; making one for large calls, or in other slices than
+ * planned, is collective. NULL: MPI failed (*code); or *refused: it failed at some process, and all know; or it failed at this
+ * process alone (`error`). */
+ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, uint64_t bytes, int type, int in_place,
+                     int *refused, int *code, ap_error *error);
 /* Whether all processes can run a row's program; agrees on it once. An MPI error in *code. */
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 
@@ -357,11 +367,32 @@ int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int
 void ap_trial_end(double *spent);
 void ap_trials_free(ap_group *g);
 
+/* preload_learn.c: chooses the row and the slices by which a call is made: AP_SERVED, or why the library gets it; *row, *slices:
+ * as the table has it. As for ap_trial_begin. Sometimes collective; *code: an error of MPI. */
+int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **spent, int *code,
+                   ap_error *error);
+void ap_learn_refuse(ap_group *g); /* what ap_learn_begin has just chosen cannot run, at any process */
+void ap_learning_free(ap_group *g);
+
+/* What process 0 knows of a learner. */
+typedef struct ap_learned ap_learned;
+struct ap_learned {
+    ap_learned *next;
+    const ap_page *page;                      /* that the table has for these calls */
+    const ap_page *program[AP_MAX_PROGRAMS];  /* per program (learn.h) its page; NULL: the library */
+    int scale, ranks;
+    uint64_t bytes, calls; /* of the calls that are timed */
+    uint32_t arms, choices;
+    ap_arm arm[AP_MAX_ARMS];
+    ap_choice choice[AP_MAX_CHOICES];
+};
+
 /* preload_report.c */
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_fallback(int kind, int reason);
 void ap_report_unused(void);
 void ap_report(void); /* collective over the world */
+extern ap_learned *ap_learned_records;
 
 /* ---- without tables: measuring calls as programs make them ---- */
 

@@ -57,7 +57,7 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     for (uint32_t i = 0; i < t->book->pages; i++) {
         const ap_page *page = &t->book->page[i];
         ap_range range;
-        if (*kinds >> page->kind & 1) continue;
+        if (*kinds >> page->kind & 1 && !ap_preload.set.learns) continue; /* else its plans are further candidates */
         if (!ap_range_of(page, p->rank_of, (uint32_t)p->count, &range) && !in_other_order(page, p, &range)) continue;
         new_kinds |= 1u << page->kind;
         if (row) {
@@ -140,7 +140,7 @@ void ap_rows_free(ap_rows *rows) {
 
 /* ---- the state of a communicator ---- */
 
-enum { MAX_PLANS = 64 };
+enum { MAX_PLANS = 64, MAX_LEARNING_PLANS = 256 };
 static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls of all cached plans, which is about their scratch memory */
 static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they could allocate the plan */
 
@@ -256,7 +256,7 @@ int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, a
     if (number < 0) return number == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
     *row = &g->rows.row[number];
     const ap_page *page = (*row)->page;
-    if (!(*row)->program) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
+    if (!(*row)->program && (!ap_preload.set.learns || page->ordered)) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
     return !page->measured && bytes < ap_preload.set.min_bytes ? AP_SMALL : AP_SERVED;
 }
 
@@ -348,10 +348,10 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
 /* ---- plans ---- */
 
 /* Finds the cached plan of a size, and moves it to the front; the same at all processes, as the cache depends on calls alone. */
-static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint64_t unit, int type) {
+static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint32_t slices, uint64_t unit, int type) {
     for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
         ap_cached_plan *k = *at;
-        if (k->unit != unit || k->row != row || k->type != type) continue;
+        if (k->unit != unit || k->row != row || k->type != type || k->slices != slices) continue;
         *at = k->next, k->next = g->plans, g->plans = k;
         return k;
     }
@@ -360,10 +360,10 @@ static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint64_t unit, 
 
 static void drop_old_plans(ap_group *g) {
     uint64_t bytes = 0;
-    int count = 0;
+    int count = 0, max_count = ap_preload.set.learns ? MAX_LEARNING_PLANS : MAX_PLANS;
     for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
         bytes = (*at)->bytes > UINT64_MAX - bytes ? UINT64_MAX : bytes + (*at)->bytes;
-        if (count++ && (count > MAX_PLANS || bytes > MAX_PLAN_BYTES)) {
+        if (count++ && (count > max_count || bytes > MAX_PLAN_BYTES)) {
             free_plans(*at);
             *at = NULL;
             return;
@@ -371,35 +371,36 @@ static void drop_old_plans(ap_group *g) {
     }
 }
 
-static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint64_t unit, int type, int in_place, ap_error *error) {
+static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint32_t slices, uint64_t unit, int type, int in_place,
+                          ap_error *error) {
     pthread_mutex_lock(&programs);
-    ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, unit, error);
+    ap_plan *plan = ap_prepare_sliced(row->program, g->rows.me, in_place, unit, slices, error);
     pthread_mutex_unlock(&programs);
     if (!plan || !ap_ready(plan, type, error)) return plan;
     ap_release(plan);
     return NULL;
 }
 
-ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, int type, int in_place, int *code,
-                     ap_error *error) {
-    ap_cached_plan *k = find_plan(g, row, unit, type);
+ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, uint64_t bytes, int type, int in_place,
+                     int *refused, int *code, ap_error *error) {
+    ap_cached_plan *k = find_plan(g, row, slices, unit, type);
     int is_new = !k;
-    *code = MPI_SUCCESS;
+    *code = MPI_SUCCESS, *refused = 0;
     if (is_new) {
         if (!(k = calloc(1, sizeof *k))) {
             ap_fail(error, AP_MEMORY, "out of memory");
             return NULL;
         }
-        *k = (ap_cached_plan){.next = g->plans, .row = row, .unit = unit, .bytes = bytes, .type = type};
+        *k = (ap_cached_plan){.next = g->plans, .row = row, .slices = slices, .unit = unit, .bytes = bytes, .type = type};
         g->plans = k;
         drop_old_plans(g);
     }
-    if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, unit, type, in_place, error);
-    if (is_new && bytes >= AGREE_BYTES) {
+    if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, slices, unit, type, in_place, error);
+    if (is_new && (bytes >= AGREE_BYTES || slices != AP_PLANNED_SLICES)) {
         int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
         if (!*code && failing != INT_MAX) {
-            report_failure(g, row, failing, error);
-            row->state = -1;
+            *refused = 1;
+            if (slices == AP_PLANNED_SLICES) report_failure(g, row, failing, error), row->state = -1;
         }
         if (*code || failing != INT_MAX) {
             g->plans = k->next;
@@ -420,12 +421,13 @@ static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
     if (!row->state && !try_program(g, row, &error)) return 0;
     row->state = 1; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;
-    if (find_plan(g, row, n->unit, n->type)) return 1;
+    if (find_plan(g, row, AP_PLANNED_SLICES, n->unit, n->type)) return 1;
     ap_cached_plan *k = calloc(1, sizeof *k);
     if (!k) return 0;
-    *k = (ap_cached_plan){.next = g->plans, .row = row, .unit = n->unit, .bytes = n->bytes, .type = n->type};
+    *k = (ap_cached_plan){
+        .next = g->plans, .row = row, .slices = AP_PLANNED_SLICES, .unit = n->unit, .bytes = n->bytes, .type = n->type};
     g->plans = k;
-    ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, n->unit, n->type, n->in_place, &error);
+    ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, AP_PLANNED_SLICES, n->unit, n->type, n->in_place, &error);
     return plan && !ap_pause(pace) && !ap_warm(plan, n->type, pace, &error);
 }
 

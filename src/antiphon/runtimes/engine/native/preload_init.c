@@ -175,6 +175,7 @@ static int release_group(MPI_Comm comm, int keyval, void *value, void *extra) {
     (void)comm, (void)keyval, (void)extra;
     ap_auto_release(g);
     ap_trials_free(g);
+    ap_learning_free(g);
     ap_group_free(g);
     ap_fallbacks_clear();
     return MPI_SUCCESS;

@@ -67,6 +67,26 @@ int ap_trial_override(int process, double seconds[2]) {
     return 0;
 }
 
+/* A number from 0 to 1. */
+static double drawn(uint64_t seed, uint64_t a, uint64_t b) {
+    uint64_t x = seed * 0x9E3779B97F4A7C15u ^ a * 0xBF58476D1CE4E5B9u ^ (b + 1) * 0x94D049BB133111EBu;
+    x = (x ^ x >> 31) * 0xD6E8FEB86659FD93u, x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
+    return (double)(x >> 11) / (double)(1ull << 53);
+}
+
+void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
+    const char *text = getenv("ANTIPHON_TRIED");
+    double pair[2];
+    if (text && !strncmp(text, "drawn:", 6)) {
+        const uint64_t seed = strtoull(text + 6, NULL, 10), draw = call * (uint64_t)ap_preload.size + (uint64_t)ap_preload.rank;
+        const double usual = 1e-3 * (1 + drawn(seed, call / 300, (uint64_t)(candidate.program * 128 + candidate.slices)));
+        *seconds = usual * (1 + 0.2 * drawn(seed, draw, 1)) * (drawn(seed, draw, 2) < 0.02 ? 20 : 1);
+    } else if (ap_trial_override(ap_preload.rank, pair)) {
+        *seconds = candidate.program ? pair[0] : pair[1];
+        if (candidate.program > 1 || candidate.slices != 4) *seconds = 2 * *seconds; /* the pair is of the plan as planned */
+    }
+}
+
 void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"),
                *report = getenv("ANTIPHON_REPORT");
@@ -95,7 +115,11 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* a trial calls MPI, which has no timeout */
     const char *override = getenv("ANTIPHON_TRIED");
     double seconds[2];
-    if (override && *override && !ap_trial_override(0, seconds))
+    const char *learns = getenv("ANTIPHON_LEARN");
+    s->learns = learns && *learns && strcmp(learns, "0") && s->timeout <= 0;
+    if (learns && *learns && strcmp(learns, "0") && !s->learns)
+        ap_complain(problem, "ANTIPHON_LEARN has no effect with ANTIPHON_TIMEOUT: calls of MPI cannot time out");
+    if (override && *override && strncmp(override, "drawn:", 6) && !ap_trial_override(0, seconds))
         ap_complain(problem, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", override);
     s->report = report && *report && strcmp(report, "0");
     s->any_hosts = any_hosts && *any_hosts && strcmp(any_hosts, "0");

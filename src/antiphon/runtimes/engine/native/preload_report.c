@@ -38,6 +38,8 @@ static const char *const reasons[AP_REASONS] = {
     [AP_PERSISTENT] = "it is persistent",
     [AP_TRIED] = "its first calls go both ways in turn",
     [AP_SLOWER] = "its first calls took longer by a plan",
+    [AP_LEARNING] = "learning tries the library, too",
+    [AP_LEARNED] = "learning found the library faster",
 };
 
 typedef struct { /* calls that went by one plan */
@@ -70,6 +72,47 @@ static report_line line_of(const ap_table *table, uint32_t number) {
                      page->label, page->label_bytes};
 }
 
+/* ---- what was learned ---- */
+
+ap_learned *ap_learned_records;
+static const char *const causes[] = {
+    [AP_BY_SEARCH] = "first search", [AP_TOOK_LONGER] = "calls took longer", [AP_TOOK_LESS] = "calls took less",
+    [AP_PROBE_WON] = "a probe was faster", [AP_LEARNED_BEFORE] = "learned before", [AP_OTHER_SIZE_NOW] = "calls of another size",
+    [AP_REFUSED_BY_ONE] = "a process could not run another",
+};
+
+/* The name of a candidate, such as "ring x2" for a plan in twice as many slices. */
+static void name_candidate(const ap_learned *r, ap_candidate c, char *name, size_t capacity) {
+    const ap_page *page = r->program[c.program];
+    if (!page)
+        snprintf(name, capacity, "the library");
+    else if (c.slices == 4)
+        snprintf(name, capacity, "%.*s", (int)page->label_bytes, page->label);
+    else
+        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, c.slices / 4.0);
+}
+
+static void write_learned_text(const ap_learned *r) {
+    char name[AP_TEXT];
+    fprintf(stderr, "antiphon: learned: %s of %llu bytes on %d ranks:", ap_kind_names[r->page->kind], (unsigned long long)r->bytes,
+            r->ranks);
+    for (uint32_t i = 0; i < r->choices; i++) {
+        name_candidate(r, r->choice[i].candidate, name, sizeof name);
+        fprintf(stderr, "%s %s from call %llu on (%s)", i ? ";" : "", name, (unsigned long long)r->choice[i].call + 1,
+                causes[r->choice[i].why]);
+    }
+    fprintf(stderr, "%s\n", r->choices ? "" : " the search has not ended");
+    for (uint32_t i = 0; i < r->arms; i++) {
+        const ap_arm *a = &r->arm[i];
+        name_candidate(r, a->candidate, name, sizeof name);
+        if (a->samples)
+            fprintf(stderr, "antiphon:   %c %-32s %10.2f us (%.2f to %.2f, %llu calls)\n", a->chosen ? '*' : ' ', name,
+                    1e6 * a->seconds, 1e6 * a->low, 1e6 * a->high, (unsigned long long)a->samples);
+    }
+}
+
+/* ---- as text, as JSON ---- */
+
 static void write_text(const report *s) {
     fprintf(stderr, "antiphon: what ran, in %d processes\n", s->processes);
     for (size_t i = 0; i < s->lines; i++) {
@@ -87,6 +130,7 @@ static void write_text(const report *s) {
             if (s->fallbacks[k * AP_REASONS + r])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
                         (unsigned long long)s->fallbacks[k * AP_REASONS + r], reasons[r]);
+    for (const ap_learned *r = ap_learned_records; r; r = r->next) write_learned_text(r);
     const ap_plan_summary *t = s->planned;
     if (t->how[0]) fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
     if (t->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)t->since);
@@ -120,11 +164,43 @@ static void write_auto_json(const ap_plan_summary *t, FILE *file) {
     fputc('}', file);
 }
 
+static void put_candidate(const ap_learned *r, ap_candidate c, FILE *file) {
+    const ap_page *page = r->program[c.program];
+    fprintf(file, "{\"planner\": ");
+    put_text(file, page ? page->label : "the library", page ? page->label_bytes : strlen("the library"));
+    fprintf(file, ", \"slices\": %g", c.slices / 4.0);
+}
+
+static void write_learned_json(const ap_learned *r, FILE *file) {
+    const char *comma = "";
+    fprintf(file, "\n    {\"collective\": \"%s\", \"ranks\": %d, \"root\": %d, \"nbytes\": %llu, \"calls\": %llu, \"candidates\": [",
+            ap_kind_names[r->page->kind], r->ranks, r->page->root, (unsigned long long)r->bytes, (unsigned long long)r->calls);
+    for (uint32_t i = 0; i < r->arms; i++) {
+        const ap_arm *a = &r->arm[i];
+        if (!a->samples) continue;
+        fputs(comma, file), comma = ", ";
+        put_candidate(r, a->candidate, file);
+        fprintf(file, ", \"samples\": %llu, \"seconds\": %.9g, \"low\": %.9g, \"high\": %.9g, \"chosen\": %s}",
+                (unsigned long long)a->samples, a->seconds, a->low, a->high, a->chosen ? "true" : "false");
+    }
+    fprintf(file, "], \"choices\": [");
+    for (uint32_t i = 0; i < r->choices; i++) {
+        fputs(i ? ", " : "", file);
+        put_candidate(r, r->choice[i].candidate, file);
+        fprintf(file, ", \"call\": %llu, \"why\": \"%s\", \"seconds\": %.9g}", (unsigned long long)r->choice[i].call + 1,
+                causes[r->choice[i].why], r->choice[i].seconds);
+    }
+    fprintf(file, "]}");
+}
+
 static void write_json(const report *s, FILE *file) {
     const char *comma = "";
     fprintf(file, "{\n  \"processes\": %d,\n  \"warning\": ", s->processes);
     put_text(file, s->warning, strlen(s->warning));
     if (s->planned->how[0]) write_auto_json(s->planned, file);
+    if (ap_preload.set.learns) fprintf(file, ",\n  \"learned\": [");
+    for (const ap_learned *r = ap_learned_records; r; r = r->next) write_learned_json(r, file), fputs(r->next ? "," : "", file);
+    if (ap_preload.set.learns) fprintf(file, "\n  ]");
     fprintf(file, ",\n  \"served\": [");
     for (size_t i = 0; i < s->lines; i++) {
         const report_line *p = &s->line[i];

@@ -14,6 +14,7 @@
 
 #include "clock.h"
 #include "copy.h"
+#include "plan.h"
 #include "preload.h"
 #include "transport.h"
 
@@ -26,6 +27,7 @@ typedef struct {
     ap_group *g;
     ap_row *row;
     ap_data_type send, recv;
+    uint32_t slices;             /* of the row's plan (plan.h) */
     uint64_t unit, block, bytes; /* elements of a block, its bytes, bytes of the call */
     int at_root, type, op;
 } call_state;
@@ -163,7 +165,7 @@ static int check_call(call_state *x) {
         return reason;
     }
     if ((reason = find_type(x))) return reason;
-    if (x->row->state < 0) return AP_REFUSED;
+    if (x->row->state < 0 && !ap_preload.set.learns) return AP_REFUSED;
     return is_new(x) ? AP_NEW_COMMUNICATOR : AP_SERVED;
 }
 
@@ -337,11 +339,8 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     int unpacks = 0;
     *refused = 0;
     if (locate_buffers(x, &s, error)) return AP_INVALID;
-    ap_plan *plan = ap_plan_for(g, x->row, x->unit, x->bytes, x->type, s.in_place, code, error);
-    if (!plan) {
-        *refused = !*code && x->row->state < 0;
-        return *refused ? AP_OK : AP_INVALID;
-    }
+    ap_plan *plan = ap_plan_for(g, x->row, x->slices, x->unit, x->bytes, x->type, s.in_place, refused, code, error);
+    if (!plan) return *refused ? AP_OK : AP_INVALID;
     if (!is_reduction(x->call->kind) && pack_buffers(x, &s, &unpacks, code, error)) return AP_INVALID;
     int through_staging = s.in.buffer &&
                           s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
@@ -365,6 +364,9 @@ static int fall_back(const call_state *x, int reason) {
     if (!x->g || !x->g->rank) ap_report_fallback(x->call->kind, reason);
     return 0;
 }
+
+/* Whether a learner chooses among candidates; not for plans made for a fixed order of combining. */
+static int learns(const call_state *x) { return ap_preload.set.learns && !x->row->page->ordered; }
 
 /* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of
  * combining (which the library might not keep). */
@@ -392,16 +394,24 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
     }
     *code = MPI_SUCCESS;
     const double began = ap_preload.set.report ? ap_now() : 0;
-    if (!x->row->state && !ap_row_usable(x->g, x->row, code, &error)) {
-        if (*code) return fail_call(x, code, &error);
-        return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
+    const int learning = learns(x);
+    int reason = AP_SERVED;
+    x->slices = AP_PLANNED_SLICES;
+    if (learning) {
+        reason = ap_learn_begin(x->g, &x->row, &x->slices, x->call->kind, x->bytes, spent, code, &error);
+    } else {
+        if (!x->row->state && !ap_row_usable(x->g, x->row, code, &error)) {
+            if (*code) return fail_call(x, code, &error);
+            return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
+        }
+        const int op = is_reduction(x->call->kind) ? x->op : 0; /* the same at all processes, unlike types */
+        if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, spent, code);
     }
-    const int op = is_reduction(x->call->kind) ? x->op : 0; /* the same at all processes, unlike types */
-    int reason = needs_trial(x) ? ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
-    if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
+    if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what calls took could not be compared");
     if (*code) return fail_call(x, code, &error);
     if (reason) return fall_back(x, reason);
     if (run_plan(x, &refused, code, &error)) return fail_call(x, code, &error);
+    if (refused && learning) ap_learn_refuse(x->g), *spent = NULL;
     if (refused) return fall_back(x, AP_REFUSED);
     if (*spent) ap_trial_end(*spent);
     atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);

@@ -1,0 +1,358 @@
+/* A bandit with change detection, alike at all processes.
+ *
+ * The problem. Calls of one kind and size come again and again, and each can be made by any of a few candidates ("arms"): plans,
+ * the same plans in more or fewer slices, the library. We want nearly the total time of the best one, which nobody knows, which
+ * noise hides, and which may change when a neighbour begins or ends to use the same links. And all processes must take the same
+ * candidate in each call, or they wait for each other for ever, without talking about it in each call.
+ *
+ * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Times are
+ * kept locally; when a phase ends, each process offers its medians, and the maximum over the processes (an allreduce of 88
+ * bytes within the next call) is what all of them decide by. A digest of all candidates so far is exchanged, too: if it
+ * differs, the caller stops. So it does not matter how much clocks, noise or delays differ between processes.
+ *
+ *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections),
+ *               the median of the others counts, so one outlier does not. After a round, arms drop out that are slower than the
+ *               best by more than SLACK[round] ("successive elimination"): a first round of three calls each only removes what
+ *               takes twice as long; later ones, of four calls, those that are 20 %, 8 %, 4 % slower. So a bad arm costs three
+ *               calls, and arms that are nearly equal cost little, as either is good.
+ *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged.
+ *               If it leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that
+ *               elects the same arm again, the alarm was false, and the range becomes wider. The interval is such that
+ *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
+ *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets one block. If it is
+ *               faster, a SEARCH among the two confirms that. The worse an arm was, the rarer it is tried: all probes together
+ *               take about 1 % of the time, for arms that once were faster than the settled one is now a few percent, which
+ *               fade with every probe in vain. The total regret is thus bounded: that of each search, by its rounds, and
+ *               a fixed share of the rest.
+ *
+ * Slices are searched as Blink's MIAD does (section 4.2.1): two arms are the best program in twice as many and in half as many
+ * slices. If the first wins, the number doubles again (multiplicative increase); once it has increased, the second arm is a
+ * quarter less, not half (additive decrease), and each win moves on by one such step.
+ *
+ * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (12
+ * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
+ * shows that still more slices are slower. When a neighbour takes half of a link, the median becomes 17 ms: two windows later
+ * a search begins.
+ */
+#include "learn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+enum { FIRST_BLOCK = 3, BLOCK = 4, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
+       MIN_SLICES = 1, MAX_SLICES = 64 };
+enum { FIRST_PROBE = 32, PROBE_SHARE = 100, HOPEFUL_SHARE = 25, MAX_INTERVAL = 1024, MAX_FAILURES = 5 };
+enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE }; /* numbers after those of the arms */
+static const double SLACK[ROUNDS] = {2, 1.20, 1.08, 1.04};
+static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
+static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
+static const double HOPEFUL = 0.9;      /* an arm that once took less than this share may do so again */
+/* An arm is not searched again if its best time ever is so many times the settled arm's, now that conditions got worse; else. */
+static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
+static const double MIN_MARGIN = 0.15, MAX_MARGIN = 1.0;
+
+enum { SEARCH, SETTLED, PROBE };
+
+typedef struct {
+    ap_arm known;
+    int active, blocks;
+    double block[ROUNDS]; /* medians in the running search */
+    uint64_t tried;       /* call at which it was measured last */
+    int failures;         /* probes in vain since the last search */
+} arm;
+
+struct ap_learner {
+    /* one arm per program, in the slices that are best so far; then the chosen program in more and in fewer slices */
+    arm arm[AP_MAX_ARMS];
+    int programs, chosen, slices, increased; /* slices: whether they are searched; increased: more of them have won before */
+    int phase, why, current, challenger, round, offset; /* challenger: of a duel, or -1; offset: calls in this block or window */
+    int due, outside, searches, choices;
+    uint64_t call, settled_call, next_check, last_probe, interval;
+    double usual, margin;
+    double exchange, own_exchange; /* seconds of an exchange: agreed, and at this process */
+    uint32_t digest;
+    double local[AP_MAX_ARMS], times[WINDOW];
+    ap_choice choice[AP_MAX_CHOICES];
+};
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The lower median. */
+static double median_of(const double *values, int count) {
+    double sorted[WINDOW];
+    memcpy(sorted, values, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    return sorted[(count - 1) / 2];
+}
+
+static int arms_of(const ap_learner *l) { return l->programs + 2; }
+
+static void enter_time(ap_learner *l, int a, double seconds, uint64_t samples) {
+    ap_arm *known = &l->arm[a].known;
+    known->low = known->samples && known->low < seconds ? known->low : seconds;
+    known->high = known->high > seconds ? known->high : seconds;
+    known->seconds = seconds, known->samples += samples;
+    l->arm[a].tried = l->call;
+}
+
+/* ---- arms of more and fewer slices ---- */
+
+static void set_slices(ap_learner *l, int a, int program, int slices, int usable) {
+    l->arm[a] = (arm){.known = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
+}
+
+/* Makes the arms beside the program: in more slices and in fewer. `moved`: it has got there by 1: more, -1: fewer, 0: neither. */
+static void place_slices(ap_learner *l, int program, int moved) {
+    const int slices = l->arm[program].known.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
+    set_slices(l, l->programs, program, 2 * slices, l->slices && program && moved >= 0);
+    set_slices(l, l->programs + 1, program, l->increased ? slices - step : slices / 2, l->slices && program);
+}
+
+/* ---- searching ---- */
+
+static int next_active(const ap_learner *l, int from) {
+    const int step = l->round % 2 ? -1 : 1; /* back and forth, so that a drift hurts none */
+    int a = from;
+    while (a >= 0 && a < arms_of(l) && !l->arm[a].active) a += step;
+    return a < arms_of(l) ? a : -1;
+}
+
+static void begin_round(ap_learner *l) {
+    l->current = next_active(l, l->round % 2 ? arms_of(l) - 1 : 0);
+    l->offset = 0;
+}
+
+/* `challenger`: a duel of this arm and the chosen one; -1: all arms. */
+static void begin_search(ap_learner *l, int why, int challenger) {
+    const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].known.seconds;
+    const int sliced = l->arm[l->programs].known.candidate.program;
+    if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, 0);
+    for (int a = 0; a < arms_of(l); a++) {
+        arm *it = &l->arm[a];
+        const int hopeless = a != l->chosen && it->known.samples && l->arm[l->chosen].known.samples && it->known.low > limit;
+        it->active = it->known.usable && (challenger < 0 ? !hopeless : a == challenger || a == l->chosen);
+        it->blocks = 0;
+        if (challenger < 0) it->failures = 0;
+    }
+    l->phase = SEARCH, l->why = why, l->challenger = challenger, l->round = challenger < 0 ? 0 : 1, l->searches += challenger < 0;
+    begin_round(l);
+}
+
+/* An arm was tried in vain: it will be tried more rarely. */
+static void give_up_hope(arm *it) {
+    it->known.low += (it->known.seconds - it->known.low) / 4;
+    it->failures += it->failures < MAX_FAILURES;
+}
+
+static void settle(ap_learner *l, int a) {
+    const int program = l->arm[a].known.candidate.program, slot = a - l->programs;
+    const int changes = a != l->chosen || !l->choices;
+    const double seconds = l->arm[a].known.seconds;
+    if (l->challenger >= 0 && l->challenger != a) give_up_hope(&l->arm[l->challenger]);
+    if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = changes ? MIN_MARGIN : 1.5 * l->margin;
+    if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
+    if (slot >= 0) { /* the program goes on in these slices */
+        arm other = l->arm[program];
+        l->arm[program] = l->arm[a];
+        l->increased |= slot == 0;
+        place_slices(l, program, slot == 0 ? 1 : -1);
+        if (slot == 1 && l->increased) other.known.usable = 0; /* additive decrease does not go back */
+        if (slot == 1 && other.known.usable) l->arm[l->programs] = other;
+    } else if (program && l->arm[l->programs].known.candidate.program != program) {
+        l->increased = 0;
+        place_slices(l, program, 0);
+    }
+    l->chosen = program, l->phase = SETTLED, l->offset = 0, l->usual = 0, l->outside = 0;
+    l->settled_call = l->last_probe = l->call, l->next_check = l->call + WINDOW;
+    if (!changes && l->why == AP_PROBE_WON) return;
+    if (l->choices == AP_MAX_CHOICES) {
+        memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
+        l->choices--;
+    }
+    l->choice[l->choices++] = (ap_choice){l->call, l->arm[program].known.candidate, l->why, l->searches, seconds};
+}
+
+/* After a round: drops arms, and settles if one is left or the rest are equal. */
+static void end_round(ap_learner *l) {
+    int best = -1, active = 0;
+    double estimate[AP_MAX_ARMS] = {0}, worst = 0;
+    for (int a = 0; a < arms_of(l); a++) {
+        if (!l->arm[a].active) continue;
+        estimate[a] = median_of(l->arm[a].block, l->arm[a].blocks);
+        if (best < 0 || estimate[a] < estimate[best]) best = a;
+    }
+    for (int a = 0; a < arms_of(l); a++) {
+        if (!l->arm[a].active) continue;
+        l->arm[a].active = estimate[a] <= SLACK[l->round] * estimate[best];
+        active += l->arm[a].active;
+        if (!l->round) l->arm[a].blocks = 0; /* one call each is too little for more than that */
+        if (l->arm[a].active && estimate[a] > worst) worst = estimate[a];
+    }
+    l->round++;
+    if (active == 1 || l->round == ROUNDS || (l->round > 1 && worst <= EQUAL * estimate[best])) {
+        l->arm[best].known.seconds = estimate[best];
+        settle(l, best);
+    } else {
+        begin_round(l);
+    }
+}
+
+/* ---- settled ---- */
+
+/* The arm to probe now; -1: none. */
+static int arm_to_probe(const ap_learner *l) {
+    int choice = -1;
+    if (l->call < l->last_probe + FIRST_PROBE) return -1;
+    for (int a = 0; a < arms_of(l); a++) {
+        const arm *it = &l->arm[a];
+        if (a == l->chosen || !it->known.usable) continue;
+        double excess = it->known.samples ? it->known.low / l->usual - 1 : 0; /* optimistic: a block may be unlucky */
+        if (excess < 0.05) excess = 0.05;
+        const int hopeful = it->known.low < HOPEFUL * l->usual;
+        const double share = hopeful ? HOPEFUL_SHARE : PROBE_SHARE * (double)arms_of(l) * (1 << it->failures);
+        if ((double)(l->call - it->tried) < share * BLOCK * excess && it->known.samples) continue;
+        if (choice < 0 || it->known.low < l->arm[choice].known.low) choice = a;
+    }
+    return choice;
+}
+
+static void end_check(ap_learner *l, double seconds) {
+    if (!l->usual) l->usual = seconds;
+    enter_time(l, l->chosen, seconds, WINDOW);
+    const int longer = seconds > l->usual * (1 + l->margin), less = seconds < l->usual / (1 + l->margin);
+    l->outside = longer || less ? l->outside + 1 : 0;
+    if (l->outside == 2) {
+        begin_search(l, longer ? AP_TOOK_LONGER : AP_TOOK_LESS, -1);
+        return;
+    }
+    /* an exchange may cost 1 % of the calls between two, or 1 us for each */
+    const double by_share = 100 * l->exchange / seconds, by_time = 1e6 * l->exchange;
+    const double calls = by_share < by_time ? by_share : by_time;
+    l->interval = calls > MAX_INTERVAL ? MAX_INTERVAL : calls < WINDOW ? WINDOW : (uint64_t)calls;
+    l->next_check = l->call + (l->outside ? WINDOW : l->interval);
+    const int probed = l->outside ? -1 : arm_to_probe(l);
+    if (probed >= 0) l->phase = PROBE, l->current = probed, l->offset = 0;
+}
+
+static void end_probe(ap_learner *l, double seconds) {
+    arm *it = &l->arm[l->current];
+    l->last_probe = l->call;
+    enter_time(l, l->current, seconds, BLOCK - 1);
+    if (seconds < PROBE_GAIN * l->usual) {
+        begin_search(l, AP_PROBE_WON, l->current);
+        return;
+    }
+    give_up_hope(it);
+    l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? l->interval : WINDOW);
+}
+
+/* ---- calls ---- */
+
+ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices) {
+    ap_learner *l = programs && programs <= AP_MAX_PROGRAMS && first < programs ? calloc(1, sizeof *l) : NULL;
+    if (!l) return NULL;
+    l->programs = (int)programs, l->chosen = (int)first, l->slices = slices, l->margin = MIN_MARGIN;
+    for (int a = 0; a < l->programs; a++) l->arm[a].known = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a || library};
+    place_slices(l, l->chosen, 0);
+    begin_search(l, AP_BY_SEARCH, -1);
+    return l;
+}
+
+void ap_learner_close(ap_learner *l) { free(l); }
+
+void ap_learner_recall(ap_learner *l, const ap_arm *known) {
+    const int program = known->candidate.program;
+    if (program < 0 || program >= l->programs || !(known->seconds > 0)) return;
+    ap_arm *to = &l->arm[program].known;
+    if (to->samples && !known->chosen) return;
+    *to = *known, to->usable = 1;
+    if (!known->chosen) return;
+    place_slices(l, program, 0);
+    l->why = AP_LEARNED_BEFORE, l->challenger = -1, l->searches = 0;
+    settle(l, program);
+}
+
+double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
+    const int a = l->phase == SETTLED ? l->chosen : l->current;
+    *candidate = l->arm[a].known.candidate, *aligns = l->phase == SEARCH;
+    l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
+    return &l->times[l->offset++ % WINDOW];
+}
+
+static int block_of(const ap_learner *l) { return l->phase == SEARCH && !l->round ? FIRST_BLOCK : BLOCK; }
+
+int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]) {
+    int due = 0;
+    if (l->phase == SETTLED) {
+        due = l->call >= l->next_check && l->offset >= WINDOW;
+        if (due) l->local[l->chosen] = median_of(l->times, WINDOW);
+        /* the window is a ring: keep its offset small */
+        if (l->offset >= 2 * WINDOW) l->offset -= WINDOW;
+    } else if (l->offset == block_of(l)) { /* the block is complete */
+        l->local[l->current] = median_of(l->times + 1, l->offset - 1);
+        const int next = l->phase == PROBE ? -1 : next_active(l, l->current + (l->round % 2 ? -1 : 1));
+        due = next < 0;
+        if (!due) l->current = next, l->offset = 0;
+    }
+    if (!due) return 0;
+    memcpy(own, l->local, sizeof l->local);
+    own[EXCHANGE] = l->own_exchange, own[DIGEST] = l->digest, own[INVERSE] = -(double)l->digest;
+    return AP_LEARNER_NUMBERS;
+}
+
+int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]) {
+    l->exchange = agreed[EXCHANGE];
+    if (agreed[DIGEST] != -agreed[INVERSE]) return 0;
+    if (l->phase == SETTLED) {
+        end_check(l, agreed[l->chosen]);
+    } else if (l->phase == PROBE) {
+        end_probe(l, agreed[l->current]);
+    } else {
+        for (int a = 0; a < arms_of(l); a++) {
+            if (!l->arm[a].active) continue;
+            l->arm[a].block[l->arm[a].blocks++] = agreed[a];
+            enter_time(l, a, agreed[a], (uint64_t)block_of(l) - 1);
+        }
+        end_round(l);
+    }
+    return 1;
+}
+
+/* Waiting for a late process is no cost of exchanging: takes the least time, which may grow slowly. */
+void ap_learner_exchanged(ap_learner *l, double seconds) {
+    const double longer = 1.1 * l->own_exchange;
+    l->own_exchange = !(longer > 0) || seconds < longer ? seconds : longer;
+}
+
+void ap_learner_refuse(ap_learner *l) {
+    const int refused = l->phase == SETTLED ? l->chosen : l->current;
+    int other = 0;
+    while (other < arms_of(l) && (other == refused || !l->arm[other].known.usable)) other++;
+    if (other == arms_of(l)) return; /* the only one */
+    l->arm[refused].known.usable = 0;
+    if (refused == l->chosen) l->chosen = other;
+    begin_search(l, AP_REFUSED_BY_ONE, -1);
+}
+
+void ap_learner_restart(ap_learner *l) {
+    for (int a = 0; a < arms_of(l); a++) {
+        ap_arm *known = &l->arm[a].known;
+        *known = (ap_arm){.candidate = known->candidate, .usable = known->usable};
+    }
+    begin_search(l, AP_OTHER_SIZE_NOW, -1);
+}
+
+uint32_t ap_learner_arms(const ap_learner *l, ap_arm arms[AP_MAX_ARMS]) {
+    for (int a = 0; a < arms_of(l); a++) arms[a] = l->arm[a].known, arms[a].chosen = a == l->chosen;
+    return (uint32_t)arms_of(l);
+}
+
+uint32_t ap_learner_choices(const ap_learner *l, ap_choice choices[AP_MAX_CHOICES]) {
+    memcpy(choices, l->choice, (size_t)l->choices * sizeof *choices);
+    return (uint32_t)l->choices;
+}

@@ -1,0 +1,61 @@
+/* Choosing a candidate for calls of one kind and size while the job runs (learn.c explains how).
+ *
+ * Every process of a group has its own ap_learner, and calls, for each call in the same order:
+ *
+ *     if (ap_learner_report(l, own))                  numbers have to be exchanged before this call, at all processes alike
+ *         ap_learner_update(l, maximum over all processes of own)
+ *     time = ap_learner_begin(l, &candidate, &aligns)     aligns: a barrier should precede the call, so that it is timed fairly
+ *     make the call by the candidate; *time = seconds that it took at this process
+ *
+ * Threading: one thread at a time. Ownership: ap_learner_close frees it; *time is valid until the next call.
+ */
+#pragma once
+
+#include <stdint.h>
+
+/* program 0: the library's own collective, 1: the plan of the table, above: other plans. slices: quarters of the planned number. */
+typedef struct {
+    int32_t program, slices;
+} ap_candidate;
+
+enum { AP_MAX_PROGRAMS = 6, AP_MAX_ARMS = AP_MAX_PROGRAMS + 2, AP_LEARNER_NUMBERS = AP_MAX_ARMS + 3, AP_MAX_CHOICES = 16 };
+
+/* Why a candidate was chosen. */
+enum { AP_BY_SEARCH, AP_TOOK_LONGER, AP_TOOK_LESS, AP_PROBE_WON, AP_LEARNED_BEFORE, AP_OTHER_SIZE_NOW, AP_REFUSED_BY_ONE };
+
+typedef struct {
+    uint64_t call; /* from which it was used */
+    ap_candidate candidate;
+    int32_t why, searches; /* searches: so far */
+    double seconds;        /* of a call */
+} ap_choice;
+
+/* What is known of a candidate. Seconds: the latest median, the least and the greatest one; 0: never measured. */
+typedef struct {
+    ap_candidate candidate;
+    int32_t usable, chosen;
+    uint64_t samples;
+    double seconds, low, high;
+} ap_arm;
+
+typedef struct ap_learner ap_learner;
+
+/* `first`: the program that serves such calls without learning. `library`: whether program 0 exists; `slices`: whether other
+ * numbers of slices are candidates. NULL: out of memory. */
+ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices);
+void ap_learner_close(ap_learner *l);
+/* What an earlier job learned; the one `chosen` is used at once. Before the first call. */
+void ap_learner_recall(ap_learner *l, const ap_arm *known);
+int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]);
+/* `agreed`: the maximum of each number. False: the processes have taken different candidates. */
+int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]);
+/* Seconds that an exchange took at this process, for the next one. */
+void ap_learner_exchanged(ap_learner *l, double seconds);
+double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns);
+/* The candidate of the last call cannot run, at any process: it is not chosen again. At all processes alike. */
+void ap_learner_refuse(ap_learner *l);
+/* Calls are of another size from now on: earlier times do not count. */
+void ap_learner_restart(ap_learner *l);
+uint32_t ap_learner_arms(const ap_learner *l, ap_arm arms[AP_MAX_ARMS]);
+/* The outcomes of searches: the first one and the latest ones, in order. */
+uint32_t ap_learner_choices(const ap_learner *l, ap_choice choices[AP_MAX_CHOICES]);

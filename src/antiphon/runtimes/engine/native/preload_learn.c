@@ -1,0 +1,163 @@
+/* Learning (ANTIPHON_LEARN=1): each call runs by the candidate that a learner chooses (learn.c), instead of by the plan that the
+ * table has for it. The candidates: that plan, plans of the table for neighbouring sizes and of further tables, and the library's
+ * own collective.
+ *
+ * A learner belongs to a communicator, a row and a size class (power of two). Only calls of one size of the class are timed, as
+ * others take longer or shorter; when that size does not come any more, another one is taken. Process 0 of the world has a
+ * record (ap_learned) of each learner on its communicators, for the report.
+ *
+ * Threading: a learner is used by the calls of its communicator, one at a time; records have a lock.
+ * Ownership: learners are freed with their communicator, records stay.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "preload.h"
+#include "transport.h"
+
+/* OTHER_CALLS: of other sizes in a row, after which the last of them is timed instead. */
+enum { MAX_ALTERNATIVES = 3, OTHER_CALLS = 32, MIN_SLICED_BYTES = 1 << 15 };
+
+struct ap_learning {
+    ap_learning *next;
+    const ap_row *row;
+    int kind, scale, others;
+    uint64_t bytes, calls; /* of the calls that are timed */
+    ap_learner *learner;
+    ap_row *program[AP_MAX_PROGRAMS]; /* rows of the candidates; the first is NULL: the library */
+    uint32_t programs;
+    double *last; /* time of the last call that was timed, by `candidate` */
+    ap_candidate candidate;
+    ap_learned *record;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for records */
+
+/* Finds or makes the record of a learner; NULL: none is kept. Another communicator of the same kind takes it over. */
+static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
+    ap_learned *record;
+    if (ap_preload.rank || !ap_preload.set.report) return NULL;
+    pthread_mutex_lock(&lock);
+    for (record = ap_learned_records; record; record = record->next)
+        if (record->page == l->row->page && record->scale == l->scale && record->ranks == g->size) break;
+    if (!record && (record = calloc(1, sizeof *record))) {
+        *record = (ap_learned){.next = ap_learned_records, .page = l->row->page, .scale = l->scale, .ranks = g->size};
+        ap_learned_records = record;
+    }
+    for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->program[i]->page;
+    pthread_mutex_unlock(&lock);
+    return record;
+}
+
+static void write_record(const ap_learning *l) {
+    ap_learned *record = l->record;
+    if (!record) return;
+    pthread_mutex_lock(&lock);
+    record->bytes = l->bytes, record->calls = l->calls;
+    record->arms = ap_learner_arms(l->learner, record->arm);
+    record->choices = ap_learner_choices(l->learner, record->choice);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Adds rows whose programs can serve the same calls, the nearest in the table first: those for neighbouring sizes. */
+static void add_alternatives(const ap_group *g, ap_learning *l) {
+    const int64_t rows = g->rows.count, at = l->row - g->rows.row;
+    for (int64_t distance = 1; distance < rows; distance++)
+        for (int side = -1; side <= 1; side += 2) {
+            const int64_t i = at + side * distance;
+            if (i < 0 || i >= rows || l->programs == 2 + MAX_ALTERNATIVES) continue;
+            ap_row *other = &g->rows.row[i];
+            int is_new = other->program && other->state >= 0 && other->range.kind == l->row->range.kind &&
+                         other->range.root == l->row->range.root;
+            for (uint32_t k = 1; k < l->programs; k++) is_new &= l->program[k]->program != other->program;
+            if (is_new) l->program[l->programs++] = other;
+        }
+}
+
+/* Finds or makes the learner of such calls, and moves it to the front; NULL: out of memory. */
+static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t bytes) {
+    const int scale = 63 - __builtin_clzll(bytes);
+    for (ap_learning **at = &g->learning; *at; at = &(*at)->next) {
+        ap_learning *l = *at;
+        if (l->row != row || l->kind != kind || l->scale != scale) continue;
+        *at = l->next, l->next = g->learning, g->learning = l;
+        return l;
+    }
+    ap_learning *l = calloc(1, sizeof *l);
+    if (!l) return NULL;
+    *l = (ap_learning){.next = g->learning, .row = row, .kind = kind, .scale = scale, .bytes = bytes, .programs = 1};
+    if (row->program) l->program[l->programs++] = row;
+    add_alternatives(g, l);
+    if ((l->learner = ap_learner_open(l->programs, row->program ? 1 : 0, 1, bytes >= MIN_SLICED_BYTES))) {
+        g->learning = l, l->record = find_record(g, l);
+        return l;
+    }
+    free(l);
+    return NULL;
+}
+
+/* Exchanges what processes have measured, if it is time. False: an error of MPI (*code), or the processes disagree. */
+static int exchange(ap_group *g, ap_learning *l, int *code, ap_error *error) {
+    double own[AP_LEARNER_NUMBERS], agreed[AP_LEARNER_NUMBERS];
+    if (l->last) ap_learn_override(l->calls, l->candidate, l->last);
+    const int numbers = ap_learner_report(l->learner, own);
+    if (!numbers) return 1;
+    const double began = ap_now();
+    if ((*code = PMPI_Allreduce(own, agreed, numbers, MPI_DOUBLE, MPI_MAX, g->comm))) return 0;
+    ap_learner_exchanged(l->learner, ap_now() - began);
+    if (!ap_learner_update(l->learner, agreed)) {
+        ap_fail(error, AP_MISMATCH, "processes chose different plans while learning; run without ANTIPHON_LEARN");
+        *code = MPI_ERR_OTHER;
+        return 0;
+    }
+    write_record(l);
+    return 1;
+}
+
+/* Whether calls of this size are those that are timed. */
+static int is_timed(ap_learning *l, uint64_t bytes) {
+    if (l->bytes == bytes) {
+        l->others = 0;
+        return 1;
+    }
+    if (++l->others < OTHER_CALLS) return 0;
+    l->bytes = bytes, l->others = 0, l->last = NULL;
+    ap_learner_restart(l->learner);
+    return 1;
+}
+
+int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **spent, int *code,
+                   ap_error *error) {
+    ap_learning *l = find_learning(g, *row, kind, bytes);
+    int aligns = 0;
+    *code = l ? MPI_SUCCESS : MPI_ERR_NO_MEM, *spent = NULL;
+    if (!l) return AP_SERVED;
+    if (l->programs == 1) return AP_LIBRARY_FASTER; /* there is no choice */
+    if (is_timed(l, bytes)) {
+        if (!exchange(g, l, code, error)) return AP_SERVED;
+        l->calls++;
+        *spent = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
+    }
+    *row = l->program[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
+    if (*row && (*row)->state <= 0 && !ap_row_usable(g, *row, code, error) && !*code) {
+        ap_learn_refuse(g);
+        *row = NULL, *spent = NULL;
+    }
+    /* a process late from the last call must not count in this one's time */
+    if (!*code && aligns && *spent) *code = PMPI_Barrier(g->comm);
+    if (*spent) **spent = ap_now();
+    return *row ? AP_SERVED : aligns ? AP_LEARNING : AP_LEARNED;
+}
+
+void ap_learn_refuse(ap_group *g) {
+    ap_learner_refuse(g->learning->learner);
+    g->learning->last = NULL;
+}
+
+void ap_learning_free(ap_group *g) {
+    for (ap_learning *l = g->learning, *next; l; l = next) next = l->next, ap_learner_close(l->learner), free(l);
+    g->learning = NULL;
+}

@@ -1,0 +1,66 @@
+"""Learning (ANTIPHON_LEARN=1): candidates are tried and chosen while the job runs, by all processes alike."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi_env import Mpi
+from test_preload import Run, compiled, folder
+
+import antiphon
+from antiphon.core.plan import Entry, Plan
+from antiphon.select import save_plans
+
+__all__ = ["folder"]
+MACHINE = "full:ranks=4"
+
+
+CHOICES = {
+    "allreduce": [(0, "recursive-doubling"), (8_000, "direct"), (40_000, "ring")],
+    "broadcast": [(0, "binomial-tree"), (8_000, "direct")],
+}
+
+
+def ranges_table(folder: Path) -> Path:
+    """A table with three schedules for allreduce, by size, and two for broadcast."""
+    path = folder / "ranges.json"
+    if not path.exists():
+        machine = antiphon.topology(MACHINE)
+        plans = {}
+        for kind, choices in CHOICES.items():
+            options: dict[str, Any] = {"root": 3} if kind == "broadcast" else {}
+            entries: list[Entry] = []
+            for number, (start, planner) in enumerate(choices):
+                (entry,) = antiphon.plan(kind, machine, planner=planner, **options).entries
+                stop = choices[number + 1][0] if number + 1 < len(choices) else None
+                entries.append(replace(entry, start=start, stop=stop))
+            plans[kind] = Plan(machine, entries[0].schedule.collective, tuple(entries))
+        save_plans(path, plans, table=True)
+    return path
+
+
+def learned(run: Run, kind: str, nbytes: int) -> dict[str, Any]:
+    (row,) = [row for row in run.report["learned"] if (row["collective"], row["nbytes"]) == (kind, nbytes)]
+    return dict(row)
+
+
+@pytest.mark.parametrize("calls", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
+    """Times differ between processes and the fastest candidate changes: all choose alike, or they would not end."""
+    command = [compiled(folder, mpich, "drawn"), str(calls), "255"]
+    run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1", ANTIPHON_TRIED="drawn:9").right()
+    assert run.warnings == []
+    large = learned(run, "allreduce", 64_000)
+    assert {row["planner"] for row in large["candidates"]} == {"the library", "ring", "direct", "recursive-doubling"}
+    assert {row["slices"] for row in large["candidates"]} > {1}
+    assert len(large["choices"]) > 1
+
+
+def test_a_clear_case(mpich: Mpi, folder: Path) -> None:
+    command = [compiled(folder, mpich, "drawn"), "400", "0"]
+    for times, planner in (("1:3", "ring"), ("3:1", "the library")):
+        run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1", ANTIPHON_TRIED=times).right()
+        row = learned(run, "allreduce", 64_000)
+        assert [(choice["planner"], choice["why"]) for choice in row["choices"]] == [(planner, "first search")], times
+        assert row["choices"][0]["call"] <= 60
