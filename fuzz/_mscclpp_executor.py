@@ -5,8 +5,9 @@ Every thread of every block goes through its operations by itself; data is dealt
 operation, because nothing but a sync says which thread does what (packets in turn, alike by all operations). Each rank
 is called several times, one call right after the other, and its buffers belong to the user from the end of a call until
 the next begins: then results are looked at, inputs get new values, results are spoilt. Semaphores and scratch stay as
-they are. Priorities of threads are drawn, and drawn again at a few moments: what can go wrong mostly does within some
-dozens of such runs.
+they are. A pipeline handles a unit of each operation in turn; where scratch is smaller than what passes through it, the
+first source and results lie at their place modulo its size, but not further sources. Priorities of threads are drawn,
+and drawn again at a few moments: what can go wrong mostly does within some dozens of such runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Steps = Generator[Any, None, None]
 PER_CHUNK = (
     3  # elements of a chunk, odd so that threads change with its place; more where a group of blocks shares them
 )
+UNIT = 2  # elements of a chunk that a pipeline handles in a turn
 MOST_STEPS = 60_000
 
 
@@ -37,6 +39,8 @@ class Executor:
         self.gpus: list[dict[str, Any]] = plan["gpus"]
         self.per = PER_CHUNK
         for operation in self._every():
+            if operation["name"] == "pipeline":
+                self.per = PER_CHUNK + UNIT  # three turns, the last one shorter
             if "tbg_info" in operation:
                 self.per = max(self.per, 2 * operation["tbg_info"]["tbg_size"])
         self.kind, self.in_place = plan["collective"], plan["inplace"]
@@ -55,7 +59,21 @@ class Executor:
         }  # fmt: skip
 
     def _every(self) -> list[dict[str, Any]]:
-        return [one for gpu in self.gpus for block in gpu["threadblocks"] for one in block["ops"]]
+        rows = [one for gpu in self.gpus for block in gpu["threadblocks"] for one in block["ops"]]
+        return [*rows, *(inner for one in rows for inner in one.get("ops", ()))]
+
+    def _room(self) -> int:
+        """Elements that a chunk of scratch has room for: as many units as its share of 64 MiB; 0: all of the chunk."""
+        loops = [one["iter_context"]["unit_size"] for one in self._every() if one["name"] == "pipeline"]
+        return UNIT * (2**26 // self.gpus[0]["scratch_chunks"] // loops[0]) if loops else 0
+
+    def _unrolled(self, operations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Operations in their order; within pipelines each with the element where its unit begins."""
+        every = []
+        for one in operations:
+            turns = -(-one["iter_context"]["num_chunks"] * self.per // UNIT) if one["name"] == "pipeline" else 0
+            every += [{**inner, "from": turn * UNIT} for turn in range(turns) for inner in one["ops"]] or [one]
+        return every
 
     # ---- what users want ----
 
@@ -191,7 +209,7 @@ class Executor:
         refs["switch"] = [joined[i] for row in block["channels"] if row["channel_type"] == "switch"
                           for i in row["channel_ids"]]  # fmt: skip
         syncs = 0
-        for at, one in enumerate(block["ops"]):
+        for at, one in enumerate(self._unrolled(block["ops"])):
             name = one["name"]
             if name in ("nop", "barrier"):
                 syncs += 1
@@ -277,7 +295,11 @@ class Executor:
         buffer = self.gpus[rank]["remote_buffers"][refs["port"][target["buffer_id"]]]
         group = one.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
         size = (source if flagged else target)["size"] * self.per // group["tbg_size"]
-        low, into = (place["index"] * self.per + size * group["tb_id"] for place in (source, target))
+        skip = size * group["tb_id"]
+        if "from" in one:
+            skip, size = one["from"], min(size - one["from"], UNIT)
+        low = self.begins(source["index"], source["type"], skip, one)
+        into = self.begins(target["index"], buffer["type"], skip, one)
         half = call % 2 if self.plan.get("use_double_scratch_buffer") else 0
         pairs = [
             ((rank, half, low + i), (buffer["rank"], half, into + i))
@@ -297,6 +319,12 @@ class Executor:
         yield None
         if one["name"] == "pwsf":
             yield from self.flush((rank, channel))
+
+    def begins(self, index: int, kind: str, skip: int, one: Any, *, wraps: bool = True) -> int:
+        """The element of a buffer at which what an operation does there begins."""
+        if kind != "s" or "from" not in one or not self.plan.get("reuse_resources"):
+            return index * self.per + skip
+        return index * self._room() + (skip % self._room() if wraps else skip)
 
     def flush(self, key: tuple[int, int]) -> Steps:
         mark = object()
@@ -350,15 +378,20 @@ class Executor:
         group = one.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
 
         def span(size: int) -> tuple[int, int]:
+            if "from" in one:
+                return one["from"], min(size * self.per - one["from"], UNIT)
             return size * self.per // group["tbg_size"] * group["tb_id"], size * self.per // group["tbg_size"]
 
-        def mine(place: Any, skip: int, index: int | None = None, kind: str | None = None) -> Any:
-            base = (place["index"] if index is None else index) * self.per + skip
+        def mine(
+            place: Any, skip: int, index: int | None = None, kind: str | None = None, *, wraps: bool = True
+        ) -> Any:
+            where = place["index"] if index is None else index
+            base = self.begins(where, kind or place["type"], skip, one, wraps=wraps)
             return lambda i: self.address(rank, kind or place["type"], base + i)
 
         def theirs(place: Any, skip: int, index: int | None = None) -> Any:
             buffer = self.gpus[rank]["remote_buffers"][refs["memory"][place["buffer_id"]]]
-            base = (place["index"] if index is None else index) * self.per + skip
+            base = self.begins(place["index"] if index is None else index, buffer["type"], skip, one)
             return lambda i: self.address(rank, buffer["type"], base + i, buffer["rank"])
 
         def packets(place: Any, skip: int) -> tuple[int, int, int]:
@@ -386,8 +419,9 @@ class Executor:
                 yield [mine(source, skip, kind=sources[0]["type"])], [], [], [packets(target, skip)], count
         elif name in ("copy", "re", "res", "rre", "rres"):
             skip, count = span(sources[0]["size"])
-            others = theirs if name.startswith("rr") else mine
-            more = [others(place, skip) for place in sources[1:]] if name != "copy" else []
+            remote = name.startswith("rr")
+            further = sources[1:] if name != "copy" else []
+            more = [theirs(place, skip) if remote else mine(place, skip, wraps=False) for place in further]
             far = [theirs(place, skip) for place in targets[1:]] if name in ("res", "rres") else []
             yield [mine(sources[0], skip), *more], [], [mine(targets[0], skip), *far], [], count
         elif name in ("glres", "gstore"):

@@ -164,7 +164,7 @@ class _Accesses:
     reader: Longs  # ... and the operation that reads each
 
 
-def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None = None) -> Program:
+def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None = None, staged: bool = False) -> Program:
     """Return the program: sends, receives and folds with the operations that they wait for. O(n log n) for n rows.
 
     Rank 0 of `core.example.star` receives twice, folds both when they are there, and then sends the result twice:
@@ -177,7 +177,7 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
     >>> list(zip([NAMES[kind] for kind in program.kind[:5]], program.peer[:5].tolist(), waits))
     [('receive', 2, []), ('receive', 1, []), ('fold', 0, [0, 1]), ('send', 1, [2]), ('send', 2, [2])]
     """
-    movement = moves(prepared)
+    movement = moves(prepared, staged)
     folding = folds(prepared, movement)
     table = Table()
     copies = _copy_inputs(prepared, table)
@@ -501,8 +501,9 @@ MAX_LAG = 2**20  # steps: with this lag scratch is never reused
 
 
 def lower(
-    schedule: Schedule, *, in_place: bool = False, channels: int = 1, lag: int = 1, joints: bool = False
-) -> Program:
+    schedule: Schedule, *, in_place: bool = False, channels: int = 1, lag: int = 1, joints: bool = False,
+    staged: bool = False,
+) -> Program:  # fmt: skip
     """Return the program of a legal schedule, for any number of elements, datatype and operator.
 
     In place and out of place are two programs with the same messages, so ranks may mix them.
@@ -514,6 +515,8 @@ def lower(
         can begin earlier.
     `joints`
         Sends and receives state their joint. Otherwise a schedule with joints is refused.
+    `staged`
+        All data that ranks receive go to scratch first.
 
     Raises Invalid where a row is illegal, and Unsupported for an alltoall in place whose counts differ in the two
     directions. O(n log n) for n rows, some microseconds each.
@@ -525,7 +528,7 @@ def lower(
         refuse_joints(schedule, "programs")
     # Rows in canonical order: equal schedules give equal programs.
     ordered = schedule.sorted()
-    return operations(prepare(replace(ordered, joint=None), in_place), channels, lag, ordered.joint)
+    return operations(prepare(replace(ordered, joint=None), in_place), channels, lag, ordered.joint, staged)
 
 
 def has_little_scratch(bound: Bound) -> bool:

@@ -155,8 +155,9 @@ class Moves:
     base: Longs  # per version its place, or number of places + its stretch
 
 
-def moves(prepared: Prepared) -> Moves:
-    """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
+def moves(prepared: Prepared, staged: bool = False) -> Moves:
+    """Decide for every row whether it goes straight to its place or into scratch (`staged`: all that cross).
+    O(n log n).
 
     Rank 0 of `core.example.star` adds the data of rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows 2
     and 3 go straight to the outputs of ranks 1 and 2.
@@ -178,6 +179,8 @@ def moves(prepared: Prepared) -> Moves:
     clash = values.overwritten & values.read_at_overwrite
     folded = (values.count > 1) | clash[values.version - 1]
     local = schedule.src == schedule.dst
+    if staged:  # what crosses waits in scratch, and a fold copies it to its place in a user's buffer
+        folded[np.unique(group[~local])] |= values.place[values.version[np.unique(group[~local])]] >= 0
     # `late`: local rows whose source is overwritten in the step in which they read it.
     late = values.overwritten[read].copy()
     late[late] = values.moment[read[late] + 1] == prepared.time[late]

@@ -458,7 +458,7 @@ class _Cut:
 # ---- all ranks ----
 
 
-def _buffer_kinds(program: Program) -> tuple[str, ...]:
+def buffer_kinds(program: Program) -> tuple[str, ...]:
     """Return the names of input, output, scratch and packets. In place the one buffer is the input or the output that
     callers hand over, whichever is larger."""
     scratch = KINDS[SCRATCH]
@@ -470,7 +470,7 @@ def _buffer_kinds(program: Program) -> tuple[str, ...]:
 
 
 def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, room: int = 0) -> list[Gpu]:
-    kinds = _buffer_kinds(program)
+    kinds = buffer_kinds(program)
     groups = sorted({(ranks, kinds[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {ADVICE}")
@@ -480,7 +480,7 @@ def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
-    ends = [Ends(rank, far, _buffer_kinds(program)) for rank in range(program.ranks)]
+    ends = [Ends(rank, far, buffer_kinds(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")

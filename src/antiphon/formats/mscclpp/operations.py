@@ -272,10 +272,10 @@ class Reader:
         size = sources[0].size
         skip, count = self._own_range(operation, size)
         far_in, far_out = operation.name.startswith("rr"), operation.name.endswith("s")
-        if self.window.cells and self.wiring.file.reuse_resources and not far_in:
-            kinds = {place.type for place in (*sources, *targets[:1])}
-            if "s" in kinds and len(kinds) > 1:
-                raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
+        # The kernel shifts all sources but the first by what stands at their places in the list of results.
+        is_shifted = far_out or any(place.type == "s" for place in sources[1:])
+        if self.window.cells and self.wiring.file.reuse_resources and not far_in and is_shifted:
+            raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
         read = [self._local_cell(sources[0], size, skip)]
         read += [(self._remote_cell if far_in else self._local_cell)(place, size, skip) for place in sources[1:]]
         write = [self._local_cell(targets[0], size, skip)]

@@ -115,6 +115,7 @@ def _find_widths(file: File) -> tuple[int, int]:
     if not file.reuse_resources or room == {0}:
         return 3, 3
     chunk = -(-SCRATCH // (2 if file.use_double_scratch_buffer else 1) // max(room))
+    chunk = -(-chunk // file.buffer_alignment) * file.buffer_alignment
     if len(room) > 1 or chunk % unit:
         raise Unsupported(f"scratch in chunks of {chunk} bytes, which units of {unit} bytes do not fill")
     if chunk // unit + 2 > MOST_WIDTH:

@@ -29,6 +29,7 @@ from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, G
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
+from antiphon.formats.mscclpp.staging import stage
 from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
@@ -45,7 +46,7 @@ _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "all
 
 def mscclpp_json(
     plans: Mapping[str, Plan], *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0,
-    alone: bool = False, name: str = "", packets: int | str = "auto",
+    alone: bool = False, name: str = "", packets: int | str = "auto", staged: bool = False,
 ) -> Files[bytes]:  # fmt: skip
     """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
@@ -69,6 +70,9 @@ def mscclpp_json(
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
         all ranks exchange data and no switch combines. Default: sizes at which a tuned plan won by packets; 0: none.
+    staged
+        Large calls pass through shared scratch: new buffers need no new connections, nor equal offsets at all ranks.
+        All received data is copied once more. Smaller calls are served by packets alone.
     """
     for option, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
@@ -84,7 +88,8 @@ def mscclpp_json(
     ranks = {len(job_of(plan.collective)) for plan in with_relays.values()}
     if len(ranks) > 1:
         raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
-    writer = _Writer(blocks, threads, alignment, lag, parse_yes(alone, "option alone"), name)
+    is_alone, is_staged = parse_yes(alone, "option alone"), parse_yes(staged, "option staged")
+    writer = _Writer(blocks, threads, alignment, lag, is_alone, name, is_staged)
     small, notes = None if packets == "auto" else parse_size(packets, "packets"), list[str]()
     if small != 0 and len(plans) > 1 and "broadcast" in plans:
         # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
@@ -131,6 +136,7 @@ class _Writer:
     lag: int
     alone: bool
     name: str
+    staged: bool
     files: dict[str, bytes] = field(default_factory=dict)
     rows: list[PlanRow] = field(default_factory=list)
     ranks_per_node: set[int] = field(default_factory=set)
@@ -158,6 +164,8 @@ class _Writer:
             ]
             # a suffix of the file's name says that the variant uses packets; "": plain data
             largest_packets = max((head.sizes[1] for _, suffix, head, _ in variants if suffix), default=-1)
+            if self.staged:
+                yield self._note_staged(collective.kind, entry, largest_packets, variants)
             begin = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=price.at)
             protocol, lowest = (LL, price.at) if price.at <= largest_packets else ("Simple", begin)
             slower_note, first = price.compare(protocol, lowest, self.alone)
@@ -193,11 +201,34 @@ class _Writer:
             if start < (end := min(end, head.sizes[1] + 1)):  # packets have only so much room
                 yield "-packets", head, gpus
                 start = end
-        if stop is None or start < stop:
+        if self.staged:
+            yield from self._staged(schedule, in_place, (start, stop), far)
+        elif stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = _Head(program, bound, (start, stop), self.threads, self.alignment, self.name)
             largest_chunk = head.sizes[1] * self.alignment // head.sizes[2]
             yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk)
+
+    def _staged(
+        self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far
+    ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
+        """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
+        if schedule.joint is not None:
+            raise Unsupported(f"{WHAT}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
+        lowered = lower(schedule, in_place=in_place, lag=MAX_LAG, staged=True)
+        program = among(lowered, job_of(schedule.collective))
+        plan = stage(program, chunked(program, MOST_CHUNKS, WHAT), self.blocks, far, self.alignment)
+        head = _Head(program, plan.bound, span, self.threads, self.alignment, self.name, slot=plan.unit)
+        if head.sizes[0] <= head.sizes[1]:
+            yield "", head, plan.gpus
+
+    def _note_staged(
+        self, kind: str, entry: Entry, largest_packets: int, variants: Sequence[tuple[bool, str, _Head, list[Gpu]]]
+    ) -> str:
+        """Return what a staged plan serves of the range of an entry."""
+        first = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=entry.stop or 0)
+        gap = f"{format_size(max(entry.start, largest_packets + 1))} to {format_size(first)}"
+        return f"{kind} from {format_size(entry.start)}: staged; no plan for sizes from {gap}"
 
 
 @uncollected()
@@ -360,14 +391,14 @@ class _Head:
     """The part of a plan's text that is not about its GPUs.
 
     `sizes`: the smallest, the largest, and the number of bytes that all are multiples of. `label`: the plan's name, set
-    by `text`.
+    by `text`. `flagged`: it uses packets. `slot`: bytes of a slot of scratch, if all data passes through slots.
     """
 
     def __init__(
         self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
-        *, flagged: bool = False,
+        *, flagged: bool = False, slot: int = 0,
     ) -> None:  # fmt: skip
-        self.program, self.bound, self.span = program, bound, span
+        self.program, self.bound, self.span, self.slot = program, bound, span, slot
         self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
         self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
@@ -377,7 +408,7 @@ class _Head:
         """Return the whole text of the plan.
 
         The name has a checksum of the text after it: the executor tells plans apart by their names alone. Plans that
-        use packets touch only scratch of other ranks, so all calls share one set of connections (reuse_resources).
+        touch only scratch of other ranks share one set of connections for all buffers (reuse_resources).
         """
         collective, in_place = self.program.collective, self.program.in_place
         gpu_texts = [self._gpu_text(rank, gpu, self.chunks[rank]) for rank, gpu in enumerate(gpus)]
@@ -385,10 +416,10 @@ class _Head:
         body = ",\n".join(gpu_texts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
         ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
-        flagged = str(self.flagged).lower()
+        flagged, reuses = str(self.flagged).lower(), str(self.flagged or self.slot > 0).lower()
         tail = (
             f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
-            f'"reuse_resources":{flagged},"num_threads_per_block":{self.threads},'
+            f'"reuse_resources":{reuses},"num_threads_per_block":{self.threads},'
             f'"use_double_scratch_buffer":{flagged},'
             f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
@@ -401,18 +432,21 @@ class _Head:
         plan's range, or less: offsets must fit into 32 bits, packets into the shared scratch."""
         collective = self.program.collective
         # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET. Of the scratch that
-        # plans share, each of two calls has half, and packets have twice the size of their data.
-        scratch, room = int(self.bound.sizes[:, SCRATCH].max()), MOST_OFFSET - 1
+        # plans share, each of two calls has half, of which packets take half; they have twice the size of their data.
+        scratch, room = 0 if self.slot else int(self.bound.sizes[:, SCRATCH].max()), MOST_OFFSET - 1
         chunk = room // max(scratch, *(max(pair) for pair in self.chunks))
         if self.flagged:
-            chunk = min(chunk, SHARED_SCRATCH // 2 // max(scratch, 1))
+            chunk = min(chunk, SHARED_SCRATCH // 4 // max(scratch, 1))
         chunk = chunk // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
         largest, unit = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
+            if self.slot:
+                raise Unsupported(f"{WHAT}: stages only data of equal size at all ranks through scratch")
             return 0, largest, unit
         # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span
+        start = max(start, self.slot * max(counts))
         return start, min(largest, stop - 1) if stop is not None else largest, unit
 
     def _gpu_text(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:

@@ -1,0 +1,167 @@
+"""Plans for large calls whose ranks write only into each other's scratch, so that users' buffers may move freely.
+
+The executor connects ranks anew for every pair of allocations, unless a plan says `reuse_resources`; then it may reach
+no memory of others but 64 MiB of scratch, which all such plans share. Here all that a rank receives goes to scratch,
+from where it is copied or added; what goes through a port is copied to scratch first, since ports read nothing else.
+
+Larger messages pass through it in units (a pipeline). Every block works on a chunk of its own of each operation, for
+which chunks are cut: with tbg_info, the loop would count its turns by whole chunks, and run beyond the block's share.
+
+    turn 0   tell senders that the slot is free, wait to be told so, put unit 0, signal, wait, add unit 0 from the slot
+    turn 1   the same with unit 1, in the same slot, and so on
+
+A turn does what a call does, in streams that share no data. So what makes calls safe one after the other makes turns:
+nobody writes into a slot before its owner has begun the turn, and a sync ends each.
+
+Packets of other plans lie in the first half of scratch, where plain data would pass for packets; slots in the second:
+
+    | packets                            | slot 0 | slot 1 | ... |             a quarter or less in use: units small
+    0                                    32 MiB                  64 MiB        enough that a turn is one for few MiB
+
+A slot begins at its number times its size, if chunks are as large; smaller messages are not for these plans. In a loop
+the kernel finds only the first operand of a sum where it lies in such scratch: sums of several go one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from antiphon.core.program import Bound, Program
+from antiphon.core.program.kinds import SCRATCH
+from antiphon.errors import Unsupported
+from antiphon.formats.mscclpp.blocks import (
+    MOST_GROUPED,
+    NOP,
+    WHAT,
+    Ends,
+    Far,
+    Gpu,
+    buffer_kinds,
+    gpu_of,
+)
+from antiphon.formats.mscclpp.groups import cut_steps, find_unit
+from antiphon.formats.mscclpp.shape import MOST_BLOCKS
+from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
+from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, Step
+from antiphon.lower.onesided.steps import OneSided
+from antiphon.lower.uncollected import uncollected
+
+MOST_UNIT = 2**20  # bytes of a chunk that a block handles in a turn
+LEAST_UNIT = 2**12
+SPARE = 4  # of scratch at most one part of so many is in use: smaller units, so that smaller calls can be served
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The blocks of all ranks, their addresses, and the bytes of a unit, which each chunk has at least."""
+
+    bound: Bound
+    gpus: list[Gpu]
+    unit: int
+
+
+@uncollected()
+def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
+    """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`)."""
+    ends = [Ends(rank, far, buffer_kinds(program)) for rank in range(program.ranks)]
+    work, why = OneSided(program, bound), ""
+    for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
+        _, steps_of, _ = work.dealt(max_streams)
+        sizes = bound.sizes.copy()
+        by_rank = []
+        for rank_ends in ends:
+            copies = _Copies(rank_ends, int(sizes[rank_ends.rank, SCRATCH]))
+            by_rank.append([list(copies.stage_puts(_split_folds(steps))) for steps in steps_of(rank_ends.rank)])
+            sizes[rank_ends.rank, SCRATCH] = copies.end
+        units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
+        by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
+        operations = sum(len(steps) for of_rank in by_rank for steps in of_rank)
+        used = max(sum(map(bool, of_rank)) for of_rank in by_rank)
+        parts = max(1, min(blocks // max(used, 1), MOST_GROUPED // max(operations, 1)))
+        slots = 2 ** (SPARE * parts * int(sizes[:, SCRATCH].max()) - 1).bit_length()
+        slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
+        unit = -(-SHARED_SCRATCH // slots // alignment) * alignment
+        if unit < LEAST_UNIT:
+            raise Unsupported(f"{WHAT}: {slots // SPARE} slots of scratch are too many to stage data through")
+        try:
+            gpus = [
+                _loop(rank_ends, of_rank, units, parts, slots // 2, unit)
+                for rank_ends, of_rank in zip(ends, by_rank, strict=True)
+            ]
+        except Unsupported as error:
+            why = str(error)
+            continue
+        sizes *= parts
+        sizes[:, SCRATCH] = slots
+        return Staged(replace(bound, unit=bound.unit * parts, sizes=sizes), gpus, unit)
+    raise Unsupported(f"{WHAT}: cannot stage data through scratch: {why}")
+
+
+def _split_folds(steps: list[Step]) -> Iterator[Step]:
+    """Yield the same steps, with at most one operand in scratch for each sum, in front, and results put by a step of
+    their own."""
+    for step in steps:
+        staged = [place for place in step.operands if place[0] == SCRATCH]
+        if step.kind != FOLD or (len(step.operands) == 1 and not step.moves):
+            yield step
+            continue
+        if len(staged) > 1 and step.into[0] == SCRATCH:
+            raise Unsupported(f"{WHAT}: cannot stage data through scratch: sums of received data stay there, too")
+        operands = [place for place in step.operands if place[0] != SCRATCH]
+        yield step._replace(operands=(*staged[:1], *operands), moves=())
+        for place in staged[1:]:
+            yield Step(SYNC)
+            yield step._replace(operands=(place, step.into), moves=())
+        if step.moves:
+            yield Step(SYNC)
+            yield Step(PUT, moves=step.moves)
+
+
+class _Copies:
+    """Copies of a rank, in scratch from chunk `end` on, of what it sends to other hosts."""
+
+    def __init__(self, ends: Ends, end: int) -> None:
+        self.ends, self.end = ends, end
+
+    def stage_puts(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield the same steps; what ports send is copied to scratch first."""
+        for step in steps:
+            moves = step.moves if step.kind == PUT else ()
+            far = [move for move in moves if self.ends.far(self.ends.rank, move.peer) and move.source[0] != SCRATCH]
+            copied: dict[tuple[Place, int], Place] = {}
+            for source, size in dict.fromkeys((move.source, move.size) for move in far):
+                copied[source, size] = place = (SCRATCH, self.end)
+                self.end += size
+                yield Step(FOLD, into=place, operands=(source,), size=size)
+            staged = [m._replace(source=copied[m.source, m.size]) if m in far else m for m in moves]
+            yield step._replace(moves=tuple(staged)) if far else step
+
+
+def _loop(ends: Ends, streams: list[list[Step]], units: list[int], parts: int, begin: int, unit: int) -> Gpu:
+    """Return the blocks of a rank: `parts` for each stream, each a loop over its chunks. `begin`: the first slot."""
+    shifted = [
+        [_take_part(step, chunks, parts, part, begin) for step in steps]
+        for steps, chunks in zip(streams, units, strict=True)
+        for part in range(parts)
+    ]
+    gpu = gpu_of(ends, shifted)
+    if len(gpu.blocks) > MOST_BLOCKS or gpu.links.semaphores or gpu.links.barriers:
+        raise Unsupported(f"rank {ends.rank} has too many steps for one thread block each; take a planner with fewer")
+    chunks_of = [chunks for steps, chunks in zip(streams, units, strict=True) if steps for _ in range(parts)]
+    for block, chunks in zip(gpu.blocks, chunks_of, strict=True):
+        inner = block.operations if block.operations[-1] == NOP else [*block.operations, NOP]
+        block.operations = [
+            f'{{"name":"pipeline","iter_context":{{"unit_size":{unit},"num_chunks":{chunks}}},"ops":[{",".join(inner)}]}}'
+        ]
+    return gpu
+
+
+def _take_part(step: Step, chunks: int, parts: int, part: int, begin: int) -> Step:
+    """Return a step on `chunks` chunks as a step on one part of each, where chunks are cut into `parts`."""
+
+    def shift(place: Place) -> Place:
+        return place[0], place[1] * parts + part * chunks + (begin if place[0] == SCRATCH else 0)
+
+    moves = tuple(Move(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
+    return step._replace(moves=moves, into=shift(step.into), operands=tuple(map(shift, step.operands)))
