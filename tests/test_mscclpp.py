@@ -467,6 +467,101 @@ def test_damaged_groups_are_found(what: str) -> None:
     assert verdict(damaged) != ""
 
 
+# ---- what passes through scratch ----
+
+STAGED = [
+    ("allgather", "full:ranks=3", "direct", 3), ("allreduce", "full:ranks=3", "direct", 4),
+    ("reducescatter", "full:ranks=3", "pairwise", 2), ("alltoall", "full:ranks=3", "pairwise", 2),
+    ("broadcast", "full:ranks=4", "binomial-tree", 2),
+    ("allgather", "cluster:box=full:ranks=2,boxes=2", "ring", 2),
+    ("allreduce", "cluster:box=full:ranks=2,boxes=2", "halving-doubling", 2),
+    ("allgather", "hgx-h100", "direct", 32), ("allreduce", "dgx1v", "multi-ring", 32),
+]  # fmt: skip
+
+
+def staged_of(kind: str, machine: str, planner: str, **options: Any) -> dict[str, dict[str, Any]]:
+    files = files_of(kind, machine, planner, staged="yes", **options)
+    return {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
+
+
+@pytest.mark.parametrize("case", in_turn([(case,) for case in STAGED], 3), ids=str)
+def test_staged_plans_write_into_scratch_alone(case: tuple[str, str, str, int]) -> None:
+    """Also as the executor runs them; slots lie in the second half of scratch, at every size that a plan serves."""
+    *what, most = case
+    for name, plan in staged_of(*what, blocks=most).items():
+        assert plan["reuse_resources"]
+        assert verdict(plan) == "", name
+        (slots,) = {gpu["scratch_chunks"] for gpu in plan["gpus"]}
+        assert {buffer["type"] for gpu in plan["gpus"] for buffer in gpu["remote_buffers"]} == {"s"}
+        used = set()
+        for gpu in plan["gpus"]:
+            assert 0 < len(gpu["threadblocks"]) <= most
+            for block in gpu["threadblocks"]:
+                ((loop,), names) = block["ops"], [one["name"] for one in block["ops"][0]["ops"]]
+                assert loop["iter_context"]["unit_size"] == 2**26 // slots <= 2**20
+                assert plan["min_message_size"] // max(gpu["input_chunks"], gpu["output_chunks"]) * slots >= 2**26
+                assert names[-1] == "nop"
+                assert len(names) < shape.MOST_OPERATIONS
+                for one in loop["ops"]:
+                    for place in (*one.get("src_buff", ()), *one.get("dst_buff", ())):
+                        assert place["size"] == loop["iter_context"]["num_chunks"]
+                        used |= {place["index"]} if place.get("type", "s") == "s" else set()
+        assert slots // 2 <= min(used) <= max(used) < slots
+        if most < 32:
+            for seed in some(range(4)):
+                executor.Executor(plan, seed, calls=2).run()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda loop: loop["ops"].pop(), "ends with other contributions"),
+        (lambda loop: loop["ops"].pop(1), "nothing has been written yet"),
+        (lambda loop: loop["ops"].pop(4), "does not wait for"),
+        (lambda loop: loop["ops"][8]["src_buff"].reverse(), "reads from elsewhere than it says"),
+        (lambda loop: loop["iter_context"].update(unit_size=2**19 + 32), "which units of"),
+    ],
+)
+def test_faults_of_staged_plans_are_named(change: Any, said: str) -> None:
+    plan = staged_of("allreduce", "full:ranks=3", "direct", blocks=4)["plan0-in-place.json"]
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            change(block["ops"][0])
+    fault = ""
+    try:
+        fault = verdict(plan)
+    except AntiphonError as error:
+        fault = str(error)
+    assert said in fault
+
+
+def test_staged_plans_beside_packets() -> None:
+    """Both find room in scratch, and each size is served by one of them, or left out, as the export says."""
+    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
+    files = antiphon.export(plan, "mscclpp-json", options={"staged": "yes", "packets": "1MiB"})
+    packets, staged = (json.loads(files[name]) for name in ("plan0-packets.json", "plan0.json"))
+    assert packets["max_message_size"] == 2**20
+    begin = staged["min_message_size"]
+    assert [note for note in files.notes if f"no plan for sizes from 1048577B to {begin // 2**20}MiB" in note]
+    largest = json.loads(emit(plan, "mscclpp-json", options={"packets": "1GiB"})["plan0-packets.json"])
+    gpu = largest["gpus"][0]
+    assert 2 * largest["max_message_size"] // gpu["output_chunks"] * gpu["scratch_chunks"] <= 2**25
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine", "planner", "said"),
+    [
+        ("allreduce", "hgx-h100", "nvls", "switches write into buffers"),
+        ("alltoall", "full:ranks=32", "bruck", "too many steps for one thread block each"),
+        ("reducescatter", "full:ranks=8", "halving-doubling", "sums of received data stay there"),
+        ("gather", "full:ranks=4", "binomial-tree", "only data of equal size"),
+    ],
+)
+def test_what_cannot_be_staged(kind: str, machine: str, planner: str, said: str) -> None:
+    with pytest.raises(Unsupported, match=said):
+        staged_of(kind, machine, planner)
+
+
 # ---- what others write ----
 
 

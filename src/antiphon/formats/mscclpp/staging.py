@@ -15,11 +15,12 @@ nobody writes into a slot before its owner has begun the turn, and a sync ends e
 
 Packets of other plans lie in the first half of scratch, where plain data would pass for packets; slots in the second:
 
-    | packets                            | slot 0 | slot 1 | ... |             a quarter or less in use: units small
-    0                                    32 MiB                  64 MiB        enough that a turn is one for few MiB
+    | packets            | slot 0 | slot 1 | ... | unused      |
+    0                    32 MiB                         64 MiB
 
-A slot begins at its number times its size, if chunks are as large; smaller messages are not for these plans. In a loop
-the kernel finds only the first operand of a sum where it lies in such scratch: sums of several go one by one.
+At most a quarter of scratch is in use, so that units, and with them the smallest messages, are small. A slot begins at
+its number times its size only if chunks are at least as large; smaller messages are not for these plans. In a loop the
+kernel finds only the first operand of a sum in such scratch, so sums of several received operands go one by one.
 """
 
 from __future__ import annotations
