@@ -82,8 +82,9 @@ def test_degraded_machines_are_recognized(spec: str, tmp_path: Path) -> None:
     assert len(missed) <= len(faults) // 10, missed
 
 
-# What public threads measured, and how they ended: NVIDIA/nccl-tests 29 (before and after GPUDirect RDMA), 100, 112, 119,
-# 175, 212, 290, 309, 347; NVIDIA/nccl 412, 1048, 1221, 1453, 1455, 2140, 2409. (nccl-tests 71, 182 and 294 ended with "built without MPI", see below.)
+# What public threads measured, and how they ended: NVIDIA/nccl-tests 29 (before and after GPUDirect RDMA), 100, 112,
+# 119, 175, 212, 290, 309, 347; NVIDIA/nccl 412, 1048, 1221, 1453, 1455, 2140, 2409. (nccl-tests 71, 182 and 294
+# ended with "built without MPI", see below.)
 THREADS = [
     ("hgx-h100", [(8 * GB, 31356e-6)], "", "normal", ""),
     ("hgx-h100", [(256 * MB, 256 * MB / 250e9)], "", "normal", ""),

@@ -535,7 +535,7 @@ def test_faults_of_staged_plans_are_named(change: Any, said: str) -> None:
     assert said in fault
 
 
-def test_staged_plans_beside_packets() -> None:
+def test_staged_plans_beside_packets(tmp_path: Path) -> None:
     """Both find room in scratch, and each size is served by one of them, or left out, as the export says."""
     plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
     files = antiphon.export(plan, "mscclpp-json", options={"staged": "yes", "packets": "1MiB"})
@@ -543,6 +543,10 @@ def test_staged_plans_beside_packets() -> None:
     assert packets["max_message_size"] == 2**20
     begin = staged["min_message_size"]
     assert [note for note in files.notes if f"no plan for sizes from 1048577B to {begin // 2**20}MiB" in note]
+    (tmp_path / "plan0.json").write_bytes(files["plan0.json"])
+    for nbytes, outcomes in ((begin, {"note"}), (begin // 2, {"note", "ignored"})):
+        (row,) = check(tmp_path / "plan0.json", "mscclpp-0.9", nbytes, in_place=False)
+        assert {finding["outcome"] for finding in row["findings"]} == outcomes
     largest = json.loads(emit(plan, "mscclpp-json", options={"packets": "1GiB"})["plan0-packets.json"])
     gpu = largest["gpus"][0]
     assert 2 * largest["max_message_size"] // gpu["output_chunks"] * gpu["scratch_chunks"] <= 2**25

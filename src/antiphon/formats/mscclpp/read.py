@@ -296,7 +296,7 @@ def read(data: bytes, name: str) -> Written:
     largest = max(int(side.size.max(initial=0)) for side in sides(collective))
     head = Head(
         FORMAT, plan.name or name, collective.kind, collective.ranks, file.inplace, not file.inplace, plan.smallest,
-        plan.largest, plan.code.grain * largest, 0, plan.protocol,
+        plan.largest, grain_of(file, collective) * largest, 0, plan.protocol,
         frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
         collective.roots[0] if collective.roots else None, (), {"alignment": plan.alignment},
     )  # fmt: skip

@@ -50,7 +50,7 @@ from antiphon.lower.uncollected import uncollected
 
 MOST_UNIT = 2**20  # bytes of a chunk that a block handles in a turn
 LEAST_UNIT = 2**12
-SPARE = 4  # of scratch at most one part of so many is in use: smaller units, so that smaller calls can be served
+SPARE = 4  # of scratch at most one in so many bytes is in use: smaller units, so that smaller calls can be served
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
     ends = [Ends(rank, far, buffer_kinds(program)) for rank in range(program.ranks)]
     work, why = OneSided(program, bound), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
+        # 1. The steps of all ranks: sums one by one, copies for ports, all of a stream on equally many chunks.
         _, steps_of, _ = work.dealt(max_streams)
         sizes = bound.sizes.copy()
         by_rank = []
@@ -77,25 +78,26 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
             sizes[rank_ends.rank, SCRATCH] = copies.end
         units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
         by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
+        # 2. Cut chunks, so that each stream has several blocks; cut scratch into slots, of one unit each.
         operations = sum(len(steps) for of_rank in by_rank for steps in of_rank)
-        used = max(sum(map(bool, of_rank)) for of_rank in by_rank)
-        parts = max(1, min(blocks // max(used, 1), MOST_GROUPED // max(operations, 1)))
-        slots = 2 ** (SPARE * parts * int(sizes[:, SCRATCH].max()) - 1).bit_length()
+        busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
+        splits = max(1, min(blocks // max(busy_streams, 1), MOST_GROUPED // max(operations, 1)))
+        slots = 2 ** (SPARE * splits * int(sizes[:, SCRATCH].max()) - 1).bit_length()
         slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
         unit = -(-SHARED_SCRATCH // slots // alignment) * alignment
         if unit < LEAST_UNIT:
             raise Unsupported(f"{WHAT}: {slots // SPARE} slots of scratch are too many to stage data through")
         try:
             gpus = [
-                _loop(rank_ends, of_rank, units, parts, slots // 2, unit)
+                _loop(rank_ends, of_rank, units, splits, slots // 2, unit)
                 for rank_ends, of_rank in zip(ends, by_rank, strict=True)
             ]
         except Unsupported as error:
             why = str(error)
             continue
-        sizes *= parts
+        sizes *= splits
         sizes[:, SCRATCH] = slots
-        return Staged(replace(bound, unit=bound.unit * parts, sizes=sizes), gpus, unit)
+        return Staged(replace(bound, unit=bound.unit * splits, sizes=sizes), gpus, unit)
     raise Unsupported(f"{WHAT}: cannot stage data through scratch: {why}")
 
 
@@ -139,30 +141,29 @@ class _Copies:
             yield step._replace(moves=tuple(staged)) if far else step
 
 
-def _loop(ends: Ends, streams: list[list[Step]], units: list[int], parts: int, begin: int, unit: int) -> Gpu:
-    """Return the blocks of a rank: `parts` for each stream, each a loop over its chunks. `begin`: the first slot."""
+def _loop(ends: Ends, streams: list[list[Step]], units: list[int], splits: int, begin: int, unit: int) -> Gpu:
+    """Return the blocks of a rank: `splits` for each stream, each a loop over its chunks. `begin`: the first slot."""
     shifted = [
-        [_take_part(step, chunks, parts, part, begin) for step in steps]
+        [_take_part(step, chunks, splits, split, begin) for step in steps]
         for steps, chunks in zip(streams, units, strict=True)
-        for part in range(parts)
+        for split in range(splits)
     ]
     gpu = gpu_of(ends, shifted)
     if len(gpu.blocks) > MOST_BLOCKS or gpu.links.semaphores or gpu.links.barriers:
         raise Unsupported(f"rank {ends.rank} has too many steps for one thread block each; take a planner with fewer")
-    chunks_of = [chunks for steps, chunks in zip(streams, units, strict=True) if steps for _ in range(parts)]
+    chunks_of = [chunks for steps, chunks in zip(streams, units, strict=True) if steps for _ in range(splits)]
     for block, chunks in zip(gpu.blocks, chunks_of, strict=True):
         inner = block.operations if block.operations[-1] == NOP else [*block.operations, NOP]
-        block.operations = [
-            f'{{"name":"pipeline","iter_context":{{"unit_size":{unit},"num_chunks":{chunks}}},"ops":[{",".join(inner)}]}}'
-        ]
+        context = f'{{"unit_size":{unit},"num_chunks":{chunks}}}'
+        block.operations = [f'{{"name":"pipeline","iter_context":{context},"ops":[{",".join(inner)}]}}']
     return gpu
 
 
-def _take_part(step: Step, chunks: int, parts: int, part: int, begin: int) -> Step:
-    """Return a step on `chunks` chunks as a step on one part of each, where chunks are cut into `parts`."""
+def _take_part(step: Step, chunks: int, splits: int, split: int, begin: int) -> Step:
+    """Return a step on `chunks` chunks as a step on split number `split` of them, of `splits`."""
 
     def shift(place: Place) -> Place:
-        return place[0], place[1] * parts + part * chunks + (begin if place[0] == SCRATCH else 0)
+        return place[0], place[1] * splits + split * chunks + (begin if place[0] == SCRATCH else 0)
 
     moves = tuple(Move(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
     return step._replace(moves=moves, into=shift(step.into), operands=tuple(map(shift, step.operands)))
