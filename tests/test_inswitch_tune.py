@@ -19,7 +19,6 @@ from antiphon.cost import prepare
 from antiphon.registry import table
 from antiphon.runtimes.measure.choose import tune_measured
 from antiphon.select import Tuning, tune, uses_of, uses_text
-from antiphon.show.pages.report import report_html
 from antiphon.topologies import topology
 
 BOTH = ["multicast in switches", "reduction in switches"]
@@ -32,7 +31,7 @@ def tuned(machine: str, kind: str = "allreduce", **options: Any) -> Tuning:
 
 
 def page(found: Tuning) -> str:
-    return report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
+    return antiphon.pages.report(found)
 
 
 def test_what_a_schedule_uses() -> None:

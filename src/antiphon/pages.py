@@ -1,5 +1,6 @@
 """Results as pages to look at."""
 
+from antiphon.api.exploring import explore
 from antiphon.api.tuning import report
 
-__all__ = ["report"]
+__all__ = ["explore", "report"]

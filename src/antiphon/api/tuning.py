@@ -163,7 +163,7 @@ def tune_over(  # noqa: PLR0913
 
 @public
 def report(tuning: Tuning, *, origin: str = "") -> str:
-    """Return a tuning as one self-contained HTML page.
+    """Return a tuning as one self-contained HTML page: `antiphon.pages.explore`, for results of `tune` alone.
 
     Parameters
     ----------
@@ -182,11 +182,9 @@ def report(tuning: Tuning, *, origin: str = "") -> str:
     Invalid
         The argument is not a result of `tune`.
     """
+    from antiphon.api.exploring import explore
     from antiphon.select import Tuning as Found
-    from antiphon.show.pages.report import report_html
-    from antiphon.show.pictures.svg import topology_svg
-    from antiphon.show.text import topology_text
 
     if not isinstance(tuning, Found):
         raise Invalid(f"tuning: expected a result of tune, with all its candidates, got {quote(tuning)}")
-    return report_html(tuning, topology_svg, topology_text, origin)
+    return explore(tuning, origin=origin)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,11 @@ def working(activity: str) -> Iterator[None]:
 def dash(value: Any, form: Callable[[Any], str] = format_seconds) -> str:
     """Return a cell of a table: "-" if there is no value."""
     return "-" if value is None else form(value)
+
+
+def origin_text() -> str:
+    """Return when and by what command a page was made."""
+    return f"{date.today()}: {shlex.join(['antiphon', *sys.argv[1:]])}"
 
 
 def written_lines(*paths: Path | None) -> list[str]:

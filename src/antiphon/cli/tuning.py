@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +18,7 @@ from antiphon.api.search import Search
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures, written_lines
+from antiphon.cli.output import StoppedEarly, check_outputs, emit, origin_text, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
 from antiphon.cli.sweeping import StoreOption, tune_with_store
 from antiphon.cli.tuning_text import tuning_text, tunings_text
@@ -254,11 +251,11 @@ def _write_outputs(tuning: Tuning, files: Mapping[str, Path | None], pictures: l
     if out is not None:
         tuning.save(out)
     if report is not None:
-        command = shlex.join(["antiphon", *sys.argv[1:]])
-        write_bytes(report, page(tuning, origin=f"{date.today()}: {command}").encode())
+        write_bytes(report, page(tuning, origin=origin_text()).encode())
     written = written_lines(out, report)
     if heatmap is not None or pictures:
-        from antiphon.show.pages.report import chart_svg, heatmap_svg
+        from antiphon.show.pictures.chart import chart_svg
+        from antiphon.show.pictures.heatmap import heatmap_svg
 
         written += write_pictures(lambda: heatmap_svg(tuning), [heatmap] if heatmap is not None else None)
         written += write_pictures(lambda: chart_svg(tuning), pictures)

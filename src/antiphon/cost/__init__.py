@@ -25,7 +25,6 @@ from antiphon.cost.figures import Level, LogGP
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
 from antiphon.cost.profile import FORMAT as PROFILE
 from antiphon.cost.profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
-from antiphon.cost.steps import step_times
 from antiphon.cost.trace import Events, chrome_trace
 from antiphon.errors import Unsupported, quote
 from antiphon.options import parse_options, plain_value
@@ -38,7 +37,7 @@ __all__ = [
     "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut",
     "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
-    "simulate", "step_times", "usual_model",
+    "simulate", "usual_model",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None

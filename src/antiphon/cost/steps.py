@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, distinct, order_of, unique_inverse
+from antiphon.core.columns import Floats, Longs, order_of, unique_inverse
 from antiphon.core.loads import Timeline, route_latencies, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
@@ -195,16 +195,3 @@ def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Fl
     if not len(marks):
         return np.zeros(len(step))
     return np.asarray(np.interp(step, marks, np.stack([before, after], axis=1).ravel()), np.float64)
-
-
-def step_times(schedule: Schedule, topology: Topology, nbytes: int) -> tuple[Longs, Floats]:
-    """Return the steps at which loads or latencies change, and when each begins; the last entry is the end. O(n log n).
-
-    >>> from antiphon.core.example import machine, star
-    >>> step_times(star(), machine(), 1000)
-    (array([0, 1, 2]), array([0.e+00, 2.e-06, 4.e-06]))
-    """
-    barriers = Barriers(schedule, topology)
-    runs = [(series.begin, series.length) for series in (barriers.line, barriers.latencies)]
-    marks = distinct(np.concatenate([np.zeros(1, np.int64), *(bounds for b, n in runs for bounds in (b, b + n))]))
-    return marks, barriers.until(marks, nbytes)

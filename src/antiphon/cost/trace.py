@@ -139,7 +139,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     ]
     for number, details in enumerate(getattr(events, "about", ())):
         facts[number] |= details
-    chain = _path_messages(events, path)
+    chain = path_messages(events, path)
     for number in chain:
         facts[number]["critical"] = True
     whens = list(zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True))
@@ -173,7 +173,7 @@ def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topolo
         page.slice("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
 
 
-def _path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
+def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
     """Return the messages of a path; of several with the same (step, src, dst), the one that arrives last."""
     table, hops = events.paths.messages, set(path)
     latest: dict[Hop, int] = {}

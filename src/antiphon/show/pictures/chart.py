@@ -41,9 +41,6 @@ class Frame:
         share = (math.log10(value) - self.low[1]) / ((self.high[1] - self.low[1]) or 1)
         return self.top + self.height * (1 - min(max(share, 0.0), 1.0))
 
-    def as_json(self) -> dict[str, list[float]]:
-        return {"box": [self.left, self.top, self.width, self.height], "low": [*self.low], "high": [*self.high]}
-
 
 def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
     """Return (role, colour) per candidate that has times, by its number in tuning.of(kind).

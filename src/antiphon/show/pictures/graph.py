@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -28,12 +28,14 @@ class Node:
 
     `place`: its path in the machine, such as "host0/gpu3".
     `ranks`: the ranks that it stands for.
+    `members`: the nodes of the machine that it stands for, if they are several.
     """
 
     shape: str
     label: str
     place: str
     ranks: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
 
     @property
     def half(self) -> tuple[float, float]:
@@ -168,11 +170,19 @@ def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
 
     Equal ranks of a switch are drawn as one; if that is not enough, every box of a cluster is.
     """
-    if len(graph.nodes) > max_nodes:
-        graph = _merge_nodes(graph, _leaf_names(graph))
-    if len(graph.nodes) > max_nodes:
-        graph = _merge_nodes(graph, [node.container for node in graph.nodes])
+    for folded in fold_levels(graph):
+        graph = folded
+        if len(graph.nodes) <= max_nodes:
+            break
     return graph
+
+
+def fold_levels(graph: Graph) -> Iterator[Graph]:
+    """Yield the graph, the graph with the equal ranks of every switch as one, and that with every box as one node."""
+    yield graph
+    graph = _merge_nodes(graph, _leaf_names(graph))
+    yield graph
+    yield _merge_nodes(graph, [node.container for node in graph.nodes])
 
 
 def _leaf_names(graph: Graph) -> list[str]:
@@ -206,9 +216,10 @@ def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
         if len(members[number]) > 1 and ranks:
             box = node.container if names[members[number][0]] == node.container else ""
             place = box or node.place.rpartition("/")[0] or node.place
-            nodes.append(Node(STACK, box or f"{len(ranks)} ranks", place, ranks))
+            inside = tuple(n for old in members[number] for n in graph.nodes[old].members or (old,))
+            nodes.append(Node(STACK, box or f"{len(ranks)} ranks", place, ranks, inside))
         else:
-            nodes.append(node)
+            nodes.append(node if node.members else replace(node, members=(members[number][0],)))
     merged: dict[tuple[int, int, str, Fraction, Fraction], list[Edge]] = defaultdict(list)
     for edge in graph.edges:
         a, b = new_number[edge.a], new_number[edge.b]

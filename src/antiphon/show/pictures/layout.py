@@ -31,7 +31,10 @@ _MARGIN = 26.0
 _LEVEL = 84.0  # pixels between levels of switches
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
 # by the number of layers of a third axis: pixels of a cell, and the shift of a layer in cells
-_DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15)}
+_DEPTH = {
+    1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15), 6: (250.0, 0.13),
+    7: (275.0, 0.115), 8: (300.0, 0.105),
+}  # fmt: skip
 
 
 @dataclass

@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.show.pictures._bend import curve_path, least_hidden_bend
+from antiphon.show.pictures._bend import Floats, curve_path, least_hidden_bend
 from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, Point, arrange
 
@@ -45,7 +45,7 @@ def topology_svg(topology: Topology) -> str:
             f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
             "keep some ranks with --only, or use --json"
         )
-    colour, stroke = _kind_colours(graph), _stroke_widths(graph, topology.unit)
+    colour, stroke = kind_colours(graph), stroke_widths(graph, topology.unit)
     drawing = arrange(graph).moved(0, 34)
     legend = _make_legend(graph, colour, stroke)
     width = max(drawing.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
@@ -74,13 +74,13 @@ def _text_width(text: str) -> float:
     return 7.4 * len(text) + 20
 
 
-def _kind_colours(graph: Graph) -> dict[str, str]:
+def kind_colours(graph: Graph) -> dict[str, str]:
     kinds = sorted({edge.kind for edge in graph.edges})
     unnamed = [kind for kind in kinds if kind not in _KIND_COLOURS]
     return {kind: _KIND_COLOURS.get(kind) or _MORE_COLOURS[unnamed.index(kind) % len(_MORE_COLOURS)] for kind in kinds}
 
 
-def _stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
+def stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
     """Return the pixels of a line by bytes per second: in proportion to the bandwidth, or if the widest would then have
     more than 10, in proportion to a power of it."""
     speeds = sorted({edge.bandwidth for edge in graph.edges})
@@ -113,14 +113,10 @@ def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
 def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Draw bands of shared limits first, then the links, the slow ones on top."""
     band_colour = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
-    centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
-    radii = np.array([min(node.half) for node in graph.nodes])
-    drawn: dict[tuple[int, int], int] = defaultdict(int)
     bands, lines = [], []
-    for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
-        parallel = drawn[edge.a, edge.b]
-        drawn[edge.a, edge.b] += 1
-        line = _link_path(edge, centres, radii, 14.0 * parallel + (0 if edge.symmetric else 8))
+    for edge, curve in link_curves(graph, drawing):
+        (ax, ay), middle, (bx, by) = curve
+        line = f"M{ax:.1f} {ay:.1f} L{bx:.1f} {by:.1f}" if middle is None else curve_path((curve[0], middle, curve[2]))
         thick = stroke[edge.bandwidth]
         title = "; ".join([_link_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
         if edge.limits:
@@ -136,6 +132,25 @@ def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: 
     return bands + lines
 
 
+def link_curves(graph: Graph, drawing: Drawing) -> list[tuple[Edge, tuple[Floats, Floats | None, Floats]]]:
+    """Return the line of each edge, the widest first: from centre to centre, bent as little as needed to pass by the
+    other nodes (start, control point, end; None: it is straight)."""
+    centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
+    radii = np.array([min(node.half) for node in graph.nodes])
+    drawn: dict[tuple[int, int], int] = defaultdict(int)
+    curves: list[tuple[Edge, tuple[Floats, Floats | None, Floats]]] = []
+    for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
+        parallel = drawn[edge.a, edge.b]
+        drawn[edge.a, edge.b] += 1
+        a, b = centres[edge.a], centres[edge.b]
+        is_obstacle = np.ones(len(centres), bool)
+        is_obstacle[[edge.a, edge.b]] = False
+        side = 14.0 * parallel + (0 if edge.symmetric else 8)
+        bend, middle = least_hidden_bend(a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, _BENDS, 25)
+        curves.append((edge, (a, middle if bend else None, b)))
+    return curves
+
+
 def _link_title(graph: Graph, edge: Edge) -> str:
     a, b = (_node_name(graph, node) for node in (edge.a, edge.b))
     if edge.symmetric:
@@ -149,17 +164,6 @@ def _link_title(graph: Graph, edge: Edge) -> str:
 def _node_name(graph: Graph, node: int) -> str:
     drawn = graph.nodes[node]
     return f"rank {drawn.label}" if drawn.shape == RANK else drawn.place
-
-
-def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
-    """Return a line from centre to centre, bent as little as needed to pass by the other nodes."""
-    a, b = centres[edge.a], centres[edge.b]
-    is_obstacle = np.ones(len(centres), bool)
-    is_obstacle[[edge.a, edge.b]] = False
-    best, middle = least_hidden_bend(a, b, centres[is_obstacle], radii[is_obstacle] + 3, bend, _BENDS, 25)
-    if not best:
-        return f"M{a[0]:.1f} {a[1]:.1f} L{b[0]:.1f} {b[1]:.1f}"
-    return curve_path((a, middle, b))
 
 
 def _draw_nodes(graph: Graph, drawing: Drawing) -> list[str]:

@@ -1,0 +1,1 @@
+"""The explorer: results as one interactive HTML page."""

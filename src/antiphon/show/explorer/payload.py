@@ -1,0 +1,290 @@
+"""Gather what the page shows as JSON: the machine, and for each collective its times, ranges, bound and timed plans.
+
+    tuning_page    all candidates of a search, with the plans that won
+    plans_page     the plans of a file, priced by one model
+    points_page    the points of a frontier, or the machines of a sweep, as a chart of two figures
+
+Everything on a page is by one model, which the page names: times by size, the bound, and the transfers over time. The
+page's scripts (*.js) read this JSON: `groups` are the collectives; a group's `plans` have the transfers of each range
+(timing.py), its `candidates` the lines of the chart, in the order of `sizes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.topology import Topology
+from antiphon.cost import Predictor, prepare
+from antiphon.cost.profile import Profile
+from antiphon.errors import AntiphonError
+from antiphon.select import DEFINITIONS, Candidate, Limit, Range, Tuning, uses_text
+from antiphon.select.tuning import Gain
+from antiphon.select.verdict import verdict_of
+from antiphon.show.explorer.figures import PlanFigures, price_plan
+from antiphon.show.explorer.machine import cut_json, machine_json
+from antiphon.show.explorer.timing import MAX_ROWS, timed_transfers
+from antiphon.show.pictures.heatmap import heatmap_svg
+from antiphon.show.words import (
+    all_notes,
+    candidate_text,
+    ends_text,
+    library_name,
+    loss_text,
+    model_text,
+    options_text,
+    plural,
+    ratio,
+    stopped_text,
+    unaided_bound_text,
+    use_lines,
+)
+from antiphon.units import format_seconds, format_size
+
+Baseline = Callable[[int], float | None]  # seconds of what plans are compared with, by size
+
+
+class Rows:
+    """The number of transfers that may still be listed in the page."""
+
+    def __init__(self) -> None:
+        self.free = MAX_ROWS
+
+
+def tuning_page(tuning: Tuning) -> dict[str, Any]:
+    """Return the page of a tuning."""
+    rows = Rows()
+    groups = []
+    for kind in tuning.collectives:
+        ranges = [r for r in tuning.ranges if r.collective == kind]
+        plan = tuning.plans.get(kind)
+        group = _group(
+            kind, tuning.of(kind), ranges, tuning.sizes, tuning.limits.get(kind),
+            lambda size, kind=kind: tuning.baseline(kind, size),  # type: ignore[misc]
+            _baseline_name(tuning, kind),
+        )  # fmt: skip
+        group["headline"] = tuning.verdicts.get(kind) or f"no planner could plan {kind} here"
+        group["notes"] = use_lines(tuning, kind)
+        group["plans"] = [
+            _plan_json(tuning.topology, entry, _predictor(tuning, entry), r, rows)
+            for entry, r in zip(plan.entries if plan is not None else (), ranges, strict=True)
+        ]
+        if plan is not None:
+            group["cut"] = _find_cut(plan, None)
+        groups.append(group)
+    ok = [c for c in tuning.candidates if c.status == "ok"]
+    low, high = (format_size(size) for size in tuning.span)
+    facts = [
+        f"{low} to {high}",
+        f"{plural(len(ok), 'schedule')} by {plural(len({c.planner for c in ok}), 'planner')}, every one verified",
+        stopped_text([tuning]),
+        *([] if tuning.complete else ["interrupted: not everything was tried"]),
+    ]
+    page = _page(tuning.topology, groups, f"times by {model_text(tuning)}", facts)
+    page["pictures"] = [_sweep_picture(tuning, kind) for kind in tuning.collectives if _gains_of(tuning, kind)]
+    return page | {"notes": [*all_notes(tuning), *map(loss_text, tuning.losses)]}
+
+
+def _gains_of(tuning: Tuning, kind: str) -> list[Gain]:
+    return [gain for gain in tuning.gains if gain.collective == kind]
+
+
+def _sweep_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
+    """Return the effect of the swept options at each size, as a picture and in words."""
+    lines = [
+        f"{gain.planner}: the best value for each size is {ratio(gain.mean)} as fast as "
+        f"{options_text(dict(gain.first))} on average, at most {ratio(gain.most)} at {format_size(gain.at)} "
+        f"({gain.rests_on})"
+        for gain in _gains_of(tuning, kind)
+    ]
+    svg = heatmap_svg(tuning, kind, standalone=False, max_width=1200)
+    return {"title": f"Choosing {', '.join(tuning.sweep)} for {kind}", "svg": svg, "lines": lines}
+
+
+def _predictor(tuning: Tuning, entry: Entry) -> Predictor | None:
+    """Return the model of a tuning for a schedule; None if it took a profile, which the tuning only names."""
+    return None if tuning.profile is not None else prepare(tuning.model, entry.schedule, tuning.topology)
+
+
+def _baseline_name(tuning: Tuning, kind: str) -> str:
+    """Return what the dashed line of the chart shows."""
+    names = " or ".join(tuning.baselines.get(kind, ()))
+    return f"{tuning.library.name.upper()}, by the model of it" if tuning.library is not None else f"{names}, for NCCL"
+
+
+def plans_page(
+    plans: Mapping[str, Plan], sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None
+) -> dict[str, Any]:
+    """Return the page of plans for one machine."""
+    rows, groups, models, bases = Rows(), [], [], []
+    for kind, plan in plans.items():
+        figures = price_plan(plan, sizes, nbytes, model, profile)
+        group = _group(
+            kind, figures.candidates, figures.ranges, figures.sizes, figures.limit, _library_baseline(figures, kind),
+            f"{figures.library.name.upper()}, by the model of it" if figures.library is not None else "",
+        )  # fmt: skip
+        group["headline"] = _plan_headline(figures, nbytes)
+        group["plans"] = [
+            _plan_json(plan.topology, entry, predictor, r, rows)
+            for entry, predictor, r in zip(plan.entries, figures.predictors, figures.ranges, strict=True)
+        ]
+        group["cut"] = _find_cut(plan, figures.bound)
+        groups.append(group)
+        models.append(figures.model)
+        bases += [r.rests_on for r in figures.ranges]
+    topology = next(iter(plans.values())).topology
+    names = ", ".join(dict.fromkeys(models))
+    return _page(topology, groups, f"times by model {names}, {'; '.join(dict.fromkeys(bases))}", [])
+
+
+def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
+    """Return the seconds of the library's own choice, where its model has figures."""
+
+    def seconds(size: int) -> float | None:
+        if figures.library is None:
+            return None
+        try:
+            return float(figures.library.at(kind, size)[0].seconds)
+        except AntiphonError:
+            return None
+
+    return seconds
+
+
+def _plan_headline(figures: PlanFigures, nbytes: int | None) -> str:
+    """Return one sentence: which sizes to serve by the plan, or how near to the bound it is and what limits it."""
+    ranges = figures.ranges
+    if len(ranges) > 1 or ranges[0].speedup is not None:
+        return verdict_of(ranges)
+    (r,) = ranges
+    gap = f", {r.gap:.3g} times the lower bound" if r.gap is not None and r.gap > 1 else ""
+    gap = ", and no plan is faster" if r.gap == 1 else gap
+    return (
+        f"{candidate_text(r.candidate)} takes {format_seconds(r.seconds)} for {format_size(r.at)}{gap}; "
+        f"limited by {r.candidate.why[r.at][0]}"
+    )
+
+
+def _page(topology: Topology, groups: list[dict[str, Any]], model: str, facts: list[str]) -> dict[str, Any]:
+    """Return what all pages of plans have."""
+    kinds = [group["kind"] for group in groups]
+    return {
+        "title": f"{kinds[0] if len(kinds) == 1 else 'Collectives'} on {topology.name}",
+        "headline": groups[0]["headline"] if len(groups) == 1 else "",
+        "facts": facts,
+        "model": model,
+        "machine": machine_json(topology),
+        "groups": groups,
+        "notes": [],
+        "definitions": DEFINITIONS,
+    }
+
+
+def _group(
+    kind: str, candidates: Sequence[Candidate], ranges: Sequence[Range], sizes: Sequence[int], limit: Limit | None,
+    baseline: Baseline, baseline_name: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the figures of one collective; the caller adds headline, plans and cut."""
+    numbers = {id(c): i for i, c in enumerate(candidates)}
+    proof = [] if limit is None else [*limit.because, *filter(None, [unaided_bound_text(limit)])]
+    theirs = [baseline(size) for size in sizes]
+    return {
+        "kind": kind,
+        "sizes": list(sizes),
+        "candidates": [_candidate_json(c, sizes) for c in candidates],
+        "ranges": [_range_json(r, numbers[id(r.candidate)]) for r in ranges],
+        "bound": [limit.times.get(size) for size in sizes] if limit is not None and limit.times else None,
+        "proof": proof,
+        "baseline": {"name": baseline_name, "seconds": theirs} if any(theirs) else None,
+        "shown": _first_shown(ranges),
+        "notes": [],
+        "plans": [],
+        "cut": None,
+    }
+
+
+def _first_shown(ranges: Sequence[Range]) -> int:
+    """Return the range whose plan is shown first: of ours that with the greatest speedup, else the last."""
+    ours = [i for i, r in enumerate(ranges) if not r.served_by]
+    return max(ours, key=lambda i: (ranges[i].speedup or 0.0, i), default=max(len(ranges) - 1, 0))
+
+
+def _candidate_json(c: Candidate, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return a candidate: its seconds by size, or why it has none."""
+    value: dict[str, Any] = {"planner": c.planner, "options": options_text(c.options, c.variant)}
+    if not c.seconds:
+        return value | {"status": c.status, "reason": c.reason}
+    names = list(dict.fromkeys(bottleneck for bottleneck, _ in c.why.values()))
+    terms = list(dict.fromkeys(term for _, values in c.why.values() for term in values))
+    return value | {
+        "seconds": [_short(c.seconds.get(size)) for size in sizes],
+        "names": names,
+        "limited": [names.index(c.why[size][0]) if size in c.why else -1 for size in sizes],
+        "terms": {
+            term: [_short(c.why[size][1].get(term, 0.0)) if size in c.why else 0 for size in sizes] for term in terms
+        },
+        "figures": {key: c.figures[key] for key in ("chunks", "steps", "transfers") if key in c.figures},
+        "rival": not c.may_win,
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _range_json(r: Range, candidate: int) -> dict[str, Any]:
+    """Return a range of sizes with its figures."""
+    return {
+        "span": [*ends_text(r.start, r.stop)],
+        "from": r.start,
+        "to": r.stop,
+        "at": r.at,
+        "candidate": candidate,
+        "seconds": r.seconds,
+        "gap": r.gap,
+        "speedup": r.speedup,
+        "over": r.over,
+        "served_by": library_name(r.served_by) if r.served_by else "",
+        "uses": uses_text(r.candidate.uses) if r.candidate.uses else "",
+        "rests_on": r.rests_on,
+    }
+
+
+def _plan_json(
+    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: Rows
+) -> dict[str, Any]:  # fmt: skip
+    """Return the schedule of a range with its transfers over time at the size `r.at`."""
+    bottleneck, terms = r.candidate.why[r.at]
+    if predictor is None:
+        timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}
+    else:
+        timed = timed_transfers(entry.schedule, topology, r.at, predictor, rows.free)
+    rows.free -= timed.get("rows", 0)
+    facts = {
+        key.replace("_", " "): value for key, value in entry.claims.items()
+        if key in ("chunks", "steps", "rounds", "transfers") and value is not None
+    }  # fmt: skip
+    facts |= {key.replace("_", " "): ratio(entry.claims[key]) for key in ("bandwidth_gap", "latency_gap")
+              if isinstance(entry.claims.get(key), float | int)}  # fmt: skip
+    measured = entry.claims.get("measurements")
+    return {
+        "name": candidate_text(r.candidate),
+        "at": r.at,
+        "seconds": r.seconds,
+        "terms": dict(terms),
+        "bottleneck": bottleneck,
+        "facts": {"steps": entry.schedule.steps, "transfers": entry.schedule.transfers, **facts},
+        "measured": measured if isinstance(measured, list) else [],
+        "timed": timed,
+    }
+
+
+def _find_cut(plan: Plan, limits: Bound | None) -> dict[str, Any] | None:
+    """Return the witness of the bound, which says what limits every plan; None if there is none."""
+    try:
+        limits = limits or bound(plan.topology, plan.collective)
+    except AntiphonError:
+        return None
+    return cut_json(plan.topology, limits.witness, plan.collective.buffer_weight)

@@ -1,0 +1,57 @@
+// What the page shows, in one object that the address's fragment repeats, so that a link shows the same.
+
+const DEFAULTS = {
+  group: 0, // number of the collective
+  plan: -1, // number of the range of sizes; -1: the one that the page shows first
+  level: "", // of the machine's drawing; "": the finest that is readable
+  colour: "load", // of links: load or kind
+  time: 0, // share of the total time
+  rows: "ranks", // of the timeline: ranks or links
+  from: 0, to: 1, // the part of the time that the timeline shows
+  pick: "", // what is followed: "rank:3", "link:12", "message:70", "chunk:5"
+  pins: "", // numbers of pinned candidates, with commas
+  relative: 0, // 1: the chart shows times over the bound
+  sort: "", // column of the table of candidates, with "-" before it if descending
+  filter: "",
+  cut: 0, // 1: the bound's cut is drawn
+  theme: "", // light, dark or "": as the system
+};
+
+export const state = { ...DEFAULTS };
+const listeners = [];
+let pending = null;
+
+export function readFragment() {
+  const query = new URLSearchParams(location.hash.slice(1));
+  for (const [key, usual] of Object.entries(DEFAULTS)) {
+    const text = query.get(key);
+    const value = typeof usual === "number" ? Number(text ?? usual) : text ?? usual;
+    state[key] = typeof usual === "number" && !Number.isFinite(value) ? usual : value;
+  }
+}
+
+function writeFragment() {
+  const query = new URLSearchParams();
+  for (const [key, usual] of Object.entries(DEFAULTS))
+    if (state[key] !== usual) query.set(key, typeof state[key] === "number" ? Number(state[key].toFixed(9)) : state[key]);
+  const text = query.toString().replaceAll("%3A", ":").replaceAll("%2C", ",");
+  if (text !== location.hash.slice(1)) history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
+}
+
+// Call `listener(changed)` after every change: `changed` holds the names of what is new.
+export const listen = (listener) => listeners.push(listener);
+
+export function update(changes) {
+  const changed = new Set(Object.keys(changes).filter((key) => state[key] !== changes[key]));
+  if (!changed.size) return;
+  Object.assign(state, changes);
+  for (const listener of listeners) listener(changed);
+  clearTimeout(pending);
+  pending = setTimeout(writeFragment, 150); // playing changes the time sixty times a second
+}
+
+export const picked = () => {
+  const [kind, id] = state.pick.split(":");
+  return { kind: kind || "", id: Number(id) || 0 };
+};
+export const pinned = () => state.pins.split(",").filter(Boolean).map(Number);

@@ -1,0 +1,246 @@
+"""The explorer: its data are those of the plan and of one model, and it works in a browser without loading anything."""
+
+import base64
+import re
+import shutil
+import subprocess
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import Capture, complaint
+from pages import Page
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.plan import Plan
+from antiphon.cost import prepare
+from antiphon.show.explorer.packing import TICKS, Pack, ticks
+from antiphon.show.explorer.page import SCRIPTS
+
+FOLDER = Path(antiphon.__file__).parent / "show" / "explorer"
+HOSTILE = "</script ><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
+
+
+def unpack(pack: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a pack, as the page reads them."""
+    raw, at, columns = zlib.decompress(base64.b64decode(pack["data"])), 0, {}
+    for name, kind, count, delta in pack["fields"]:
+        column = np.frombuffer(raw, "<" + kind, count, at)
+        at += -(-column.nbytes // 4) * 4
+        columns[name] = np.cumsum(column) if delta else column
+    assert at == len(raw)
+    return columns
+
+
+@pytest.fixture(scope="module")
+def ring() -> Plan:
+    return antiphon.plan("allreduce", "dgx1v", planner="multi-ring")
+
+
+def test_columns_come_back_as_they_were() -> None:
+    pack = Pack()
+    columns: dict[str, list[Any]] = {
+        "small": [0, 255],
+        "wide": [70000, 3],
+        "signed": [-5, 7],
+        "real": [0.5, 0.25],
+        "none": [],
+        "one": [9],
+    }
+    for name, values in columns.items():
+        pack.add(name, values)
+    pack.add("rising", [5, 5, 2**30, 3], delta=True)
+    got = unpack(pack.as_json())
+    assert {name: column.tolist() for name, column in got.items()} == {**columns, "rising": [5, 5, 2**30, 3]}
+    assert ticks(np.array([0.0, 1.0, 2.0]), 2.0).tolist() == [0, TICKS // 2, TICKS]
+    assert ticks(np.array([0.0]), 0.0).tolist() == [0]
+
+
+@pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "calls", "flows", "loggp"])
+def test_the_transfers_are_those_of_the_one_model_of_the_page(ring: Plan, model: str) -> None:
+    profile = "loggp-delta" if model == "loggp" else None
+    page = Page(antiphon.pages.explore(ring, nbytes="64KiB", model=model, profile=profile)).data
+    (group,) = page["groups"]
+    (timed,) = (plan["timed"] for plan in group["plans"])
+    predictor: Any = prepare(model, ring.entries[0].schedule, ring.topology, profile=profile)
+    assert page["model"].startswith(f"times by model {model}")
+    at = group["sizes"].index(65536)
+    assert group["candidates"][0]["seconds"][at] == pytest.approx(predictor(65536).seconds, rel=1e-4)
+    assert timed["total"] == pytest.approx(predictor(65536).seconds, rel=1e-6)
+    columns, events = unpack(timed["pack"]), predictor.events(65536)
+    table = events.paths.messages
+    order = np.argsort(events.start, kind="stable")
+    scale = timed["total"] / TICKS
+    assert columns["start"] * scale == pytest.approx(events.start[order], abs=4 * scale)
+    assert sorted(
+        zip(columns["step"].tolist(), columns["src"].tolist(), columns["dst"].tolist(), strict=True)
+    ) == sorted(zip(table.step.tolist(), table.src.tolist(), table.dst.tolist(), strict=True))
+    assert (columns["start"] + columns["lasts"]).max() == pytest.approx(TICKS, rel=1e-3)
+    assert columns["chunks"].sum() == len(columns["chunk"]) == table.schedule.transfers
+    assert columns["shares"][columns["share"]].sum() == pytest.approx(table.share.sum(), rel=1e-4)
+    assert columns["use_count"].sum() == len(columns["use_message"]) == len(events.paths.use_message)
+    # every hop of a message is a link from where it is to where it goes
+    links = unpack(page["machine"]["links"])
+    owner = np.repeat(np.arange(len(columns["use_count"])), columns["use_count"])
+    direct = owner < len(links["src"])
+    assert (links["src"][owner[direct]] == columns["src"][columns["use_message"][direct]]).all()
+
+
+def test_a_page_loads_nothing_and_hostile_names_stay_names(ring: Plan) -> None:
+    machine = replace(antiphon.topology("full:ranks=3"), name=HOSTILE, places=tuple(f"{HOSTILE}/{i}" for i in range(3)))
+    machine = replace(machine, types=tuple(replace(t, kind=HOSTILE) for t in machine.types))
+    for plan in (ring, antiphon.plan("broadcast", machine)):
+        text = antiphon.pages.explore(plan, origin=HOSTILE)
+        page = Page(text)
+        assert [tag for tag, _ in page.tags].count("script") == 2
+        for tag, attributes in page.tags:
+            assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+            assert not {"src", "href", "srcset"} & attributes.keys()
+            assert not any(key.startswith("on") for key in attributes)
+        assert "default-src 'none'" in text
+        assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= {"http://www.w3.org/2000/svg"}
+        assert page.data["machine"]["name"] == plan.topology.name
+
+
+def test_folded_drawings_stand_for_all_links() -> None:
+    plan = antiphon.plan("broadcast", "cluster:box=hgx-h100,boxes=32", planner="binomial-tree")
+    machine = Page(antiphon.pages.explore(plan)).data["machine"]
+    counts = [len(level["nodes"]) for level in machine["levels"]]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < 64 < counts[0]
+    for level in machine["levels"]:
+        members = sorted(member for node in level["nodes"] for member in node[8])
+        assert members == list(range(plan.topology.nodes))
+        inside = {member: number for number, node in enumerate(level["nodes"]) for member in node[8]}
+        ends = zip(plan.topology.link_src.tolist(), plan.topology.link_dst.tolist(), strict=True)
+        outer = [link for link, (a, b) in enumerate(ends) if inside[a] != inside[b]]
+        assert sorted(link for edge in level["edges"] for way in edge[6:8] for link in way) == outer
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_the_command_writes_a_page_and_says_what_is_wrong(capsys: Capture) -> None:
+    assert run(["plan", "allreduce", "ring:ranks=4", "-o", "plan.json"]) == 0
+    assert run(["explore", "plan.json", "-o", "page.html", "--nbytes", "64KiB"]) == 0
+    assert "page.html" in capsys.readouterr().out
+    assert Page(Path("page.html").read_text()).data["groups"][0]["plans"][0]["at"] == 65536
+    assert "no such file" in complaint(capsys, "explore", "none.json").lower()
+    assert "name it page.html" in complaint(capsys, "explore", "plan.json", "-o", "page.txt")
+    assert "from 1 byte" in complaint(capsys, "explore", "plan.json", "--nbytes", "0")
+    Path("bad.json").write_text('{"format": "antiphon-plan", "version": 1}')
+    assert "bad.json" in complaint(capsys, "explore", "bad.json")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_modules_that_parse(name: str, tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = tmp_path / "module.mjs"
+    script.write_bytes((FOLDER / f"{name}.js").read_bytes())
+    done = subprocess.run([node, "--check", str(script)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- in a browser ----
+
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium is installed")
+    with api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield running
+        running.close()
+
+
+def visit(
+    browser: Any, file: Path, width: int = 1280, scheme: str = "light", fragment: str = ""
+) -> tuple[Any, list[str]]:
+    """Open a page; return it and a list that gets every error and every request."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "blob:")) else None)
+    page.goto(f"file://{file}{fragment}")
+    page.wait_for_selector("html[data-ready]")
+    return page, problems
+
+
+def wait_until(page: Any, condition: str) -> None:
+    """Wait until a script returns true; the page's policy keeps playwright's own way from working."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not true within 10 s: {condition}")
+
+
+SPECS = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "torus:dims=4x4x4"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(antiphon.pages.explore(antiphon.plan("allreduce", spec)))
+    page, problems = visit(browser, file)
+    page.get_by_role("button", name="play").click()
+    wait_until(page, "explorer.state.time > 0.01")
+    page.get_by_role("button", name="pause").click()
+    page.get_by_role("button", name="one step on").click()
+    before = page.evaluate("explorer.state.time")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("explorer.state.time") > before
+    # follow a rank by a click on the machine, then a link by the list
+    x, y = page.evaluate(
+        "(() => { const m = explorer.parts.machine, v = m.view || m.fit(m.surface.width, m.surface.height);"
+        " const n = m.level.nodes.find((n) => n.shape === 'rank');"
+        " return [n.x * v.scale + v.x, n.y * v.scale + v.y]; })()"
+    )
+    page.locator(".machine canvas").click(position={"x": x, "y": y})
+    assert page.evaluate("explorer.state.pick") == "rank:0"
+    assert "rank 0" in page.locator(".pick").inner_text()
+    page.locator(".bars button").first.click()
+    assert page.evaluate("explorer.state.pick").startswith("link:")
+    page.locator(".timeline canvas").focus()
+    page.keyboard.press("+")
+    assert page.evaluate("explorer.state.to - explorer.state.from") < 1
+    page.get_by_label("rows of the timeline").select_option("links")
+    page.get_by_role("checkbox").first.check()
+    assert page.get_by_label("comparison").is_visible()
+    page.keyboard.press("Escape")
+    # the address shows the same again
+    wait_until(page, "location.hash.includes('pins')")
+    again, more = visit(browser, file, fragment=page.evaluate("location.hash"))
+    assert again.evaluate("explorer.state") == pytest.approx(page.evaluate("explorer.state"), abs=1e-8)
+    assert problems + more == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_narrow_pages_and_paper_show_it_all(browser: Any, ring: Plan, scheme: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(antiphon.pages.explore(ring))
+    page, problems = visit(browser, file, 420, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    drawn = (
+        "[...document.querySelectorAll('canvas')].every((c) =>"
+        " c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(Boolean))"
+    )
+    assert page.evaluate(drawn)
+    assert len(page.pdf()) > 10_000
+    for kind in ("svg", "png"):
+        with page.expect_download() as download:
+            page.evaluate(f"explorer.parts.machine.surface.save('{kind}')")
+        assert download.value.suggested_filename == f"machine.{kind}"
+    assert problems == []
