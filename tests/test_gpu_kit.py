@@ -68,6 +68,7 @@ def test_the_smoke_test_proves_all_parts(kit: Path) -> None:
     assert copies == [["the", "same", "GPU", "1000004"], ["another", "GPU", "1000004"]]
 
 
+@pytest.mark.slow
 def test_times_stand_beside_those_of_the_library(kit: Path, tmp_path: Path) -> None:
     library = kit / "library.so"
     subprocess.run(["cc", "-shared", "-fPIC", str(LIBRARY), "-o", str(library)], check=True)
