@@ -111,18 +111,6 @@ def test_kring_of_any_figures_without_the_gap(
         assert kring(*pk, m, same, same) == pytest.approx(by_message(pk[0], turns, gap=True), rel=1e-9)
 
 
-def test_as_printed() -> None:
-    p, k, m = 16, 4, 1000.0
-    one = kring(p, k, m, OUTER, INNER)
-    printed = kring(p, k, m, OUTER, INNER, collective="allreduce", as_printed=True)
-    assert printed == pytest.approx(one + 15 * m * INNER.gamma, rel=1e-12)
-    assert kring(p, k, m, OUTER, INNER, as_printed=True) == one
-    assert kring(p, k, m, OUTER, INNER, collective="allreduce") > 1.9 * printed
-    for radix, more in ((2, 0), (4, 2)):
-        mended, printed = (recmult(p, radix, m, INNER, collective="allreduce", as_printed=how) for how in (False, True))
-        assert mended - printed == pytest.approx(more * 4 / math.log2(radix) * m * INNER.gamma, abs=1e-15)
-
-
 def test_rounds_within_groups_take_place_while_those_between_do() -> None:
     p, k, m = 64, 4, 2.0**20
     t_outer = OUTER.o_s + (m - 1) * OUTER.G + OUTER.L + OUTER.o_r
@@ -133,16 +121,6 @@ def test_rounds_within_groups_take_place_while_those_between_do() -> None:
     both = kring(p, k, m, OUTER, INNER, collective="allreduce", overlap=True)
     assert both < kring(p, k, m, OUTER, INNER, collective="allreduce")
     assert kring(8, 1, m, OUTER, INNER, overlap=True) == kring(8, 1, m, OUTER, INNER)
-
-
-def test_pipelined_combining_leaves_a_byte_of_each_round() -> None:
-    p, m = 8, 1000.0
-    naive = kring(p, p, m, OUTER, INNER, collective="allreduce")
-    piped = kring(p, p, m, OUTER, INNER, collective="allreduce", pipelined=True)
-    assert naive - piped == pytest.approx((p - 1) * (m - 1) * INNER.gamma, rel=1e-9)
-    slow = Figures(1e-6, 1e-6, 1e-6, 1e-6, 1e-11, 1e-10)  # combining slower than coming: G of it is hidden
-    naive, piped = (recmult(8, 2, m, slow, collective="allreduce", pipelined=how) for how in (False, True))
-    assert naive - piped == pytest.approx(3 * (m - 1) * slow.G, rel=1e-9)
 
 
 def test_figures_of_a_level_are_those_of_each_size() -> None:

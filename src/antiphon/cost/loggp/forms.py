@@ -1,11 +1,12 @@
 """LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
 
 The formulas hold without contention: a rank has a port for everything that it sends at once (recursive multiplying: its
-greatest radix, less one), and ranks share no NIC. Options of each formula:
+greatest radix, less one), and ranks share no NIC. They are corrected where the paper miscounts, as the docstrings
+explain. Option `gap` of each formula:
 
-    as_printed    true: as the paper prints it; false: corrected where it miscounts, as the docstring explains gap
-    false: without LogGP's g, the least time between two messages of a port, as in a simulation with a port
-                  for every message; true: a round lasts at least g + (m-1) G, as with one port
+    true      a round lasts at least g + (m-1) G, as with one port
+    false     without LogGP's g, the least time between two messages of a port, as in a simulation with a port for
+              every message
 
 Parameters may be those of a `Level`: then each message takes the parameters for its own size.
 
@@ -67,14 +68,9 @@ class _Round:
         remaining_gap = f.g - f.o_s if self.gap else 0.0  # the next o_s overlaps with g
         return f.o_s + (self.nbytes - 1) * f.G + max(f.L + f.o_r, remaining_gap)
 
-    def combining(self, vectors: int = 1, pipelined: bool = False) -> float:
-        """Return the seconds of combining after the data have arrived.
-
-        `pipelined`: combining starts with the first byte, so it overlaps with the transfer (G).
-        """
-        total = vectors * self.nbytes * self.figures.gamma
-        overlapped = (self.nbytes - 1) * min(self.figures.G, vectors * self.figures.gamma)
-        return total - overlapped if pipelined else total
+    def combining(self, vectors: int = 1) -> float:
+        """Return the seconds of combining after the data have arrived."""
+        return vectors * self.nbytes * self.figures.gamma
 
 
 def figures_at(figures: FiguresLike, nbytes: float) -> Figures:
@@ -94,7 +90,7 @@ def message(figures: FiguresLike, m: float) -> float:
     return _Round(_check_bytes(m), figures_at(figures, m), gap=False).final_seconds
 
 
-def kring(  # noqa: PLR0913 (the figures of the formula, and which of its variants)
+def kring(
     p: int,
     k: int,
     m: float,
@@ -103,8 +99,6 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     *,
     collective: str = "allgather",
     overlap: bool = False,
-    pipelined: bool = False,
-    as_printed: bool = False,
     gap: bool = True,
 ) -> float:
     """Return the time of k-ring (section III.A) on p ranks in groups of k. Every round sends a block of m = nbytes / p
@@ -115,9 +109,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
 
     Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in total. The algorithm needs p - 1 rounds to combine
     and as many to spread. So here the first half is the allgather backwards: p - 1 rounds, each with m gamma, none of
-    which is the last. `pipelined`: bytes are combined while further ones arrive, so that after the arrival of the last
-    byte only this byte is left to combine, if gamma <= G. Rounds within groups and between them then overlap in both
-    halves.
+    which is the last. With `overlap` rounds within groups and between them overlap in both halves.
 
     With k = 1 all rounds, the last included, are between groups (the paper prints one within a group). If g > o_s + L +
     o_r and the parameters of both levels differ, a simulation is a little faster where a round of one level follows one
@@ -131,7 +123,7 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
     outer, inner = _Round(m, figures_at(inter, m), gap), _Round(m, figures_at(intra, m), gap)
     # rounds between groups and rounds within groups; together p - 1
     between_groups, within_groups = p // k - 1, p // k * (k - 1)
-    if k == 1 and not as_printed:
+    if k == 1:
         allgather = (between_groups - 1) * outer.seconds + outer.final_seconds
     elif overlap:
         allgather = (
@@ -141,11 +133,9 @@ def kring(  # noqa: PLR0913 (the figures of the formula, and which of its varian
         allgather = between_groups * outer.seconds + (within_groups - 1) * inner.seconds + inner.final_seconds
     if collective == "allgather":
         return allgather
-    if as_printed:
-        return allgather + (p - 1) * inner.combining(1, pipelined)
     # corrected allreduce: p - 1 combining rounds precede the allgather, so none of them is the last
-    t_outer = outer.seconds + outer.combining(1, pipelined)
-    t_inner = inner.seconds + inner.combining(1, pipelined)
+    t_outer = outer.seconds + outer.combining()
+    t_inner = inner.seconds + inner.combining()
     if overlap:
         return between_groups * max(t_outer, (k - 1) * t_inner) + (k - 1) * t_inner + allgather
     return between_groups * t_outer + within_groups * t_inner + allgather
@@ -158,8 +148,6 @@ def recmult(
     figures: FiguresLike | Sequence[FiguresLike],
     *,
     collective: str = "allgather",
-    pipelined: bool = False,
-    as_printed: bool = False,
     gap: bool = True,
 ) -> float:
     """Return the time of recursive multiplying (section III.B) on p ranks by radix k, or by one radix per round.
@@ -181,7 +169,7 @@ def recmult(
         current = _Round(size, figures_at(round_figures, size), gap)
         total += current.final_seconds if number == len(radices) - 1 else current.seconds
         if collective == "allreduce":
-            total += current.combining(1 if as_printed else radix - 1, pipelined)
+            total += current.combining(radix - 1)
         else:
             size *= radix  # the message grows by the radix in each round
     return total
