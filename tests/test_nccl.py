@@ -411,6 +411,16 @@ def test_what_no_engine_can_do_is_not_priced(collective: str, machine: str) -> N
         antiphon.predict(collective, "1MB", topology=machine, library=f"{name}:algorithm=copies")
 
 
+@pytest.mark.parametrize(
+    ("machine", "nbytes", "protocol"),
+    [("hgx-h100", 2**17, "ll"), ("hgx-h100", 2**17 + 1, "simple"), (TWO_BOXES, 2**10, "simple")],
+)
+def test_protocols_of_sends(machine: str, nbytes: int, protocol: str) -> None:
+    """By NCCL's threshold of 16 KiB for each send, which has no LL128."""
+    options = prices(place_of(topology(machine)), Costs(FLAT, NET), "alltoall", nbytes)
+    assert [option.protocol for option in options] == [protocol]
+
+
 def test_tune_says_what_communication_takes() -> None:
     found = antiphon.tune("allreduce", "hgx-h100", nbytes=["1KB", "256MB"], planners=["ring", "nvls"])
     assert {row["sms"] for row in found.as_json()["ranges"]} == {16, 24}

@@ -53,6 +53,7 @@ AT_ONCE = "several messages at once"  # names of costs in remarks
 ONE_AFTER_ANOTHER = "launches of one process"
 # Bytes of a call for each channel, NCCL's threads times its threshold per thread; by LL for each rank.
 CHANNEL_BYTES = {LL: 512 * 8, LL128: 640 * 8, SIMPLE: 512 * 64}
+SEND_BY_LL = 16384  # bytes of a send up to which NCCL takes LL (NCCL_P2P_LL_THRESHOLD), otherwise Simple
 KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are priced
 
 
@@ -179,7 +180,7 @@ def prices(
             if load is not None:
                 options += [
                     price_option(load, algorithm, p, place, costs, nbytes)
-                    for p in _protocols_of(algorithm, place, costs)
+                    for p in _protocols_of(algorithm, place, costs, nbytes)
                 ]
     copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
@@ -263,10 +264,13 @@ def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs:
     return _sum_terms(algorithm, protocol, costs, place, nbytes, rest, limit)
 
 
-def _protocols_of(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:
+def _protocols_of(algorithm: str, place: Place, costs: Costs, nbytes: int) -> tuple[str, ...]:
     """Return the protocols of this algorithm here."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
+    if algorithm == SENDS:  # NCCL's rule; to other nodes it has no buffers for LL
+        is_small = place.nodes == 1 and nbytes <= place.ranks * SEND_BY_LL and LL in costs.gpu.hop
+        return (LL,) if is_small else (SIMPLE,)
     # A protocol needs figures for the GPUs and, between nodes, for the network.
     able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
     if place.nodes > 1 and costs.network is not None:
