@@ -36,7 +36,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kernels fuzz test-all check format format-check lint types docs gpu-kit bench dist clean FORCE
+.PHONY: help demo test test-kernels fuzz test-all check format format-check lint types docs gpu-kit bench man dist clean FORCE
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -104,8 +104,14 @@ bench: $(VENV)/.ready  ## run every bench/bench_*.py
 	    $(BIN)/python "$$file"; \
 	done
 
-dist: $(VENV)/.ready  ## build sdist and wheel into dist/, install each in a bare environment and try it there
-	@sh release/dist.sh $(BIN)/python
+man: $(VENV)/.ready  ## write manual pages of all commands into build/man
+	@$(BIN)/python release/manpages.py build/man
+
+# More Pythons in which to try the wheels: make dist PYTHONS="python3.12 python3.13"
+PYTHONS ?=
+
+dist: $(VENV)/.ready  ## build sdist and wheels into dist/, install each in bare environments and try it there
+	@sh release/dist.sh $(BIN)/python $(PYTHONS)
 
 clean:  ## remove all that was built, build/venv too
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -43,7 +43,7 @@ def build_reference() -> dict[str, str]:
 def build_command_pages() -> dict[str, str]:
     """An index that lists the commands by group, and a page for each."""
     group = application()
-    context = _open(group, "antiphon", None)
+    context = open_command(group, "antiphon", None)
     headings: dict[str, list[str]] = group.commands.headings  # type: ignore[attr-defined]
     index = ["# Command line\n", NOTE.format("parser", "antiphon --help"), f"```text\n{_help(group, context)}\n```\n"]
     pages: dict[str, str] = {}
@@ -65,19 +65,25 @@ def list_commands() -> list[str]:
     for listed in group.commands.headings.values():  # type: ignore[attr-defined]
         for name in listed:
             names.append(name)
-            names += [f"{name} {inner}" for inner in _subcommands(group.commands[name])]
+            names += [f"{name} {inner}" for inner in subcommands(group.commands[name])]
     return names
 
 
-def _subcommands(command: Any) -> dict[str, Any]:
+def subcommands(command: Any) -> dict[str, Any]:
     return {name: inner for name, inner in getattr(command, "commands", {}).items() if name != PLANS}
 
 
-def _open(command: Any, name: str | None, parent: Any) -> Any:
+def open_command(command: Any, name: str | None, parent: Any) -> Any:
     """A context of typer's for a command, without parsing anything."""
     context = command.context_class(command, info_name=name, parent=parent)
     context.terminal_width = context.max_content_width = 100
     return context
+
+
+def shown_command(command: Any, context: Any) -> tuple[Any, Any]:
+    """The command that a page describes, with its context: of `bench COLL` one of its own, without a name."""
+    nameless = getattr(command, "commands", {}).get(PLANS)
+    return (nameless, open_command(nameless, None, context)) if nameless else (command, context)
 
 
 def _help(command: Any, context: Any) -> str:
@@ -86,27 +92,26 @@ def _help(command: Any, context: Any) -> str:
 
 def _describe_command(command: Any, name: str, parent: Any) -> Iterator[str]:
     """Usage, text, arguments and options of a command; then the same of its subcommands, each under a heading."""
-    context = _open(command, name, parent)
-    nameless = getattr(command, "commands", {}).get(PLANS)  # `bench COLL`: a command of its own without a name
-    shown, shown_in = (nameless, _open(nameless, None, context)) if nameless else (command, context)
-    usage = " ".join(_usage(shown, shown_in))
+    context = open_command(command, name, parent)
+    shown, shown_in = shown_command(command, context)
+    usage = " ".join(describe_usage(shown, shown_in))
     yield f"```text\n{context.command_path} {usage}\n```\n"
     yield _paragraphs(shown.help or command.help or "")
     if shown.epilog:
         yield f"```console\n$ {' '.join(shown.epilog.split()).removeprefix('Example: ')}\n```\n"
-    arguments, options = _parameters(shown, shown_in)
+    arguments, options = describe_parameters(shown, shown_in)
     for title, rows in (("argument", arguments), ("option", options)):
         if rows:
             yield f"| {title} | meaning |\n|---|---|"
             yield (
                 "\n".join(f"| `{' '.join(spelling.split())}` | {_cell(meaning)} |" for spelling, meaning in rows) + "\n"
             )
-    for inner_name, inner in _subcommands(command).items():
+    for inner_name, inner in subcommands(command).items():
         yield f"## antiphon {name} {inner_name}\n"
         yield from _describe_command(inner, inner_name, context)
 
 
-def _usage(command: Any, context: Any) -> Iterator[str]:
+def describe_usage(command: Any, context: Any) -> Iterator[str]:
     if hasattr(command, "commands"):
         yield from command.collect_usage_pieces(context)
         return
@@ -121,7 +126,7 @@ def _spell_argument(parameter: Any) -> str:
     return re.sub(r"[\[\]{}]", "", str(parameter.metavar or parameter.name.upper()))
 
 
-def _parameters(command: Any, context: Any) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def describe_parameters(command: Any, context: Any) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """What the help lists: (spelling, meaning) of the arguments, and of the options."""
     arguments: list[tuple[str, str]] = []
     options: list[tuple[str, str]] = []

@@ -1,4 +1,7 @@
-"""What an installed Antiphon must do on a machine that has nothing else: no compiler, no MPI, no source tree."""
+"""What an installed Antiphon must do on a machine that has nothing else: no compiler, no MPI, no source tree.
+
+smoke.py VERSION KIND; a wheel of kind "engine" brings the compiled engine, which must run.
+"""
 
 import importlib.metadata
 import json
@@ -10,7 +13,13 @@ from pathlib import Path
 import antiphon
 from antiphon.errors import AntiphonError
 
-VERSION = sys.argv[1]
+VERSION, KIND = sys.argv[1:]  # KIND: "engine" (of a wheel that brings it), "pure" (any other wheel) or "sdist"
+HAS_ENGINE = KIND == "engine"
+SOCKETS = """
+import sys, numpy, antiphon
+with antiphon.comm(rank=int(sys.argv[1]), ranks=2, address="127.0.0.1:29517", secret="smoke") as c:
+    assert (c.allreduce(numpy.full(1000, 1.5 + c.rank)) == 4.0).all()
+"""
 
 
 def command(*arguments: str) -> str:
@@ -45,13 +54,28 @@ def commands() -> None:
 
 
 def without_a_compiler() -> None:
-    """What needs one says so."""
-    assert not any(shutil.which(name) for name in ("cc", "gcc", "clang", "mpicc"))
-    try:
-        antiphon.native.build("mpi")
-    except AntiphonError:
-        return
-    raise SystemExit("build mpi: there is no compiler here, and yet it made something")
+    """What needs one says so; the compiled engine of the wheel runs."""
+    assert not any(shutil.which(name) for name in ("cc", "c++", "gcc", "clang", "mpicc"))
+    needs = {
+        "build mpi": lambda: antiphon.native.build("mpi"),
+        **({} if HAS_ENGINE else {"run --on threads": lambda: antiphon.run("plan.json", "64KiB", on="threads")}),
+    }
+    for name, call in needs.items():
+        try:
+            call()
+        except AntiphonError:
+            continue
+        raise SystemExit(f"{name}: there is no compiler here, and yet it made something")
+    if HAS_ENGINE:
+        assert json.loads(command("run", "plan.json", "--nbytes", "64KiB", "--on", "threads", "--json"))
+        assert antiphon.native.build("nccl-tuner").parent.name == "prebuilt"
+        run_sockets()
+
+
+def run_sockets() -> None:
+    """Two processes that meet without MPI."""
+    processes = [subprocess.Popen([sys.executable, "-c", SOCKETS, str(rank)]) for rank in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
 
 
 if __name__ == "__main__":
@@ -59,7 +83,9 @@ if __name__ == "__main__":
     assert where.is_relative_to(sys.prefix), where
     assert importlib.metadata.version("antiphon") == antiphon.__version__ == VERSION
     assert (where / "py.typed").is_file()
+    assert (Path(sys.prefix) / "share" / "man" / "man1" / "antiphon-tune.1").is_file() or KIND == "sdist"
     functions()
     commands()
     without_a_compiler()
-    print(f"antiphon {VERSION}: plans, proves, runs, tells; from {where.name} in a bare environment")
+    engine = ", also on threads and sockets" if HAS_ENGINE else ""
+    print(f"antiphon {VERSION}: plans, verifies, runs{engine}; from {where.name} in a bare environment")

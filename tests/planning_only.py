@@ -82,7 +82,7 @@ def check_budgets() -> None:
     import time
 
     from antiphon.errors import TimedOut
-    from antiphon.isolate import Stopped, Terms, as_done, run_in_child, stream_job
+    from antiphon.isolate import Sent, Stopped, Terms, as_done, run_in_child, stream_job
 
     def spin(seconds: float, send: Callable[[str], None]) -> str:
         try:
@@ -95,7 +95,8 @@ def check_budgets() -> None:
 
     def ends(seconds: float, budget: float, grace: float) -> list[Any]:
         terms = Terms[float](spin, seconds=lambda job: budget, grace=grace)
-        return [getattr(event, "value", None) or event.result for _, event in as_done([seconds], terms)]
+        events = [event for _, event in as_done([seconds], terms)]
+        return [event.value if isinstance(event, Sent) else event.result for event in events]
 
     assert ends(0.01, 10, 2) == ["done"]
     message, end = ends(60, 0.05, 2)

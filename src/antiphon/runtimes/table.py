@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from antiphon.core.transform import Cuts
 from antiphon.registry import Entry, RuntimeCapabilities
 
 _CUTS = Cuts(
     ("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2**17, 4
 )  # engine/native/layout.c, plan.c
+
+# Wheels for a platform bring the engine (engine/build.py), and so need no compiler.
+_IS_PREBUILT = Path(__file__).with_name("engine").joinpath("prebuilt").is_dir()
+_CC, _CXX = ((), ()) if _IS_PREBUILT else (("cc",), ("c++",))
 
 TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "local": Entry(
@@ -18,7 +24,7 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "threads": Entry(
         "antiphon.runtimes.measure.device:Threads",
         "the kernel of GPUs on threads of this process, all ranks",
-        RuntimeCapabilities(library="NumPy", programs=("c++",), options=("hybrid", "lowering")),
+        RuntimeCapabilities(library="NumPy", programs=_CXX, options=("hybrid", "lowering")),
     ),
     "cuda": Entry(
         "antiphon.runtimes.measure.device:Cuda",
@@ -56,7 +62,7 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
             cuts=_CUTS,
             library="gloo",
             modules=("torch",),
-            programs=("cc",),
+            programs=_CC,
             in_place=("allreduce", "allgather", "broadcast", "reduce"),
             use='ANTIPHON_TABLE={table} and dist.init_process_group("antiphon")',
         ),
@@ -64,6 +70,6 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "lab": Entry(
         "antiphon.runtimes.lab.runtime:LabRuntime",
         "a process for each rank in the emulated cluster, by the engine; needs root",
-        RuntimeCapabilities(trace=True, cuts=_CUTS, programs=("ip", "tc", "bridge", "cc"), options=("scale", "name")),
+        RuntimeCapabilities(trace=True, cuts=_CUTS, programs=("ip", "tc", "bridge", *_CC), options=("scale", "name")),
     ),
 }

@@ -3,7 +3,9 @@
 `library("mpi")` returns the path of a shared library. A target is a library with its sources and compiler (TARGETS):
 the engine for MPI, for threads of one process or for sockets, the plugins for NCCL, or the GPU engine. Stages: find the
 compiler, hash the sources, flags and everything else that the result depends on (`_identify_compiler`: all macros that
-the compiler and mpi.h define), and compile unless the cache has a library of that hash.
+the compiler and mpi.h define), and compile unless the cache has a library of that hash. Wheels for a platform bring
+the libraries that need no MPI (PREBUILT_TARGETS), each named after the hash of its sources, so that one of other
+sources is never loaded. Then no compiler is needed.
 
 Only files that this user or root owns are loaded. A library is compiled to a temporary name and renamed, so processes
 that compile at the same time never load a partial file.
@@ -16,6 +18,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shlex
 import shutil
@@ -36,6 +39,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.launch import Starting, summarize_errors
 
 NATIVE = Path(__file__).with_name("native")
+PREBUILT = Path(__file__).with_name("prebuilt")  # only in wheels for a platform (release/prebuilt.py)
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
     "program.c", "plan.c", "layout.c", "fold.c", "small_floats.c", "engine.c", "wire.c", "uneven.c", "learn.c",
@@ -93,17 +97,18 @@ TARGETS = {
     "cuda": Target(("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu", NVCC_FLAGS, NVCC_ADVICE),
     "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
+PREBUILT_TARGETS = ("threads", "sockets", "device", "nccl_tuner", "nccl_preload")
 PRELOADED = "mpi"  # the target that programs preload; it starts this Python to compile tables
 COMPILE_SECONDS = 300.0  # timeout of a compiler
 MIN_FREE_BYTES = 2**20  # of a disk: compilers need some
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
-    """Return the shared library of a target, compiled unless it is in the user's cache.
+    """Return the shared library of a target, compiled unless this package brings it, or it is in the user's cache.
 
     `compiler`: the command; default: $MPICC, $CC, $CXX, $NVCC or $HIPCC, or a compiler beside this Python (some wheels
-    bring one), or one on the PATH. Missing if there is no compiler, or it fails. Takes well under a second if it is
-    cached, else some seconds.
+    bring one), or one on the PATH. One that is named is used even where the package brings the library. Missing if
+    there is no compiler, or it fails. Takes well under a second if it is cached, else some seconds.
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
@@ -112,10 +117,15 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
             f"the native engine needs Linux, and this is {sys.platform}: plan, verify and export here and run the plan "
             "there; run --on local needs no engine"
         )
-    command, settings = _find_compiler(target, compiler), TARGETS[target]
+    settings = TARGETS[target]
+    if target in PREBUILT_TARGETS and not compiler and not os.environ.get(settings.variable):
+        prebuilt = PREBUILT / prebuilt_name(target, platform.machine())
+        if prebuilt.exists():
+            return prebuilt
+    command = _find_compiler(target, compiler)
     # everything that can change the binary
     identity = [
-        _hash_sources(target),
+        hash_sources(target),
         *command,
         *settings.flags,
         *_purpose_flags(target),
@@ -129,8 +139,22 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     return path
 
 
+def prebuilt_name(target: str, machine: str) -> str:
+    """Return the file name of a library in a wheel: by its sources, flags and processor ("x86_64")."""
+    identity = [hash_sources(target), *compiler_arguments(target, Path())]
+    return f"libantiphon_{target}-{machine}-{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}.so"
+
+
+def compiler_arguments(target: str, folder: Path | None = None) -> list[str]:
+    """Return flags and sources of a target for a compiler. `folder`: instead of that of the sources."""
+    settings = TARGETS[target]
+    language = ["-x", settings.language] if settings.language not in ("", "c") else []
+    sources = [str((folder or settings.folder) / name) for name in settings.sources]
+    return [*settings.flags, *_purpose_flags(target), *language, *sources]
+
+
 @cache
-def _hash_sources(target: str) -> str:
+def hash_sources(target: str) -> str:
     """Return a digest of the sources, which do not change while a process lives."""
     text = [path.read_bytes() for path in _source_paths(target)]
     text += [path.read_bytes() for path in sorted(TARGETS[target].folder.glob("*.h"))]
@@ -284,10 +308,8 @@ def _compile_library(command: list[str], target: str, path: Path) -> None:
     except OSError as error:
         raise _not_writable(path.parent, error.strerror) from None
     try:
-        settings = TARGETS[target]
-        language = ["-x", settings.language] if settings.language not in ("", "c") else []
-        words = [*settings.flags, *_purpose_flags(target), *language, *map(str, _source_paths(target))]
-        _run_compiler([*command, *words, "-o", str(unfinished)], path.parent, settings.advice)
+        words = [*command, *compiler_arguments(target), "-o", str(unfinished)]
+        _run_compiler(words, path.parent, TARGETS[target].advice)
         unfinished.chmod(0o755)
         unfinished.replace(path)  # others may be building the same
     finally:
