@@ -124,7 +124,7 @@ QUICK = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 29))
+@pytest.mark.parametrize(("spec", "kind"), in_turn(itertools.product(MACHINES, KINDS), 48))
 def test_no_plan_is_predicted_faster_by_any_model_that_has_a_bound(spec: str, kind: str) -> None:
     machine = topology(spec)
     target = Collective(kind, machine.ranks)
@@ -365,7 +365,7 @@ GROUPS = ((0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3), (0, 8), (0, 1, 8, 9))
 @pytest.mark.parametrize(
     ("kind", "members", "model"),
     in_turn(
-        itertools.product(("allreduce", "broadcast", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")), 11
+        itertools.product(("allreduce", "broadcast", "allgather", "alltoall"), GROUPS, ("alpha-beta", "calls")), 21
     ),
 )
 def test_no_plan_of_a_group_is_predicted_faster(kind: str, members: tuple[int, ...], model: str) -> None:

@@ -242,7 +242,7 @@ def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Cas
         assert ready(1).seconds >= found.seconds * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS, 6))
+@pytest.mark.parametrize("kind", in_turn(KINDS, 8))
 def test_across_switches_the_latency_bound_is_that_of_the_farthest_two(kind: str) -> None:
     machine = topology("cluster:box=dgx-a100,boxes=2")
     found = quick(kind, "cluster:box=dgx-a100,boxes=2", nbytes="1KB", planners=["direct", "relay", "bruck"])

@@ -17,6 +17,7 @@ Code on tables of millions of rows is made of these operations instead of Python
     concat_ranges         the rows of chosen owners, one owner after another
     sums_by_group         sums of whole numbers by group
     count_values          how often each value occurs
+    reached_nodes         the nodes of a graph that are reached from some
     row_batches           slices of rows that fit the cache
     take_batched          table[index] without an int64 copy of the whole index
 
@@ -322,3 +323,17 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
     out = np.empty(len(order), np.int64)
     out[order] = np.cumsum(new) - 1
     return out
+
+
+def reached_nodes(start: Bools, src: NDArray[Any], dst: NDArray[Any]) -> Bools:
+    """Return the nodes that links src -> dst lead to from the start nodes, and these. O(links) per layer.
+
+    >>> reached_nodes(np.array([True, False, False]), np.array([0, 2]), np.array([1, 1]))
+    array([ True,  True, False])
+    """
+    reached = start.copy()
+    while True:
+        new = dst[reached[src] & ~reached[dst]]
+        if not len(new):
+            return reached
+        reached[new] = True

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.columns import Bools, Ints, Longs, reached_nodes
 from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth
@@ -298,21 +298,10 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
         neighbour[a], neighbour[b] = b, a
         for end, other in ((a, b), (b, a)):
             several[end[neighbour[end] != other]] = True
-        useful = ranks | (several & _reach_nodes(ranks, a, b) & _reach_nodes(ranks, b, a))
+        useful = ranks | (several & reached_nodes(ranks, a, b) & reached_nodes(ranks, b, a))
         if np.array_equal(alive, useful):
             return
         alive &= useful
-
-
-def _reach_nodes(start: Bools, src: Ints, dst: Ints) -> Bools:
-    """Return the nodes that links lead to from the start nodes."""
-    reached = start
-    while True:
-        further = reached.copy()
-        further[dst[reached[src]]] = True
-        if np.array_equal(further, reached):
-            return reached
-        reached = further
 
 
 def _with_links(topology: Topology, kept_links: Bools) -> Topology:

@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
+from antiphon.core.columns import reached_nodes
 from antiphon.core.reshape import keep
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
@@ -51,12 +54,4 @@ def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[All
 
 def is_joined(machine: Topology) -> bool:
     """Return whether links lead from rank 0 to all ranks, without switches."""
-    near: dict[int, list[int]] = {}
-    for a, b in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
-        near.setdefault(a, []).append(b)
-    reached, queue = {0}, [0]
-    for rank in queue:
-        fresh = set(near.get(rank, ())) - reached
-        reached |= fresh
-        queue += sorted(fresh)
-    return len(reached) == machine.ranks
+    return bool(reached_nodes(np.arange(machine.ranks) == 0, machine.link_src, machine.link_dst).all())

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.cuts import Side
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import LpDual
-from antiphon.core.columns import Floats
+from antiphon.core.columns import Floats, reached_nodes
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology, hosts
 
@@ -172,15 +172,9 @@ def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side
     """Return the nodes reached from `start` over `usable_links` (with `back`: those that reach it). O(links) per
     layer."""
     tail, head = topology.link_src[usable_links], topology.link_dst[usable_links]
-    if back:
-        tail, head = head, tail
     side = np.zeros(topology.nodes, bool)
     side[list(start)] = True
-    while True:
-        new = head[side[tail] & ~side[head]]
-        if not new.size:
-            return side
-        side[new] = True
+    return reached_nodes(side, head, tail) if back else reached_nodes(side, tail, head)
 
 
 def distinct_sides(sides: Iterable[Side]) -> list[Side]:

@@ -27,7 +27,7 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.columns import Bools, Ints, Longs, reached_nodes
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, keep, nodes_between, relabel, reverse
@@ -318,13 +318,5 @@ def _map_links(first: _Group, other: _Group) -> Ints:
 
 def _is_connected(machine: Topology) -> bool:
     """Return whether every rank reaches every other."""
-    for src, dst in ((machine.link_src, machine.link_dst), (machine.link_dst, machine.link_src)):
-        reached = np.zeros(machine.nodes, np.bool_)
-        reached[0] = True
-        before = 0
-        while before < (now := int(reached.sum())):
-            before = now
-            reached[dst[reached[src]]] = True
-        if not reached[: machine.ranks].all():
-            return False
-    return True
+    first, ends = np.arange(machine.nodes) == 0, (machine.link_src, machine.link_dst)
+    return all(reached_nodes(first, *pair)[: machine.ranks].all() for pair in (ends, ends[::-1]))

@@ -21,7 +21,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Longs, concat_ranges
+from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, reached_nodes
 from antiphon.core.portable import exp
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
@@ -189,7 +189,8 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
 
 def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
     """Return the error to raise if some rank cannot be sent what it needs; None if all can."""
-    if all(_reaches_all(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
+    first = np.arange(topology.ranks) == 0
+    if all(reached_nodes(first, *ends).all() for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
     reached = have.copy()
     while True:
@@ -202,17 +203,6 @@ def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) 
         return None
     block, rank = lost[0].tolist()
     return _explain_unreachable(topology, np.flatnonzero(have[:, block]).tolist(), rank)
-
-
-def _reaches_all(src: Longs, dst: Longs, ranks: int) -> bool:
-    """Return whether rank 0 reaches all others over these hops."""
-    reached = np.zeros(ranks, np.bool_)
-    reached[0] = True
-    while True:
-        new = dst[reached[src] & ~reached[dst]]
-        if not len(new):
-            return bool(reached.all())
-        reached[new] = True
 
 
 def _explain_unreachable(topology: Topology, holders: Sequence[int], rank: int) -> Exception:

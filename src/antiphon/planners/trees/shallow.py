@@ -38,7 +38,7 @@ import numpy as np
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, reached_nodes
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -269,23 +269,10 @@ def _tree_kinds(
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
     inside = TreeGrower(machine, root, members)
-    everyone = range(machine.ranks)
-    members_suffice = inside.grow_priced(1 / inside.capacity, len(members)) is not None
-    return list(members) if members_suffice else _reachable_ranks(machine, root, everyone)
-
-
-def _reachable_ranks(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
-    """Return those ranks that some path from the root leads to, through any nodes."""
-    out: dict[int, list[int]] = {}
-    for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
-        out.setdefault(tail, []).append(head)
-    reachable, todo = {root}, [root]
-    for node in todo:
-        for head in out.get(node, []):
-            if head not in reachable:
-                reachable.add(head)
-                todo.append(head)
-    return [rank for rank in ranks if rank in reachable]
+    if inside.grow_priced(1 / inside.capacity, len(members)) is not None:
+        return list(members)
+    reached = reached_nodes(np.arange(machine.nodes) == root, machine.link_src, machine.link_dst)
+    return np.flatnonzero(reached[: machine.ranks]).tolist()
 
 
 def _by_depth(

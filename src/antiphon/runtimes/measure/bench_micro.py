@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.columns import reached_nodes
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
@@ -233,16 +234,9 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
 def reachable_ranks(machine: Topology, rank: int, back: bool) -> set[int]:
     """Return the ranks that this one reaches by a link or through switches; with `back`, those that reach it."""
     tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
-    reached = np.zeros(machine.nodes, np.bool_)
-    frontier = np.array([rank], np.int32)
-    while frontier.size:
-        at_frontier = np.zeros(machine.nodes, np.bool_)
-        at_frontier[frontier] = True
-        next_nodes = np.unique(heads[at_frontier[tails]])
-        next_nodes = next_nodes[~reached[next_nodes]]
-        reached[next_nodes] = True
-        # go on through switches only: a rank does not forward for others here
-        frontier = next_nodes[next_nodes >= machine.ranks]
+    # on through switches only: a rank does not forward for others here
+    usable = (tails == rank) | (tails >= machine.ranks)
+    reached = reached_nodes(np.arange(machine.nodes) == rank, tails[usable], heads[usable])
     return set(np.flatnonzero(reached[: machine.ranks]).tolist()) - {rank}
 
 
