@@ -7,12 +7,13 @@ matches its structure:
     names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
     there are no switches                           circles, one per group
     a tree with one or two switches                 ranks around each switch
+    a switch with many ranks                        ranks around it in two rings
     any other tree                                  a tree, root on top
     every rank has one switch (router)              routers on a circle, their ranks outside
     else                                            ranks at the bottom, switches in levels above
 
-The boxes are then placed in rows below their fabric (`place_below_fabric`), or in a circle without one
-(`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as one.
+The boxes are then placed in rows below their fabric (`place_below_fabric`), many of them in a grid (`_place_box_grid`),
+or in a circle without one (`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Point = tuple[float, float]
 Frame = tuple[float, float, float, float, str]  # left, top, width, height, label
 _MARGIN = 26.0
 _LEVEL = 84.0  # pixels between levels of switches
+MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
+MAX_TREE_LEAVES = 24  # nodes of a switch with its ranks; more stand around it instead of in a row
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
 # by the number of layers of a third axis: pixels of a cell, and the shift of a layer in cells
 _DEPTH = {
@@ -117,6 +120,8 @@ def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Dr
         hubs = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
         if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in hubs.values()):
             return _place_ranks_above(graph, hubs) if facing else _place_hubs(graph, hubs)
+        if len(switches) == 1 and len(nodes) > MAX_TREE_LEAVES and not facing:
+            return _place_rings(graph, switches[0], hubs[switches[0]])
         return _place_tree(graph, nodes)
     owner = {n: [s for s in graph.neighbours[n] if s in set(switches)] for n in nodes if n not in switches}
     if all(len(hubs_of) == 1 and len(graph.neighbours[n]) == 1 for n, hubs_of in owner.items()):
@@ -207,6 +212,17 @@ def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
         for i, node in enumerate(ranks):
             angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ranks)
             position[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
+    return fit_drawing(graph, position)
+
+
+def _place_rings(graph: Graph, switch: int, leaves: Sequence[int]) -> Drawing:
+    """Place the leaves of a switch in turn on two rings around it, in the order of their ranks from the top on."""
+    spacing = 2 * max(graph.nodes[n].half[0] for n in leaves) + 14
+    radius = max(len(leaves) / 2 * spacing / (2 * math.pi), 110.0)
+    position = {switch: (0.0, 0.0)}
+    for i, node in enumerate(sorted(leaves, key=lambda n: graph.nodes[n].ranks[:1])):
+        angle, ring = -math.pi / 2 + 2 * math.pi * i / len(leaves), radius + i % 2 * spacing
+        position[node] = (ring * math.cos(angle), ring * math.sin(angle))
     return fit_drawing(graph, position)
 
 
@@ -325,6 +341,8 @@ def place_around(graph: Graph, drawings: Sequence[Drawing]) -> Drawing:
 
 def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
+    if len(boxes) > MAX_ROW_BOXES:
+        return _place_box_grid(graph, boxes, outside)
     # boxes of the upper row are flipped, so that their cards face the fabric
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
@@ -367,6 +385,21 @@ def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequ
             else:
                 y = middle + (len(two_sided_levels) - 1 - two_sided_levels.index(number)) * _LEVEL if row else 0.0
             _spread_switches(graph, row, position, y, column_width * columns)
+    return _combine_drawings(graph, placed, {s: position[s] for s in outside})
+
+
+def _place_box_grid(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
+    """Place many boxes in a grid, about as wide as a screen, below the switches of their fabric."""
+    drawings = [frame_drawing(drawing, name) for name, drawing in boxes.items()]
+    width, height = max(b.width for b in drawings) + 18, max(b.height for b in drawings) + 18
+    columns = math.ceil(math.sqrt(1.7 * len(drawings) * height / width))
+    level = _switch_levels(graph, drawings, outside)
+    fabric = max(level.values()) * _LEVEL * 2
+    placed = [b.moved(width * (i % columns), fabric + height * (i // columns)) for i, b in enumerate(drawings)]
+    position = {node: point for drawing in placed for node, point in drawing.position.items()}
+    for number in range(1, max(level.values()) + 1):
+        row = [s for s in outside if level[s] == number]
+        _spread_switches(graph, row, position, fabric - number * _LEVEL * 2 + _LEVEL * 0.6, width * columns)
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
