@@ -135,6 +135,38 @@ def test_the_command_writes_a_page_and_says_what_is_wrong(capsys: Capture) -> No
     assert "bad.json" in complaint(capsys, "explore", "bad.json")
 
 
+@pytest.mark.usefixtures("own_folder")
+def test_frontiers_and_sweeps_come_from_their_files(capsys: Capture) -> None:
+    arguments = ["frontier", "allgather", "ring:ranks=4", "-o", "plan.json", "--certificate", "frontier.json"]
+    assert run(arguments) == 0
+    found = antiphon.frontier.find("allgather", "ring:ranks=4")
+    page = Page(antiphon.pages.explore("frontier.json")).data
+    assert page["points"] == Page(antiphon.pages.explore(found)).data["points"]
+    assert [point["at"] for point in page["points"]["points"]] == [[p.steps, float(p.ratio)] for p in found.points]
+    assert all("pack" in plan["timed"] for plan in page["groups"][0]["plans"])
+    Path("study.toml").write_text(
+        'collectives = "allgather"\nnbytes = "1KB:1MB:1000"\nplanners = ["ring"]\n'
+        '[[machines]]\ntopology = "ring"\nvary = { ranks = [4, 8], nonsense = [1] }\n'
+        '[[machines]]\ntopology = "ring"\nvary = { ranks = [4, 8] }\n[[prices]]\nname = "list"\nrank = 2.5\n'
+    )
+    result = antiphon.sweep.run("study.toml")
+    result.save("study.csv")
+    page = Page(antiphon.pages.explore("study.csv")).data
+    assert page == Page(antiphon.pages.explore(result)).data
+    assert [point["at"][0] for point in page["points"]["points"]] == [10.0, 20.0]
+    assert len(page["notes"]) == 2  # machines that were refused, and why
+    lines = Path("study.csv").read_text().splitlines()
+    for wrong, says in (
+        (["a,b", "1,2"], "is no result of"), (lines[:1], "holds no rows"),
+        ([*lines[:3], lines[3].replace("1000", "many")], "line 4"),
+    ):  # fmt: skip
+        Path("wrong.csv").write_text("\n".join(wrong))
+        assert says in complaint(capsys, "explore", "wrong.csv")
+    damaged = Path("frontier.json").read_text().replace('"steps": 2', '"steps": 1')
+    Path("wrong.json").write_text(damaged)
+    assert "wrong.json" in complaint(capsys, "explore", "wrong.json")
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_are_modules_that_parse(name: str, tmp_path: Path) -> None:
     node = shutil.which("node")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.api import _inputs
 from antiphon.api._checked import public
@@ -10,22 +11,29 @@ from antiphon.errors import Invalid, quote
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import PlanLike, ProfileLike, Size
+    from antiphon.sweeps.results import SweepResult
 
 SIZES = "1KB:1GB"  # at which the plans of a file are priced
 
 
 @public
 def explore(
-    plan: PlanLike, *, nbytes: Size | None = None, model: str = "", profile: ProfileLike = None, origin: str = ""
+    result: PlanLike | SweepResult,
+    *,
+    nbytes: Size | None = None,
+    model: str = "",
+    profile: ProfileLike = None,
+    origin: str = "",
 ) -> str:
-    """Return a plan, a table or the result of `tune` as one self-contained HTML page to explore.
+    """Return a result as one self-contained HTML page to explore.
 
     The page shows the machine, every transfer over time, time against size, and what limits every plan.
 
     Parameters
     ----------
-    plan
-        A plan, its file, a table, or the result of `tune`.
+    result
+        A plan, a table or the result of `tune`, a frontier, a sweep; or the file of one: a plan, a table, what
+        `frontier --certificate` or `sweep -o` (.csv) wrote.
     nbytes
         The size at which plans are played. Default: the size that a tuned plan names, else 1 MB.
     model
@@ -52,21 +60,28 @@ def explore(
     True
     """
     from antiphon.cost import as_profile
-    from antiphon.select import Tuning, sizes_of
+    from antiphon.select import Frontier, Tuning, is_frontier_file, load_frontier, sizes_of
+    from antiphon.show.explorer import payload
     from antiphon.show.explorer.page import explorer_html
-    from antiphon.show.explorer.payload import plans_page, tuning_page
+    from antiphon.sweeps.results import SweepResult, load_sweep
     from antiphon.units import parse_size
 
-    if isinstance(plan, Tuning):
-        if nbytes is not None or model or profile is not None:
-            raise Invalid(
-                "plan: a result of tune has its sizes, model and profile; leave nbytes, model and profile out"
-            )
-        return explorer_html(tuning_page(plan), origin)
-    plans = _inputs.plans(plan)
     size = None if nbytes is None else parse_size(nbytes)
     if size == 0:
         raise Invalid(f"nbytes: expected a size from 1 byte, got {quote(nbytes)}")
+    content: Any = result
+    if _inputs.is_path(result):
+        name = os.fspath(cast(Any, result))
+        content = load_frontier(name) if is_frontier_file(name) else load_sweep(name) if name.endswith(".csv") else name
+    if isinstance(content, Tuning | SweepResult):
+        if size is not None or model or profile is not None:
+            raise Invalid("result: has its sizes, model and profile; leave nbytes, model and profile out")
+        page = payload.tuning_page(content) if isinstance(content, Tuning) else payload.sweep_page(content)
+        return explorer_html(page, origin)
+    sizes = sizes_of(SIZES)[1]
+    if isinstance(content, Frontier):
+        if profile is not None:
+            raise Invalid("profile: a frontier counts steps and rounds; leave it out")
+        return explorer_html(payload.frontier_page(content, sizes, size, model), origin)
     figures = as_profile(profile) if profile is not None else None
-    page: dict[str, Any] = plans_page(plans, sizes_of(SIZES)[1], size, model, figures)
-    return explorer_html(page, origin)
+    return explorer_html(payload.plans_page(_inputs.plans(content), sizes, size, model, figures), origin)

@@ -1,4 +1,4 @@
-"""The command `explore`: show a plan or a table as an interactive page."""
+"""The command `explore`: show a result as an interactive page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from antiphon.core.files import write_bytes
 
 
 def explore_command(
-    file: arg.PlanFile,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="a plan, a table, a frontier (--certificate) or a sweep (.csv)")
+    ],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: arg.Usual = "",
     profile: arg.ProfileFile = None,
@@ -23,10 +25,11 @@ def explore_command(
     ),
     json: arg.Json = False,
 ) -> None:
-    """Write one HTML file to explore a plan or a table in a browser; it loads nothing.
+    """Write one HTML file to explore a result in a browser; it loads nothing.
 
     It shows the machine with the transfers of every moment, a timeline by rank and by link with the critical path,
-    times by size, and the cut that limits every plan. All times are by one model.
+    times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines. All times are
+    by one model.
     """
     check_outputs({"-o": out}, forms={"-o": ".html"})
     with working("gathering"):

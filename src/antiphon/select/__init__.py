@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
-    from antiphon.select.frontier_file import bounds_only, check_frontier, is_frontier_file, save_frontier
+    from antiphon.select.frontier_file import (
+        bounds_only,
+        check_frontier,
+        is_frontier_file,
+        load_frontier,
+        save_frontier,
+    )
     from antiphon.select.libraries import NONE_CAN_PLAN
     from antiphon.select.limits import Damage, Limit, LinkLoss, Loss, compare_links, least_times
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
@@ -27,7 +33,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "candidate": ("Candidate", "ForwardingAlternatives", "Range"),
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
-        "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "save_frontier"),
+        "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "load_frontier", "save_frontier"),
         "libraries": ("NONE_CAN_PLAN",),
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "compare_links", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
@@ -52,6 +58,7 @@ __all__ = [
     "FrontierPoint", "Gain", "Judged", "Limit", "LinkLoss", "Listed", "Loss", "Proofs", "Range", "Setting",
     "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_frontier", "collective", "compare_links",
     "dump_tables", "every_plan", "figures_of", "frontier", "gaps", "is_file", "is_frontier_file", "judged",
-    "least_times", "load_plans", "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together",
-    "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of", "uses_text",
+    "least_times", "load_frontier", "load_plans", "machine_of", "make_point", "measure", "plan", "proof_of", "prove",
+    "put_together", "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of",
+    "uses_text",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ bounds, and every impossibility that the certificates contain, each with evidenc
 (core/ksync/evidence.py). `antiphon/certificates/check_certificate.py` checks it without this package.
 
     frontier_json     the file of a frontier
+    load_frontier     read a file that `check_frontier` finds right
     check_frontier    read a file, build the frontier again from its schedules and certificates alone, and compare:
                       every field must be what is recomputed, except those that only the search knows (STATED)
 
@@ -186,8 +187,21 @@ def is_frontier_file(path: str | os.PathLike[str]) -> bool:
     return data.lstrip()[:1] == b"{" and FORMAT.encode() in data[:200]
 
 
+def load_frontier(path: str | os.PathLike[str]) -> Frontier:
+    """Return the frontier of a file; raise Invalid if it is wrong."""
+    verdict, frontier = _rebuild(path)
+    if frontier is None:
+        raise Invalid(f"{name_of(path)}: {verdict.fault.message if verdict.fault else 'is wrong'}")
+    return frontier
+
+
 def check_frontier(path: str | os.PathLike[str]) -> Judged:
     """Build the frontier of a file again from its machine, schedules and certificates, and compare every field."""
+    return _rebuild(path)[0]
+
+
+def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
+    """Return the verdict on a file, and its frontier unless it is wrong."""
     with reading(name_of(path)):
         data = read_bytes(path)
         stated, row = decode(data, dict[str, Any]), decode(data, _FrontierRow)
@@ -206,13 +220,13 @@ def check_frontier(path: str | os.PathLike[str]) -> Judged:
             schedule = _schedule_in(point, collective)
             points.append(make_point(schedule, topology, bounds, notes))
         except (AntiphonError, OverflowError) as error:  # a number beyond 64 bits overflows a column
-            return Judged(topology, True, Fault("claim", f"points[{number}]: {error}"))
+            return Judged(topology, True, Fault("claim", f"points[{number}]: {error}")), None
         if notes:
-            return Judged(topology, True, Fault("proof", f"points[{number}]: {notes[0]}"))
+            return Judged(topology, True, Fault("proof", f"points[{number}]: {notes[0]}")), None
     again = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
     difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(again))))
     if difference is not None:
-        return Judged(topology, True, Fault("proof", f"{difference}; write the file anew"))
+        return Judged(topology, True, Fault("proof", f"{difference}; write the file anew")), None
     inverse, steps = limits.inverse, limits.latency_steps
     proved = [
         f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
@@ -222,7 +236,7 @@ def check_frontier(path: str | os.PathLike[str]) -> Judged:
         proved += [f"{name}: {text}" for text in verified.proved]
     trusted = tuple(text for verified in points for text in verified.trusted)
     stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
-    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields)
+    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), again
 
 
 def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.core.files import write_bytes
+from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.select.store import Answer, Question, Row, Store
 from antiphon.sweeps.engines import Result, run_jobs
 from antiphon.sweeps.request import Cell, SweepRequest
 
 Progress = Callable[[int, int, str], None]
+COLUMNS = ["machine", "ranks", "collective", "nbytes", "planner", "seconds", "gap", "library_seconds"]
 NOT_REACHED = "not planned: the sweep was interrupted"
 
 
@@ -123,6 +124,47 @@ class SweepResult:
         writer.writeheader()
         writer.writerows(rows)
         write_bytes(path, text.getvalue().encode())
+
+
+def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
+    """Read the CSV that `SweepResult.save` wrote: what can be compared, not what can be planned again."""
+    name = os.fspath(path)
+    with reading(name):
+        table = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=""))
+        head = list(table.fieldnames or ())
+        if head[:8] != COLUMNS or head[-1:] != ["refused"]:
+            raise Invalid(f"is no result of `antiphon sweep -o`; its columns are {', '.join(COLUMNS)}, prices, refused")
+        prices: dict[str, dict[str, float | None]] = {label: {} for label in head[8:-1]}
+        ranks: dict[str, int] = {}
+        answers: dict[tuple[str, str], list[Row] | str] = {}
+        for number, row in enumerate(table, start=2):
+            try:
+                machine, key = row["machine"], (row["machine"], row["collective"])
+                if row["ranks"]:
+                    ranks[machine] = int(row["ranks"])
+                for label, by_machine in prices.items():
+                    by_machine[machine] = float(row[label]) if row[label] else None
+                rows = answers.setdefault(key, row["refused"] or [])
+                if not isinstance(rows, str):
+                    rows.append(_read_row(row))
+            except (TypeError, ValueError) as error:
+                raise Invalid(f"line {number}: cannot be read ({error})") from None
+        if not answers:
+            raise Invalid("holds no rows")
+    sizes = sorted({row.nbytes for rows in answers.values() if not isinstance(rows, str) for row in rows})
+    cells = tuple(Cell(machine, kind, None, a if isinstance(a, str) else "") for (machine, kind), a in answers.items())
+    request = SweepRequest(cells, tuple(sizes), prices, 0.0, ranks)
+    return SweepResult(request, tuple(a if isinstance(a, str) else tuple(a) for a in answers.values()), 0)
+
+
+def _read_row(row: Mapping[str, str]) -> Row:
+    """Return the figures of a line."""
+    seconds = float(row["seconds"])
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError("seconds must be a number above 0")
+    least_seconds = seconds / float(row["gap"]) if row["gap"] else None
+    library = float(row["library_seconds"]) if row["library_seconds"] else None
+    return Row(int(row["nbytes"]), row["planner"], seconds, least_seconds, library)
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:

@@ -23,7 +23,13 @@ function logTicks(low, high, most) {
       const value = Number((part * 10 ** power).toPrecision(6));
       if (value >= low * 0.999 && value <= high * 1.001 && (parts.length > 1 || power % skip === 0)) ticks.push(value);
     }
-  return ticks;
+  if (ticks.length > 2) return ticks;
+  // Less than a decade: equal steps.
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+  const even = [];
+  for (let k = Math.ceil(low / step); k * step <= high; k++) even.push(Number((k * step).toPrecision(6)));
+  return even;
 }
 
 // What both charts have: a frame with two logarithmic axes, and a tip beside the nearest point.
@@ -46,7 +52,7 @@ class LogChart {
     this.low = [Math.min(...xs), Math.min(...ys)];
     this.high = [Math.max(...xs), Math.max(...ys)];
     for (const axis of [0, 1]) if (this.low[axis] === this.high[axis]) { this.low[axis] /= 1.5; this.high[axis] *= 1.5; }
-    this.area = [62, 12, width - 62 - 16, height - 12 - 40];
+    this.area = [62, 24, width - 62 - 16, height - 24 - 40];
   }
   px(value) { return this.area[0] + (this.area[2] * Math.log(value / this.low[0])) / Math.log(this.high[0] / this.low[0]); }
   py(value) { return this.area[1] + this.area[3] * (1 - clamp(Math.log(value / this.low[1]) / Math.log(this.high[1] / this.low[1]), 0, 1)); }
@@ -244,7 +250,7 @@ export class PointChart extends LogChart {
     this.drawAxes(ctx, logTicks(this.low[0], this.high[0], 8), logTicks(this.low[1], this.high[1], 7), short, short, data.axes[0]);
     ctx.fillStyle = colour("soft");
     ctx.textAlign = "left";
-    ctx.fillText(data.axes[1], this.area[0] + 6, this.area[1] + 12);
+    ctx.fillText(data.axes[1], 8, 15);
     const front = data.points.filter((point) => point.front).sort((a, b) => a.at[0] - b.at[0]);
     ctx.beginPath();
     front.forEach(({ at: [x, y] }, i) => (i ? ctx.lineTo(this.px(x), this.py(y)) : ctx.moveTo(this.px(x), this.py(y))));

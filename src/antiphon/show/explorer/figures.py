@@ -40,12 +40,13 @@ class PlanFigures:
 
 
 def price_plan(
-    plan: Plan, sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None
-) -> PlanFigures:
+    plan: Plan, sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None,
+    limits: Bound | None = None,
+) -> PlanFigures:  # fmt: skip
     """Price every schedule of a plan at these sizes, and at the size at which each entry is shown.
 
     `nbytes`: the size at which its entry is shown; by default the size that the claims name, else TYPICAL_SIZE or the
-    end of the range that is nearest to it.
+    end of the range that is nearest to it. `limits`: the bound, computed here if None.
     """
     claimed = {str(entry.claims["model"]) for entry in plan.entries if entry.claims.get("model")}
     if not model and profile is None and len(claimed) == 1 and not any("profile" in e.claims for e in plan.entries):
@@ -53,9 +54,9 @@ def price_plan(
     model = model or usual_model(plan.topology, profile, wanted=(plan.collective,))
     shown = [_shown_size(entry, nbytes) for entry in plan.entries]
     sizes = sorted({*sizes, *shown})
-    limits, limit = None, None
+    limit = None
     with suppress(AntiphonError):
-        limits = bound(plan.topology, plan.collective)
+        limits = limits or bound(plan.topology, plan.collective)
         times: dict[int, float] = {}
         if profile is None:
             with suppress(Unsupported):

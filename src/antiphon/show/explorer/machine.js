@@ -213,14 +213,14 @@ export class MachineView {
       ctx.globalAlpha = 1;
       if (!arrows) continue;
       ctx.beginPath();
-      for (const [edge, back] of lines) this.arrow(ctx, this.curve(scene, edge, back ? -2.2 : 2.2), back);
+      for (const [edge, back] of lines) this.arrow(ctx, this.curve(scene, edge, back ? -2.2 : 2.2), back, lines.length > 60);
       ctx.fill();
     }
   }
 
   // Add a triangle to a line, beyond its middle, so that those of both directions stand apart.
-  arrow(ctx, curve, back) {
-    const { length } = curve, size = clamp(length / 6, 4, 9);
+  arrow(ctx, curve, back, crowded) {
+    const { length } = curve, size = clamp(length / 6, 4, crowded ? 5.5 : 9);
     const [x, y] = pointAt(curve, back ? 0.38 : 0.62), [p, q] = [pointAt(curve, 0.45), pointAt(curve, 0.55)];
     const turn = (back ? -1 : 1) / (Math.hypot(q[0] - p[0], q[1] - p[1]) || 1);
     const dx = (q[0] - p[0]) * turn, dy = (q[1] - p[1]) * turn;

@@ -106,13 +106,14 @@ function buildTimes() {
   const node = section("the-times", "Time against size", parts.relative, savers(chart.surface));
   parts.timesKey = el("p", { class: "legend" });
   parts.ranges = el("div", {});
+  parts.rangesHead = el("h3", {}, "What to use when");
   parts.rangeNotes = el("p", { class: "note" });
   parts.compare = el("div", {});
   parts.filter = el("input", { type: "search", placeholder: "filter, e.g. ring", "aria-label": "filter candidates", oninput: () => update({ filter: parts.filter.value }) });
   parts.candidatesHead = el("h3", {});
   parts.candidates = el("div", {});
   parts.refused = el("div", {});
-  node.append(chart.surface.box, parts.timesKey, el("h3", {}, "What to use when"), parts.ranges, parts.rangeNotes, parts.compare,
+  node.append(chart.surface.box, parts.timesKey, parts.rangesHead, parts.ranges, parts.rangeNotes, parts.compare,
     el("div", { class: "head" }, parts.candidatesHead, parts.filter), parts.candidates, parts.refused);
   main.append(node);
 }
@@ -207,12 +208,12 @@ function showGroup() {
   document.getElementById("headline").hidden = page.groups.length > 1;
   parts.plan.replaceChildren(...current.plans.map((each, number) => {
     const span = current.ranges[number].span, ends = span[1] && span[1] !== "-" ? span.join(" – ") : span[0];
-    return el("option", { value: number }, `${current.plans.length > 1 ? ends + ": " : ""}${each.name}`);
+    return el("option", { value: number }, `${current.plans.length > 1 && !page.points ? ends + ": " : ""}${each.name}`);
   }));
   parts.plan.hidden = current.plans.length < 2;
   parts.cut.hidden = !current.cut;
   parts.cutText.textContent = current.cut ? "Every plan is limited by this " + current.cut.text : "";
-  parts.times?.show(current, planNumber());
+  parts.times?.show(current, page.points ? -1 : planNumber());
   parts.proof.replaceChildren(...current.proof.map((line) => el("li", {}, line)));
   parts.proofSection.hidden = !current.proof.length;
   parts.rangeNotes && (parts.rangeNotes.textContent = current.notes.join(" "));
@@ -222,7 +223,8 @@ function showGroup() {
 function showTables() {
   const current = group();
   if (!parts.times) return;
-  parts.ranges.replaceChildren(rangesTable(current, planNumber()));
+  if (page.points) parts.rangesHead.hidden = true; // each point serves all sizes
+  else parts.ranges.replaceChildren(rangesTable(current, planNumber()));
   const compare = compareTable(current);
   parts.compare.replaceChildren(...(compare ? [compare] : []));
   const count = current.candidates.filter((c) => c.seconds).length;
@@ -277,7 +279,7 @@ function refresh(changed) {
   if (any("rows", "pick", "from", "to")) parts.timeline.surface.redraw();
   if (any("pick")) showPick();
   if (any("plan", "pins", "sort", "filter")) keepFocus(showTables);
-  if (any("plan", "pins", "relative")) parts.times?.show(group(), planNumber());
+  if (any("plan", "pins", "relative")) parts.times?.show(group(), page.points ? -1 : planNumber());
 }
 
 // Rebuild tables without losing the focus of the one who sorts or pins by keyboard.
@@ -367,7 +369,7 @@ async function start() {
     if (page.points) buildPoints(page.points);
     buildMachine();
     buildTimeline();
-    if (!page.points) buildTimes();
+    buildTimes();
   } else if (page.points) buildPoints(page.points);
   buildRest();
   listen(refresh);

@@ -2,7 +2,8 @@
 
     tuning_page    all candidates of a search, with the plans that won
     plans_page     the plans of a file, priced by one model
-    points_page    the points of a frontier, or the machines of a sweep, as a chart of two figures
+    frontier_page  the points of a frontier, as a chart of two figures, each with its plan
+    sweep_page     the machines of a sweep, as a chart of two figures
 
 Everything on a page is by one model, which the page names: times by size, the bound, and the transfers over time. The
 page's scripts (*.js) read this JSON: `groups` are the collectives; a group's `plans` have the transfers of each range
@@ -19,8 +20,8 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
 from antiphon.cost.profile import Profile
-from antiphon.errors import AntiphonError
-from antiphon.select import DEFINITIONS, Candidate, Limit, Range, Tuning, uses_text
+from antiphon.errors import AntiphonError, Invalid
+from antiphon.select import DEFINITIONS, Candidate, Frontier, Limit, Range, Tuning, uses_text
 from antiphon.select.tuning import Gain
 from antiphon.select.verdict import verdict_of
 from antiphon.show.explorer.figures import PlanFigures, price_plan
@@ -41,6 +42,7 @@ from antiphon.show.words import (
     unaided_bound_text,
     use_lines,
 )
+from antiphon.sweeps.results import SweepResult, shared_prefix
 from antiphon.units import format_seconds, format_size
 
 Baseline = Callable[[int], float | None]  # seconds of what plans are compared with, by size
@@ -165,6 +167,84 @@ def _plan_headline(figures: PlanFigures, nbytes: int | None) -> str:
         f"{candidate_text(r.candidate)} takes {format_seconds(r.seconds)} for {format_size(r.at)}{gap}; "
         f"limited by {r.candidate.why[r.at][0]}"
     )
+
+
+def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, model: str) -> dict[str, Any]:
+    """Return the page of a frontier: its points as a chart, each with its schedule."""
+    rows, figures = Rows(), None
+    candidates: list[Candidate] = []
+    ranges: list[Range] = []
+    plans: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
+    for point in frontier.points:
+        name = f"({point.chunks}, {point.steps}, {point.rounds})"
+        plan = Plan.of(frontier.topology, point.schedule, {"planner": name, **point.claims})
+        figures = price_plan(plan, sizes, nbytes, model, None, frontier.limits)
+        plans.append(_plan_json(frontier.topology, plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
+        candidates += figures.candidates
+        ranges += figures.ranges
+        gap = ratio(point.claims["bandwidth_gap"])
+        points.append({
+            "label": name, "at": [point.steps, float(point.ratio)], "front": True, "plan": len(points),
+            "lines": [f"{point.steps} steps, R/C {point.ratio}", point.meaning],
+            "cells": [str(point.steps), str(point.ratio), gap, point.proof],
+        })  # fmt: skip
+    if figures is None:
+        raise Invalid("this frontier holds no points, only bounds; there is nothing to explore")
+    kind = frontier.collective.kind
+    group = _group(kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, "")
+    count = plural(len(points), "point")
+    group |= {"headline": f"{count} from the fewest steps to the least time on the links", "plans": plans, "shown": 0}
+    group["cut"] = cut_json(frontier.topology, frontier.limits.witness, frontier.collective.buffer_weight)
+    page = _page(frontier.topology, [group], f"times by model {figures.model}, {ranges[0].rests_on}", [])
+    impossible = [f"no {i.collective} of {i.steps} steps has R/C below {i.ratio}" for i in frontier.impossible]
+    page["points"] = {
+        "title": "Latency against bandwidth", "axes": ["steps S", "R/C: time on the links"], "points": points,
+        "heads": ["(C, S, R)", "steps", "R/C", "gap", "proof"],
+        "notes": ["C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link).",
+                  *impossible],
+    }  # fmt: skip
+    return page | {"notes": list(frontier.notes)}
+
+
+def sweep_page(result: SweepResult) -> dict[str, Any]:
+    """Return the page of a sweep: machines by price and relative time, without price by their ranks."""
+    machines = [m for m in result.machines() if m.relative_time is not None]
+    prices = list(result.request.prices)
+    price = next((name for name in prices if any(m.price[name] for m in machines)), None)
+    shared = shared_prefix([m.machine for m in machines]) if machines else ""
+    points = []
+    for m in machines:
+        place = m.price[price] if price is not None else m.ranks
+        if place and m.relative_time:
+            front = price in m.on_front if price is not None else m is machines[0]
+            figures = [f"{m.relative_time:.3f}x", ratio(m.gap), "-" if m.ranks is None else str(m.ranks)]
+            costs = ["-" if m.price[name] is None else f"{m.price[name]:,.10g}" for name in prices]
+            points.append({
+                "label": m.machine[len(shared) :], "at": [place, m.relative_time], "front": front, "plan": None,
+                "lines": [f"{figures[0]} the time of the fastest",
+                          *(f"{name}: {cost}" for name, cost in zip(prices, costs, strict=True))],
+                "cells": [*figures, *costs],
+            })  # fmt: skip
+    if not points:
+        raise Invalid("no machine of this sweep has a plan for every collective; there is nothing to explore")
+    kinds = list(dict.fromkeys(cell.collective for cell in result.request.cells))
+    low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
+    sizes = low if low == high else f"{low} to {high}"
+    refused = [f"no figures for {m.machine}: {m.refused}" for m in result.machines() if m.refused]
+    return {
+        "title": f"{', '.join(kinds)} on {plural(len(machines), 'machine')}",
+        "headline": f"the fastest of {plural(len(machines), 'machine')} is {machines[0].machine[len(shared) :]}",
+        "facts": [sizes, *([f"all {shared}..."] if shared else [])],
+        "model": "times of the fastest machine, geometric mean",
+        "groups": [], "notes": refused, "definitions": {},
+        "points": {
+            "title": "Time against price" if price is not None else "Time against ranks",
+            "axes": [f"price ({price})" if price is not None else "ranks", "time over that of the fastest machine"],
+            "points": points, "heads": ["machine", "time", "worst gap", "ranks", *prices],
+            "notes": ["The line joins the machines than which none is as fast for the same money."] if price else [],
+        },
+    }  # fmt: skip
 
 
 def _page(topology: Topology, groups: list[dict[str, Any]], model: str, facts: list[str]) -> dict[str, Any]:

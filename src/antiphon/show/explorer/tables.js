@@ -193,6 +193,7 @@ function messageLines(run, plan, id, resourceName) {
 export function momentList(run) {
   const tick = Math.min(state.time * TICKS, TICKS - 1);
   const messages = run.activeAt(tick, run.follow(picked()), 200);
+  if (!messages.length) return [el("span", { class: "note" }, state.time ? "No transfer is under way." : "Play, or step on, to see what is under way.")];
   const shown = messages.slice(0, 60).map((i) => el("button", { type: "button", class: "plain " + (run.op[i] ? "reduce" : ""), onclick: () => update({ pick: `message:${i}` }) },
     `${run.src[i]} → ${run.dst[i]}`));
   const more = messages.length > 60 ? el("span", { class: "note" }, messages.length === 200 ? "and many more" : `and ${messages.length - 60} more`) : null;

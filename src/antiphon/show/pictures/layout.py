@@ -13,7 +13,8 @@ matches its structure:
     else                                            ranks at the bottom, switches in levels above
 
 The boxes are then placed in rows below their fabric (`place_below_fabric`), many of them in a grid (`_place_box_grid`),
-or in a circle without one (`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as one.
+or in a circle without one (`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as
+one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Frame = tuple[float, float, float, float, str]  # left, top, width, height, labe
 _MARGIN = 26.0
 _LEVEL = 84.0  # pixels between levels of switches
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
-MAX_TREE_LEAVES = 24  # nodes of a switch with its ranks; more stand around it instead of in a row
+MAX_TREE_LEAVES = 32  # nodes of a switch with its ranks; more stand around it instead of in a row
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
 # by the number of layers of a third axis: pixels of a cell, and the shift of a layer in cells
 _DEPTH = {
