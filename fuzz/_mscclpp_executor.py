@@ -71,8 +71,11 @@ class Executor:
         """Operations in their order; within pipelines each with the element where its unit begins."""
         every = []
         for one in operations:
-            turns = -(-one["iter_context"]["num_chunks"] * self.per // UNIT) if one["name"] == "pipeline" else 0
-            every += [{**inner, "from": turn * UNIT} for turn in range(turns) for inner in one["ops"]] or [one]
+            if one["name"] == "pipeline":
+                turns = range(0, one["iter_context"]["num_chunks"] * self.per, UNIT)
+                every += [{**inner, "from": turn} for turn in turns for inner in one["ops"]]
+            else:
+                every.append(one)
         return every
 
     # ---- what users want ----

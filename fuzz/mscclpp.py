@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -45,8 +46,10 @@ def texts() -> list[str]:
             plan = antiphon.plan(kind, antiphon.topology(machine), planner=planner)
         except AntiphonError:
             continue
-        found += [text.decode() for name, text in mscclpp_json({kind: plan}, blocks=2, packets=4096).items()
-                  if name.endswith(".json")]  # fmt: skip
+        for staged in (False, True):
+            with suppress(Unsupported):
+                files = mscclpp_json({kind: plan}, blocks=2, packets=0 if staged else 4096, staged=staged)
+                found += [text.decode() for name, text in files.items() if name.endswith(".json")]
     return found
 
 
@@ -58,7 +61,9 @@ def _blocks(plan: Plan) -> list[Plan]:
 
 
 def _some(rng: random.Random, plan: Plan) -> tuple[list[Any], int]:
-    filled = [block["ops"] for block in _blocks(plan) if block["ops"]]
+    lists = [block["ops"] for block in _blocks(plan)]
+    filled = [operations for operations in lists if operations]
+    filled += [one["ops"] for operations in filled for one in operations if one.get("ops")]
     operations = rng.choice(filled)
     return operations, rng.randrange(len(operations))
 

@@ -519,6 +519,7 @@ def test_staged_plans_write_into_scratch_alone(case: tuple[str, str, str, int]) 
         (lambda loop: loop["ops"].pop(1), "nothing has been written yet"),
         (lambda loop: loop["ops"].pop(4), "does not wait for"),
         (lambda loop: loop["ops"][8]["src_buff"].reverse(), "reads from elsewhere than it says"),
+        (lambda loop: loop["ops"][8]["src_buff"][0].update(size=2), "goes over 1 chunks"),
         (lambda loop: loop["iter_context"].update(unit_size=2**19 + 32), "which units of"),
     ],
 )
@@ -550,6 +551,24 @@ def test_staged_plans_beside_packets(tmp_path: Path) -> None:
     largest = json.loads(emit(plan, "mscclpp-json", options={"packets": "1GiB"})["plan0-packets.json"])
     gpu = largest["gpus"][0]
     assert 2 * largest["max_message_size"] // gpu["output_chunks"] * gpu["scratch_chunks"] <= 2**25
+
+
+def test_staged_plans_of_a_table() -> None:
+    """Ranges below the least size of a staged plan are named; the last one begins there."""
+    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
+    schedule, mib = plan.entries[0].schedule, 2**20
+    entries = (Entry(0, mib, schedule), Entry(mib, 3 * mib, schedule), Entry(3 * mib, None, schedule))
+    table = Plan(plan.topology, plan.collective, entries)
+    files = antiphon.export(table, "mscclpp-json", options={"staged": "yes", "packets": "2MiB"})
+    assert sorted(files) == [
+        "plan0-packets-in-place.json", "plan0-packets.json", "plan1-packets-in-place.json", "plan1-packets.json",
+        "plan2-in-place.json", "plan2.json", "register.py",
+    ]  # fmt: skip
+    begin = json.loads(files["plan2.json"])["min_message_size"]
+    first, second, third = (note for note in files.notes if "staged" in note)
+    assert "no plan" not in first
+    assert second.endswith("no plan for sizes from 2097153B to 3MiB")
+    assert third.endswith(f"no plan for sizes from 3MiB to {begin // mib}MiB")
 
 
 @pytest.mark.parametrize(

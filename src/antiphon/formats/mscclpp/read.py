@@ -196,8 +196,8 @@ class _Rank:
         where = f"{reader.names.where}, step {at} ({operation.name})"
         for inner in operation.ops or ():
             places = [*(inner.src_buff or ()), *(inner.dst_buff or ())]
-            if any(place.size < chunks for place in places):
-                raise Invalid(f"{where}: goes over {chunks} chunks, and its {inner.name[:24]} has fewer")
+            if any(place.size != chunks for place in places):  # more would spill over in the last, shorter unit
+                raise Invalid(f"{where}: goes over {chunks} chunks, and its {inner.name[:24]} has others")
             if inner.name == "pipeline":
                 raise Invalid(f"{where}: has a pipeline within")
         for turn in range(chunks * units):

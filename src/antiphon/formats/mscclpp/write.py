@@ -166,6 +166,8 @@ class _Writer:
             largest_packets = max((head.sizes[1] for _, suffix, head, _ in variants if suffix), default=-1)
             if self.staged:
                 yield self._note_staged(collective.kind, entry, largest_packets, variants)
+            if not variants:
+                continue
             begin = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=price.at)
             protocol, lowest = (LL, price.at) if price.at <= largest_packets else ("Simple", begin)
             slower_note, first = price.compare(protocol, lowest, self.alone)
@@ -226,9 +228,10 @@ class _Writer:
         self, kind: str, entry: Entry, largest_packets: int, variants: Sequence[tuple[bool, str, _Head, list[Gpu]]]
     ) -> str:
         """Return what a staged plan serves of the range of an entry."""
-        first = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=entry.stop or 0)
-        gap = f"{format_size(max(entry.start, largest_packets + 1))} to {format_size(first)}"
-        return f"{kind} from {format_size(entry.start)}: staged; no plan for sizes from {gap}"
+        first = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=entry.stop or MOST_OFFSET)
+        begin = max(entry.start, largest_packets + 1)
+        gap = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
+        return f"{kind} from {format_size(entry.start)}: staged, with a copy that prices do not count{gap}"
 
 
 @uncollected()
@@ -287,7 +290,8 @@ class _Price:
         within a factor of 2; None: it is not written. Sizes at which the library is faster, by its price at `at`, are
         left to it, unless the user asked for single transfers (`alone`).
         """
-        nbytes, first, worst, worst_at = self.at, None, SAME_PRICE, self.at
+        nbytes = max(self.at, begin) if self.at else 0
+        first, worst, worst_at = None, SAME_PRICE, nbytes
         while True:
             prices = self.by_protocol(nbytes)
             choice = self.seconds if nbytes == self.at else min(prices.values())
