@@ -131,6 +131,10 @@ def test_the_command_writes_a_page_and_says_what_is_wrong(capsys: Capture) -> No
     assert "no such file" in complaint(capsys, "explore", "none.json").lower()
     assert "name it page.html" in complaint(capsys, "explore", "plan.json", "-o", "page.txt")
     assert "from 1 byte" in complaint(capsys, "explore", "plan.json", "--nbytes", "0")
+    assert "unknown collective" in complaint(capsys, "explore", "plan.json:broadcast")
+    assert run(["export", "plan.json", "--to", "msccl-xml", "-o", "xml"]) == 0
+    (xml,) = Path("xml").glob("*.xml")
+    assert "names no machine" in complaint(capsys, "explore", str(xml))
     Path("bad.json").write_text('{"format": "antiphon-plan", "version": 1}')
     assert "bad.json" in complaint(capsys, "explore", "bad.json")
 
@@ -275,4 +279,39 @@ def test_narrow_pages_and_paper_show_it_all(browser: Any, ring: Plan, scheme: st
         with page.expect_download() as download:
             page.evaluate(f"explorer.parts.machine.surface.save('{kind}')")
         assert download.value.suggested_filename == f"machine.{kind}"
+    assert problems == []
+
+
+def test_nothing_serious_keeps_anyone_from_reading_it(browser: Any, ring: Plan, tmp_path: Path) -> None:
+    rules = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    script = (Path(rules.__file__).parent / "axe.min.js").read_text()
+    file = tmp_path / "page.html"
+    file.write_text(antiphon.pages.explore(ring))
+    for width, scheme in ((1280, "light"), (420, "dark")):
+        page = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+        ).new_page()
+        page.goto(f"file://{file}#pins=0&pick=rank:1&time=0.5&cut=1")
+        page.wait_for_selector("html[data-ready]")
+        page.evaluate(script)
+        assert [(v["id"], v["impact"]) for v in page.evaluate("axe.run(document)")["violations"]] == []
+
+
+@pytest.mark.slow
+def test_a_thousand_ranks_and_a_million_transfers_stay_usable(browser: Any, tmp_path: Path) -> None:
+    plan = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=128", planner="ring", options={"directions": 1})
+    file = tmp_path / "page.html"
+    file.write_text(antiphon.pages.explore(plan))
+    assert file.stat().st_size < 2**22
+    page, problems = visit(browser, file)
+    assert page.evaluate("[explorer.parts.machine.run.count, explorer.parts.machine.level.nodes.length]") == [
+        2095104,
+        129,
+    ]
+    page.get_by_role("button", name="play").click()
+    wait_until(page, "explorer.state.time > 0.02")
+    page.get_by_label("detail").select_option("0")  # every rank
+    page.get_by_label("rows of the timeline").select_option("links")
+    page.locator(".bars button").first.click()
+    assert page.evaluate("explorer.state.pick").startswith("link:")
     assert problems == []

@@ -52,7 +52,7 @@ def test_the_chart_is_a_picture_by_itself(tuned: Tuning) -> None:
     assert any("the bound" in (t or "") for t in texts)
     lines = [node for node in root.iter() if node.get("data-c") is not None]
     assert len(lines) == sum(bool(c.seconds) for c in tuned.candidates)
-    frame = frame_of(tuned, "allreduce", 900, 460, False)
+    frame = frame_of(tuned, "allreduce", 900, 460)
     assert frame.x(tuned.sizes[0]) == pytest.approx(frame.left)
     assert frame.y(1e9) == frame.top
     single = tune("allgather", topology("ring:ranks=3"), nbytes="1MB", workers=0, planners=["ring"])

@@ -23,6 +23,7 @@ def explore(
     nbytes: Size | None = None,
     model: str = "",
     profile: ProfileLike = None,
+    collective: str = "",
     origin: str = "",
 ) -> str:
     """Return a result as one self-contained HTML page to explore.
@@ -40,6 +41,8 @@ def explore(
         The cost model of the whole page (`antiphon.available.models()`). Default: that of the plan.
     profile
         Measured parameters: a Profile, its file, or the name of a shipped one.
+    collective
+        Of several plans, only the one for this collective.
     origin
         The date and the command, for the last line of the page.
 
@@ -60,6 +63,7 @@ def explore(
     True
     """
     from antiphon.cost import as_profile
+    from antiphon.formats.foreign import machine_is_told
     from antiphon.select import Frontier, Tuning, is_frontier_file, load_frontier, sizes_of
     from antiphon.show.explorer import payload
     from antiphon.show.explorer.page import explorer_html
@@ -83,5 +87,11 @@ def explore(
         if profile is not None:
             raise Invalid("profile: a frontier counts steps and rounds; leave it out")
         return explorer_html(payload.frontier_page(content, sizes, size, model), origin)
+    plans = _inputs.plans(content)
+    if collective:
+        chosen = _inputs.plan(content, collective)
+        plans = {chosen.collective.kind: chosen}
+    if not all(machine_is_told(each) for each in plans.values()):
+        raise Invalid("result: its file names no machine; explore the plan (.json) that it was written from")
     figures = as_profile(profile) if profile is not None else None
-    return explorer_html(payload.plans_page(_inputs.plans(content), sizes, size, model, figures), origin)
+    return explorer_html(payload.plans_page(plans, sizes, size, model, figures), origin)

@@ -15,7 +15,11 @@ from antiphon.core.files import write_bytes
 
 def explore_command(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="a plan, a table, a frontier (--certificate) or a sweep (.csv)")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="a plan, a table (table.json:allreduce: one plan), a frontier (--certificate) or a sweep (.csv)",
+        ),
     ],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: arg.Usual = "",
@@ -32,7 +36,10 @@ def explore_command(
     by one model.
     """
     check_outputs({"-o": out}, forms={"-o": ".html"})
+    path, collective = arg.split_plan(file)
     with working("gathering"):
-        page = explore(file, nbytes=nbytes or None, model=model, profile=profile, origin=origin_text())
+        page = explore(
+            path, collective=collective, nbytes=nbytes or None, model=model, profile=profile, origin=origin_text()
+        )
     write_bytes(out, page.encode())
     emit({"written": str(out), "bytes": len(page)}, "\n".join([*written_lines(out), "  open it in a browser"]), json)

@@ -6,10 +6,10 @@ import { colour, FONT, Surface } from "./surface.js";
 
 export const nameOf = (candidate) => candidate.planner + (candidate.options ? " " + candidate.options : "");
 
-// Return the colour of every candidate: those that win somewhere or are pinned have one of their own.
+// Return the name of the colour of every candidate: those that win somewhere or are pinned have one of their own.
 export function candidateColours(group) {
   const order = [...new Set([...group.ranges.map((range) => range.candidate), ...pinned()])];
-  return new Map(order.map((number, i) => [number, colour("c" + (i % 8))]));
+  return new Map(order.map((number, i) => [number, "c" + (i % 8)]));
 }
 
 // Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten where there is room, else powers of ten.
@@ -142,7 +142,7 @@ export class TimeChart extends LogChart {
     this.drawAxes(ctx, shown, ticks, bytes, this.relative ? (v) => v + "x" : seconds, "message size" + (this.relative ? "; times over the bound" : ""));
     const order = (line) => (this.lit === line.number ? 3 : pins.includes(line.number) ? 2 : colours.has(line.number) ? 1 : 0);
     for (const line of [...lines].sort((a, b) => order(a) - order(b))) {
-      const own = colours.get(line.number);
+      const own = colours.has(line.number) ? colour(colours.get(line.number)) : "";
       const paint = this.lit === line.number && !own ? colour("ink") : own || colour("idle");
       this.line(ctx, line.seconds, paint, own ? (order(line) > 1 ? 3.4 : 2.4) : this.lit === line.number ? 2.4 : 1, []);
     }
@@ -178,7 +178,7 @@ export class TimeChart extends LogChart {
   drawMeasured(ctx) {
     if (this.relative) return;
     this.group.plans.forEach((plan, number) => {
-      ctx.fillStyle = candidateColours(this.group).get(this.group.ranges[number].candidate) || colour("ink");
+      ctx.fillStyle = colour(candidateColours(this.group).get(this.group.ranges[number].candidate));
       for (const { nbytes, seconds: time } of plan.measured) {
         if (!(time > 0) || nbytes < this.low[0] || nbytes > this.high[0]) continue;
         ctx.beginPath();

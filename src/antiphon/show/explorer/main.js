@@ -193,6 +193,9 @@ function showMoment() {
 function showDetails() {
   parts.moment.replaceChildren(...(run ? momentList(run) : []));
   const { kind, id } = picked();
+  const words = `${page.machine.name}, ${plural(page.machine.ranks, "rank")}; ${parts.where.textContent}`;
+  parts.machine.surface.canvas.setAttribute("aria-label", `The machine: ${words}`);
+  parts.timeline.surface.canvas.setAttribute("aria-label", `The timeline: ${words}`);
   parts.status.textContent = `${parts.where.textContent}${kind ? `, following ${kind} ${kind === "link" && run ? resourceName(id) : id}` : ""}`;
 }
 

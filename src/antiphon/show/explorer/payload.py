@@ -19,6 +19,7 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
+from antiphon.cost.basis import join_bases
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.select import DEFINITIONS, Candidate, Frontier, Limit, Range, Tuning, uses_text
@@ -138,7 +139,7 @@ def plans_page(
         bases += [r.rests_on for r in figures.ranges]
     topology = next(iter(plans.values())).topology
     names = ", ".join(dict.fromkeys(models))
-    return _page(topology, groups, f"times by model {names}, {'; '.join(dict.fromkeys(bases))}", [])
+    return _page(topology, groups, f"times by model {names}, {join_bases(bases)}", [])
 
 
 def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:

@@ -4,7 +4,7 @@ import { bytes, el, percent, plural, ratio, seconds, speed, TICKS } from "./basi
 import { candidateColours, nameOf } from "./chart.js";
 import { picked, pinned, state, update } from "./state.js";
 
-const dot = (paint) => el("i", { class: "dot", style: `background:${paint}`, "aria-hidden": "true" });
+const dot = (name) => el("i", { class: "dot", style: `background:var(--${name})`, "aria-hidden": "true" });
 
 // Build a table. A cell is text or an element; figures are aligned to the right; on narrow pages rows are cards.
 function table(name, heads, rows, figures) {

@@ -59,17 +59,19 @@ export class Timeline {
       rows = [...rows.filter((row) => first.has(row)), ...rows.filter((row) => !first.has(row))];
     }
     this.rowsKey = key;
+    const longest = state.rows === "links" ? rows.slice(0, 200).reduce((most, r) => Math.max(most, this.resourceName(r).length), 0) : 0;
+    this.labels = longest * 6 + 18;
     this._rows = rows;
     return rows;
   }
 
-  get left() { return state.rows === "links" ? Math.min(210, this.surface.width * 0.34) : 62; }
+  get left() { return state.rows === "links" ? Math.min(this.labels, 210, this.surface.width * 0.34) : 62; }
   x(share) { return this.left + ((share - state.from) / (state.to - state.from)) * (this.surface.width - this.left - 8); }
   share(px) { return state.from + ((px - this.left) / (this.surface.width - this.left - 8)) * (state.to - state.from); }
 
   draw(ctx, width, height) {
     if (!this.run) return;
-    const { rows, left } = this;
+    const { rows } = this, { left } = this;
     const inner = height - AXIS;
     this.scrolled = clamp(this.scrolled, 0, Math.max(rows.length * ROW - inner + GAP, 0));
     this.drawAxis(ctx, width, height);

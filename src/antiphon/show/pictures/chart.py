@@ -8,7 +8,7 @@ if it stands for what NCCL would do, else "other". `chart_svg` makes a file of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -68,41 +68,30 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
     return {i: ("best", colour) for i, colour in best.items()} | beaten
 
 
-def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
-    """Return axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
-    value = value_scale(tuning, kind, relative)
+def frame_of(tuning: Tuning, kind: str, width: float, height: float) -> Frame:
+    """Return axes that hold every candidate."""
     bound = tuning.limits.get(kind)
-    values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
-    if bound is not None and not relative:
+    values = [s for c in tuning.of(kind) for s in c.seconds.values()]
+    if bound is not None:
         values += bound.times.values()
     values = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
-    if relative:
-        low, high = 0.0, min(max(high, 0.4), 3.0)
     left = 64.0 if width > 600 else 54.0
     return Frame(
         left, 14, width - left - 16, height - 14 - 46,
-        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high + (0 if relative else 0.05)),
+        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high + 0.05),
     )  # fmt: skip
 
 
-def value_scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
-    """Return the value to draw for (size, seconds): the seconds, or their ratio to the bound."""
-    bound = tuning.limits.get(kind)
-    if not relative or bound is None:
-        return lambda size, seconds: seconds
-    return lambda size, seconds: bound.gap(size, seconds) or 1.0
-
-
-def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
+def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str:
     """Return one chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
-    frame, value = frame_of(tuning, kind, width, height, relative), value_scale(tuning, kind, relative)
+    frame = frame_of(tuning, kind, width, height)
     candidates, bound = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
     # Draw grey lines first: later lines lie on top.
     for i, (role, colour) in sorted(line_styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
-        points = [(size, value(size, seconds)) for size, seconds in candidates[i].seconds.items()]
+        points = list(candidates[i].seconds.items())
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         stroke_width = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
         lines.append(
@@ -111,14 +100,17 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
             )
         )
     if bound is not None:
-        points = [(size, 1.0 if relative else seconds) for size, seconds in bound.times.items()]
-        lines.append(_draw_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
+        lines.append(
+            _draw_line(
+                frame, list(bound.times.items()), f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None
+            )
+        )
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    label = f"{escape(kind)}: {'times the bound' if relative else 'time'} by size"
+    label = f"{escape(kind)}: time by size"
     return "\n".join(
         [
             f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{label}">',
-            *_draw_axes(frame, relative, height),
+            *_draw_axes(frame, height),
             *lines,
             "</svg>",
         ]
@@ -135,10 +127,10 @@ def _draw_line(frame: Frame, points: Sequence[tuple[int, float]], style: str, ca
     return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
 
 
-def _draw_axes(frame: Frame, relative: bool, height: float) -> list[str]:
+def _draw_axes(frame: Frame, height: float) -> list[str]:
     bottom, right = frame.top + frame.height, frame.left + frame.width
     out = []
-    for value, text in _y_ticks(frame, relative):
+    for value, text in _y_ticks(frame):
         y = frame.y(value)
         out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
@@ -157,11 +149,8 @@ def _draw_axes(frame: Frame, relative: bool, height: float) -> list[str]:
     return out
 
 
-def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
+def _y_ticks(frame: Frame) -> list[tuple[float, str]]:
     """Return the values marked on the y axis, with their labels."""
-    if relative:
-        steps = [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
-        return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]
     ticks = []
     decades = range(math.floor(frame.low[1]), math.ceil(frame.high[1]) + 1)
     # Few decades have room for more ticks.
