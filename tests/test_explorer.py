@@ -133,7 +133,7 @@ def test_the_command_writes_a_page_and_says_what_is_wrong(capsys: Capture) -> No
     assert "from 1 byte" in complaint(capsys, "explore", "plan.json", "--nbytes", "0")
     assert "unknown collective" in complaint(capsys, "explore", "plan.json:broadcast")
     assert run(["export", "plan.json", "--to", "msccl-xml", "-o", "xml"]) == 0
-    (xml,) = Path("xml").glob("*.xml")
+    xml = min(Path("xml").glob("*.xml"))
     assert "names no machine" in complaint(capsys, "explore", str(xml))
     Path("bad.json").write_text('{"format": "antiphon-plan", "version": 1}')
     assert "bad.json" in complaint(capsys, "explore", "bad.json")
