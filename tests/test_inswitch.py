@@ -41,13 +41,15 @@ from antiphon.core.joints import joints_of
 from antiphon.core.loads import claims, throughput, timeline
 from antiphon.core.program import RECEIVE, SEND, encode, prove
 from antiphon.core.request import Request
+from antiphon.core.reshape import only
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import verify
+from antiphon.cost import prepare
 from antiphon.errors import Unsupported
 from antiphon.lower.lowering import lower
-from antiphon.registry import table
+from antiphon.registry import find, table
 from antiphon.topologies import topology
 
 B = 10**9
@@ -234,6 +236,23 @@ def test_boxes(count: int, size: int, card: int, between: str) -> None:
     rate = throughput(schedule, machine)
     assert rate is not None
     assert B / rate == max(inside, crossing * B / card / size)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_boxes_of_unequal_sizes(lost: int) -> None:
+    """7, 6 or 5 of 8 ranks in one box: every rank of a box carries the same share, in equal and unequal slices."""
+    machine = only(topology("cluster:box=hgx-h100,boxes=2"), [*range(8 - lost), *range(8, 16)])
+    collective = Collective("allreduce", 16, tuple(range(8 - lost)) + tuple(range(8, 16)))
+    request = Request(machine, collective, nbytes=10**9)
+    seconds: dict[tuple[str, bool], float] = {}
+    for schedule in find("planner", "nvls-tree").load()(request):
+        right(schedule, machine)
+        options = schedule.provenance["options"]
+        key = options["between"], "steps" in options
+        seconds[key] = min(seconds.get(key, 1.0), prepare("alpha-beta", schedule, machine)(10**9).seconds)
+    cut = 1e9 / (50e9 * (8 - lost))  # what a box has to send
+    assert {between for between, _ in seconds} == {"direct", "ring", "tree"}
+    assert seconds["direct", True] < 1.04 * cut < seconds["direct", False]
 
 
 def test_boxes_whose_switches_cannot_go_around() -> None:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import bench_cuts
 import mpi_env
 import pytest
 from commands import answer
@@ -26,7 +27,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab import lab, runtime
-from antiphon.runtimes.lab.commands import batches, bits
+from antiphon.runtimes.lab.commands import batches, bits, cut_batches, route_batches
 from antiphon.runtimes.lab.foreign import with_entrance
 from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
 from antiphon.runtimes.lab.layout import lay_out
@@ -478,3 +479,88 @@ def test_plans_for_other_paths_are_refused(name: str) -> None:
         pytest.skip("no planner spreads here")
     with contextlib.suppress(Unsupported):
         checked(lab_plan(plan, "8KB", repeat=1, name=name)[0], machine)
+
+
+# ---- links that are cut ----
+
+
+def test_paths_avoid_what_is_cut() -> None:
+    """The batches put the cables down at both ends, and lead every rank around them; parallel links go together."""
+    layout = lay_out(antiphon.topology("cluster:box=dgx1v,boxes=2"))
+    downs = {
+        (space, line)
+        for _, space, text in cut_batches(layout, [(0, 3)])
+        for line in text.splitlines()
+        if "down" in line
+    }
+    assert downs == {("r0", "link set dev r3 down"), ("r3", "link set dev r0 down")}
+    around = layout.without([(0, 3)])
+    assert around.connected()
+    assert [layout.space(int(layout.machine.link_dst[link])) for link in around.path(0, 3) or []] in (
+        ["r1", "r3"], ["r2", "r3"], ["s0", "r3"],
+    )  # fmt: skip
+    routes = dict.fromkeys(
+        line for _, space, text in route_batches(around) if space == "r0" for line in text.splitlines()
+    )
+    assert not any("dev r3 " in line or line.endswith("dev r3") for line in routes)
+    assert all(" replace " in line for line in routes)
+    assert not layout.without([(0, 1), (0, 2), (0, 3), (0, 4), (0, 16)]).connected()
+
+
+def test_cuts_that_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer(capsys, "lab", "up", "dgx1v", "--name", name)
+    try:
+        for words, says in {
+            f"lab cut {name} 0-7": "no link joins rank 0 and rank 7",
+            f"lab cut {name} 0-3:1": "a lab cuts whole links",
+            f"lab cut {name} 0-9": "unknown node of dgx1v '9'",
+            f"lab run {name} --cut 0-7@1s -- true": "no link joins rank 0 and rank 7",
+            f"lab run {name} --cut 0-3 -- true": "expected a link and a time, such as 0-1@5s",
+            f"lab run {name} --cut 0-3@soon -- true": "cannot read 'soon'",
+        }.items():
+            assert run(words.split()) == 2
+            assert says in capsys.readouterr().err
+    finally:
+        answer(capsys, "lab", "down", name)
+
+
+@pytest.mark.slow
+def test_a_link_is_cut_and_mended(
+    name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is dead is told to the programs; a cut in time comes while the program runs, and all are up at the end."""
+    monkeypatch.setattr(lab, "REROUTE", 0.2)
+    show = "cat /dev/shm/dead; echo; ip route get 10.77.0.2 | head -1; sleep 3; cat /dev/shm/dead; echo"
+    command = ["sh", "-c", f"[ {{rank}} != 0 ] || {{ {show}; }}"]
+    lab.lab_up(antiphon.topology("ring:ranks=3"), name=name)
+    try:
+        assert lab.lab_cut(name, ["1-0"]) == {"name": name, "dead": ["0-1"], "reachable": True}
+        lab.lab_command(name, command, cuts=[("1-2", 1.0)])
+        said = capfd.readouterr().out.splitlines()
+        assert (said[0], said[2]) == ("0-1", "1-2")
+        assert "dev r2" in said[1]
+        assert lab.lab_cut(name, ["0-1", "0-2"])["reachable"] is False
+        assert lab.lab_cut(name, [])["dead"] == []
+        lab.lab_command(name, command)
+        said = capfd.readouterr().out.splitlines()
+        assert (said[0], said[2]) == ("", "")
+        assert "dev r1" in said[1]
+    finally:
+        lab.lab_down(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mpi", "torch"])
+def test_a_job_goes_on_by_the_repaired_table(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    """Links cut at random under a job: right results or an error, no hang; bench_cuts.py does that a hundred times."""
+    if kind == "torch":
+        pytest.importorskip("torch")
+    else:
+        monkeypatch.setattr(bench_cuts, "MPICH", request.getfixturevalue("mpich").bin)
+    result = bench_cuts.run(kind, bench_cuts.kite(), cuts=2, seed=1, timeout=2.0)
+    assert result["calls"] > 10
+    assert len(result["rows"]) == 2
+    if kind == "mpi":
+        assert sum(row["calls"] for row in result["served"]) > 5

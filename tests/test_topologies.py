@@ -289,6 +289,22 @@ def test_what_an_instance_of_ec2_can_send(instance: str, gigabits: int) -> None:
 # ---- clusters ----
 
 
+def test_boxes_of_several_kinds_take_turns() -> None:
+    """Each with the cards that it is sold with; "+" also parts options, which have a key, and occurs in fan-outs."""
+    machine = topology("cluster:box=dgx1v+dgx-a100,boxes=3")
+    assert (machine.ranks, machine.name) == (24, "cluster:box=dgx1v+dgx-a100,boxes=3,fabric=switch")
+    whole = [topology(f"cluster:box={box},boxes=2") for box in ("dgx1v", "dgx-a100")]
+    assert len(machine.limits) == len(whole[0].limits)  # two DGX-1, whose GPUs share cards, as in a cluster of them
+    assert {kind for each in whole for kind in each.types} == {*machine.types}
+    for name in ("torus:dims=2x4+bandwidth=50GB/s", "tree:fanouts=2x(3+5)+uplink=50GB/s+100GB/s"):
+        assert topology(f"cluster:box={name},boxes=2").ranks == 16
+    for wrong in ("cluster:box=dgx1v+dgx-a100,fabric=rail", "cluster:box=dgx1v+dgx2+z52,boxes=2"):
+        with pytest.raises(Invalid, match=r"boxes of several kinds need fabric=switch and boxes=\d or more"):
+            topology(wrong)
+    with pytest.raises(Invalid, match="unknown topology 'dgx9'"):
+        topology("cluster:box=dgx1v+dgx9")
+
+
 def test_cards_are_links_where_each_rank_has_one() -> None:
     machine = topology("cluster:box=dgx-a100,boxes=4")
     assert machine.limits == ()

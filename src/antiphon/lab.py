@@ -1,8 +1,8 @@
 """The emulated cluster: rate-limited links between network namespaces (docs/lab.md). Needs Linux and root."""
 
-from antiphon.api.labs import command, down, run, status, up
+from antiphon.api.labs import command, cut, down, run, status, up
 from antiphon.deprecations import stay_callable
 
-__all__ = ["command", "down", "run", "status", "up"]
+__all__ = ["command", "cut", "down", "run", "status", "up"]
 
 stay_callable(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _inputs
@@ -78,9 +78,33 @@ def status() -> list[Row]:
 
 
 @public
+def cut(name: str = "", links: Sequence[str] | str = ()) -> Row:
+    """Cut links of a lab that is up, also under a running program; those not named are up again.
+
+    ANTIPHON_DEAD names them in the lab, so that tables with plans for failures follow. After 3 seconds there are paths
+    around them.
+
+    Parameters
+    ----------
+    name
+        The lab. Default: the only one.
+    links
+        Links such as "0-1,3-nvswitch", or a list.
+
+    Returns
+    -------
+    dict
+        `name`, `dead` (the links) and `reachable`: whether all ranks still reach each other.
+    """
+    from antiphon.runtimes.lab import lab
+
+    return lab.lab_cut(name, [link for link in links.split(",") if link] if isinstance(links, str) else [*links])
+
+
+@public
 def command(
     where: MachineLike, command: Sequence[str], *, scale: str = "", name: str = "", timeout: Seconds = 600.0,
-    quiet: bool = False,
+    quiet: bool = False, cuts: Mapping[str, float] | None = None,
 ) -> Row:  # fmt: skip
     """Start a program once for each rank, in a lab that is up or in a temporary one.
 
@@ -96,6 +120,8 @@ def command(
         Seconds after which the program is stopped.
     quiet
         Do not print the program's output.
+    cuts
+        Links to cut meanwhile, each with the seconds after the start: {"0-1": 2.5}.
 
     Returns
     -------
@@ -107,7 +133,13 @@ def command(
     is_up = isinstance(where, str) and (not where or where in lab.lab_names())
     lab_or_machine: Any = where if is_up else _inputs.machine(where)
     return lab.lab_command(
-        lab_or_machine, command, scale=scale, name=name, timeout=float(timeout), quiet=yes_or_no(quiet, "quiet")
+        lab_or_machine,
+        command,
+        scale=scale,
+        name=name,
+        timeout=float(timeout),
+        quiet=yes_or_no(quiet, "quiet"),
+        cuts=[*(cuts or {}).items()],
     )
 
 

@@ -394,8 +394,9 @@ def tune(  # noqa: PLR0913
     from antiphon.runtimes.measure.library_choose import tune_library
 
     search = as_search(search)
-    if search.shortlist:
-        raise Invalid("shortlist: cannot be combined with measuring; leave it out")
+    if search.shortlist or search.failures:
+        name = "shortlist" if search.shortlist else "failures"
+        raise Invalid(f"{name}: cannot be combined with measuring; leave it out")
     if search.plans and library_only:
         raise Invalid(
             "plans: cannot be combined with library_only, which chooses among algorithms of MPI; leave one of them out"

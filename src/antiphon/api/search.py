@@ -37,6 +37,9 @@ class Search:
         Files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which become candidates named `plan`.
     shortlist
         Number of best candidates per size that are returned with their schedules (`.shortlist`).
+    failures
+        Also tune without each single one of the "links", "wires" or "nics", those that are alike once; `.save` writes
+        all plans into one table, from which ANTIPHON_DEAD chooses.
 
     Raises
     ------
@@ -57,6 +60,7 @@ class Search:
     sweep: Mapping[str, Any] | None = None
     plans: str | Sequence[str] = ()
     shortlist: int = 0
+    failures: str = ""
 
     def __post_init__(self) -> None:
         """Check and normalize the fields, so that a wrong one fails here and not within a search."""
@@ -66,9 +70,9 @@ class Search:
             object.__setattr__(self, "plans", several(path)(self.plans, "plans"))
 
     def options(self) -> dict[str, Any]:
-        """Return the fields by name; `plans` only if there are any."""
+        """Return the fields by name; `plans` and `failures` only if there are any."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return values if values["plans"] else {k: v for k, v in values.items() if k != "plans"}
+        return {k: v for k, v in values.items() if v or k not in ("plans", "failures")}
 
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Search))

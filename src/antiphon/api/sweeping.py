@@ -176,7 +176,7 @@ def _question(
 
     machine = _inputs.machine(topology)
     target = _inputs.collective(wanted, machine, root, ranks)
-    for name in ("sweep", "plans", "shortlist"):
+    for name in ("sweep", "plans", "shortlist", "failures"):
         if getattr(search, name):
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")
     names = (planners,) if isinstance(planners, str) else tuple(planners)

@@ -9,7 +9,7 @@ from antiphon.api import _inputs
 from antiphon.api._checked import public
 from antiphon.api._old_options import old_measuring, old_search_options
 from antiphon.api.search import Search, as_search
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, quote, unknown
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, ProfileLike, Sizes
@@ -69,7 +69,7 @@ def tune(  # noqa: PLR0913
         same numbers and a text that begins with "still at work": the current candidates with their CPU seconds.
     search
         How hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
-        shortlist=)`.
+        shortlist=, failures=)`.
 
     Returns
     -------
@@ -88,19 +88,28 @@ def tune(  # noqa: PLR0913
     'allreduce'
     """
     from antiphon.select import tune as find
+    from antiphon.select import tune_failures
+    from antiphon.topologies.degraded import SINGLE
 
     machine = _inputs.machine(topology)
     options = as_search(search).options()
+    failures = options.pop("failures", "")
+    if failures and failures not in SINGLE:
+        raise unknown("kind of single failures", failures, SINGLE)
     target: Any = wanted
     if isinstance(wanted, str) and wanted == "all":
         options |= {"root": root, "ranks": ranks}
     else:
         target = _inputs.collective(wanted, machine, root, ranks)
-    return find(
-        target, machine, nbytes=SPAN if nbytes is None else nbytes, model=model or "", profile=profile,
-        planners=planners, nccl=nccl, against=None if against is None else _inputs.machine(against, "against"),
-        progress=progress, **options,
-    )  # fmt: skip
+    options |= {
+        "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,
+        "progress": progress,
+    }  # fmt: skip
+    intact = None if against is None else _inputs.machine(against, "against")
+    tuning = find(target, machine, model=model or "", against=intact, **options)
+    if not failures or not tuning.complete or not tuning.plans:
+        return tuning
+    return tune_failures(tuning, failures, lambda broken: find(target, broken, model=tuning.model, **options))
 
 
 @old_search_options
@@ -151,7 +160,7 @@ def tune_over(  # noqa: PLR0913
     from antiphon.select import tune_over as find
 
     options = as_search(search).options()
-    for name in ("plans", "shortlist"):
+    for name in ("plans", "shortlist", "failures"):
         if options.pop(name, None):
             raise Invalid(f"{name}: is for one machine; leave it out")
 

@@ -13,9 +13,11 @@ from antiphon.cli import arguments as arg
 from antiphon.cli.kinds import COMMAND
 from antiphon.cli.output import emit
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Missing
+from antiphon.errors import Invalid, Missing, quote
 from antiphon.show.columns import paragraph, table
 from antiphon.units import parse_seconds
+
+LabArgument = Annotated[str, typer.Argument(metavar="NAME", help="name of the lab (default: the only one)")]
 
 
 def up_command(
@@ -32,11 +34,8 @@ def up_command(
     emit(row, labs_text([row]), json)
 
 
-def down_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the lab, or all (default: the only one)")] = "",
-    json: arg.Json = False,
-) -> None:
-    """Stop all processes in a lab and remove it."""
+def down_command(name: LabArgument = "", json: arg.Json = False) -> None:
+    """Stop all processes in a lab and remove it; `all` instead of a name: every lab."""
     names = labs.down("", every=True) if name == "all" else labs.down(name)
     emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up", json)
 
@@ -45,6 +44,22 @@ def status_command(json: arg.Json = False) -> None:
     """List the labs that are up, also those of other commands and programs."""
     rows = labs.status()
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
+
+
+def cut_command(
+    name: LabArgument = "",
+    links: Annotated[
+        str, typer.Argument(metavar="[LINKS]", help="0-1,3-nvswitch; none: all links are up again", show_default=False)
+    ] = "",
+    json: arg.Json = False,
+) -> None:
+    """Cut links of a lab that is up, also under a running program; links that are not named are up again.
+
+    Programs in the lab find the names in the file of ANTIPHON_DEAD. After 3 seconds there are paths around the links.
+    """
+    row = labs.cut(name, links)
+    text = f"{row['name']}: {', '.join(row['dead']) or 'nothing'} is cut"
+    emit(row, text if row["reachable"] else f"{text}; not all ranks reach each other", json)
 
 
 def run_command(
@@ -61,6 +76,10 @@ def run_command(
     name: arg.LabName = "",
     only: arg.Only = "",
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="stop after this time")] = "600s",
+    cut: Annotated[
+        str,
+        typer.Option("--cut", metavar="LINK@TIME,...", help="cut links meanwhile, such as 0-1@5s", show_default=False),
+    ] = "",
     json: arg.Json = False,
 ) -> None:
     """Run a program in the lab that is up, or in one made for it; `antiphon run PLAN --on lab` runs a plan there.
@@ -80,12 +99,25 @@ def run_command(
     machine_or_lab: Topology | str = target
     if target and (target not in lab_names() or only):
         machine_or_lab = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
-    row = labs.command(machine_or_lab, command, scale=scale, name=name, timeout=limit, quiet=json)
+    row = labs.command(
+        machine_or_lab, command, scale=scale, name=name, timeout=limit, quiet=json, cuts=_parse_cuts(cut)
+    )
     if json:
         emit(row, "", json)
     if row["exit_code"]:
         typer.echo(f"antiphon: {command[0]} ended with exit code {row['exit_code']}", err=True)
         raise typer.Exit(1)
+
+
+def _parse_cuts(text: str) -> dict[str, float]:
+    """Read links with the times at which they are cut, such as 0-1@5s,2-3@10s."""
+    cuts = {}
+    for item in text.split(",") if text else ():
+        link, at, seconds = item.rpartition("@")
+        if not link or not at:
+            raise Invalid(f"--cut: expected a link and a time, such as 0-1@5s, got {quote(item)}")
+        cuts[link] = parse_seconds(seconds, "--cut", bare=True)
+    return cuts
 
 
 def labs_text(rows: Sequence[Mapping[str, Any]]) -> str:

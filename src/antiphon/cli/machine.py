@@ -205,7 +205,7 @@ def join_command(
 def export_machine_command(
     topo: Annotated[str, typer.Argument(metavar="BOX", help="the box: a name, a file, or the output of a tool")],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as topo.xml")],
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: nccl-xml")] = "nccl-xml",
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: see antiphon list formats")] = "nccl-xml",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="gpus=, nics=, nic=, gdr= or cpu=: see docs; repeatable"),

@@ -96,6 +96,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
               "Needs root.", "lab run dgx1v -- mpiexec -n 8 ./program", (
             Command("up", "lab:up_command", "Create a lab that remains.", 'lab up dgx1v --scale "link=40Mbit"'),
             Command("down", "lab:down_command", "Remove a lab.", "lab down dgx1v"),
+            Command("cut", "lab:cut_command", "Cut links of a lab, also under a running program.", "lab cut dgx1v 0-1"),
             Command("status", "lab:status_command", "List the labs that are up.", "lab status --json"),
             Command("run", "lab:run_command", "Run a program in a lab.",
                     "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithProgram}),

@@ -25,7 +25,7 @@ def merge_command(
     files: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="traces written by `run` or `predict --trace`")
     ],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the merged trace (.json)")],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")],
     json: Json = False,
 ) -> None:
     """Merge traces into one file, side by side, each starting at 0.

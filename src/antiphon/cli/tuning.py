@@ -62,7 +62,7 @@ On = Annotated[
     ),
 ]
 Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: number of runs (default 20)")
+    int | None, typer.Option("--iterations", min=1, metavar="N", help="number of runs; the median counts")
 ]
 LibraryOnly = Annotated[
     bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
@@ -86,6 +86,13 @@ Effort = Annotated[
 AgainstOption = Annotated[
     str, typer.Option("--against", metavar="TOPO", help="report what TOPO has lost compared with this machine")
 ]
+FailuresOption = Annotated[
+    str,
+    typer.Option(
+        "--failures", metavar="links|wires|nics",
+        help="also tune without each single one of these; the file holds all, ANTIPHON_DEAD chooses",
+    ),
+]  # fmt: skip
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
@@ -113,7 +120,7 @@ def tune_command(
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
-    explain: Explain = False, json: arg.Json = False,
+    failures: FailuresOption = "", explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -127,16 +134,20 @@ def tune_command(
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
     if names_groups(coll):
         _refuse(
-            {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store},
+            {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store, "--failures": failures},
             "takes no groups at the same time; leave it out",
         )
+    _refuse(
+        {"--failures": failures if on or from_logs is not None or vary or store or plan else ""},
+        "tunes by a model; leave out --on, --from-logs, --vary, --store and --plan",
+    )
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
     if heatmap is not None and not sweep:
         raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
     check_outputs(files, pictures, folder="-o" if vary else "")
     search = Search(
         effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
-        deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (),
+        deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (), failures=failures,
     )  # fmt: skip
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
@@ -178,22 +189,22 @@ def tune_command(
         )
         tune_with_store(coll, topo, out, store, group, only, options, json)
         return
-    options["nccl"] = nccl
     if vary:
         _refuse(
             {"--only": only, "--against": against, **page_outputs, "--plan": plan},
             "is for one machine, but --vary asks for several; leave one of them out",
         )
-        _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, explain, json)
+        _tune_family(coll, topo, out, {**options, "nccl": nccl, "vary": vary, "ranks": group}, explain, json)
         return
     machine, members = arg.machine_and_group(topo, only, group)
     intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     target: Any = coll
     if names_groups(coll):
-        options["root"] = None
-        target, members = collective(coll, machine, root=root, ranks=members, mesh=mesh), None
+        target = collective(coll, machine, root=root, ranks=members, mesh=mesh)
+        options["root"] = members = None
+    options |= {"nccl": nccl, "ranks": members, "against": intact_machine}
     with show_progress() as progress:
-        tuning = tune(target, machine, ranks=members, against=intact_machine, progress=progress, **options)
+        tuning = tune(target, machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
     emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
     if not tuning.complete:

@@ -39,12 +39,37 @@ def tuning_text(tuning: Tuning, explain: bool = False) -> str:
         lines += ["", *_ranges_table(tuning), ""]
         lines += [line for note in _note_texts([tuning]) for line in paragraph(note)]
         losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
-        lines += [*([""] if losses else []), *losses, *_gains_lines(tuning)]
+        lines += [*([""] if losses else []), *losses, *_gains_lines(tuning), *_failure_lines(tuning)]
     else:
         lines += ["", *_refusals(tuning), *_unfinished(tuning)]
     if explain:
         lines += ["", *_explanation(tuning)]
     return "\n".join(lines)
+
+
+def _failure_lines(tuning: Tuning) -> list[str]:
+    """Return a table of the classes of single failures: the time at the greatest size relative to that without one."""
+    if not tuning.failures:
+        return []
+    count = sum(len(failure.names) for failure in tuning.failures)
+    lines = ["", *paragraph(f"{count} single failures in {len(tuning.failures)} classes, each with plans of its own:")]
+    size = tuning.sizes[-1]
+    rows = []
+    for failure in tuning.failures:
+        names = ", ".join(failure.names[:3]) + (", ..." if len(failure.names) > 3 else "")
+        ratios = []
+        for kind in tuning.plans:
+            seconds = [_last_seconds(each, kind) for each in (failure.tuning, tuning)]
+            ratios.append(f"{seconds[0] / seconds[1]:.2f}x" if seconds[0] and seconds[1] else "no plan")
+        rows.append([names, str(len(failure.names)), *ratios])
+    lines += ["", *table(["dead", "alike", *tuning.plans], rows)]
+    return [*lines, *paragraph(f"x: time at {format_size(size)} over that of the intact machine")]
+
+
+def _last_seconds(tuning: Tuning | None, kind: str) -> float | None:
+    """Return the time of the best plan at the greatest size."""
+    times = [r.seconds for r in tuning.ranges if r.collective == kind] if tuning is not None else []
+    return times[-1] if times else None
 
 
 def tunings_text(family: Tunings, explain: bool = False) -> str:

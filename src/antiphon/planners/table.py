@@ -206,8 +206,8 @@ TABLE: dict[str, Entry[Can]] = {
         "inswitch.nvls_tree:nvls_tree",
         "parts reduced in the box to a rank each, combined among boxes by switches, trees or rings, and spread again",
         Can(
-            ("allreduce",), "boxes of equal size, where switches in the boxes or among them multicast and reduce",
-            effort=1.0, in_switches=True,
+            ("allreduce",), "boxes, where switches in the boxes or among them multicast and reduce",
+            effort=1.0, in_switches=True, sizes=True,
         ),
     ),
     "sccl": _entry(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antiphon.select.plans import every_plan, plan, put_together
     from antiphon.select.proofs import Judged, Proofs, check, judged, prove
     from antiphon.select.sweep import read_sweep
-    from antiphon.select.tuner import tune
+    from antiphon.select.tuner import tune, tune_failures
     from antiphon.select.tuning import DEFINITIONS, Gain, Listed, Setting, Tuning, settings
     from antiphon.select.uses import uses_of, uses_text
 else:  # a file is imported when a name of it is first used: most programs need few of them
@@ -41,7 +41,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "plans": ("every_plan", "plan", "put_together"),
         "proofs": ("Judged", "Proofs", "check", "judged", "prove"),
         "sweep": ("read_sweep",),
-        "tuner": ("tune",),
+        "tuner": ("tune", "tune_failures"),
         "tuning": ("DEFINITIONS", "Gain", "Listed", "Setting", "Tuning", "settings"),
         "uses": ("uses_of", "uses_text"),
     }
@@ -59,6 +59,6 @@ __all__ = [
     "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_frontier", "collective", "compare_links",
     "dump_tables", "every_plan", "figures_of", "frontier", "gaps", "is_file", "is_frontier_file", "judged",
     "least_times", "load_frontier", "load_plans", "machine_of", "make_point", "measure", "plan", "proof_of", "prove",
-    "put_together", "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune", "tune_over", "uses_of",
-    "uses_text",
+    "put_together", "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune", "tune_failures",
+    "tune_over", "uses_of", "uses_text",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
+from antiphon.select.failures import FailureClass, choose_surviving, read_dead
 
 TABLE, VERSION = "antiphon-table", 1  # format and version in files of tables
 # named as the planner of candidates that are the user's own plans; its one option is the file
@@ -48,23 +50,47 @@ class _TableFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     version: int
     model: str = ""
     plans: dict[str, msgspec.Raw]
+    failures: list[_FailureRow] = []
 
 
-def dump_tables(plans: Mapping[str, Plan], model: str = "") -> bytes:
-    """Return the JSON text of several plans for one machine."""
-    bodies = {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}
-    return layout({"format": TABLE, "version": VERSION, "model": model, "plans": bodies}) + b"\n"
+class _FailureRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The JSON of the plans for a class of failures (select/failures.py)."""
+
+    dead: list[str]
+    plans: dict[str, msgspec.Raw]
 
 
-def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: str = "", *, table: bool) -> None:
-    """Write the plans as a table or, if `table` is false, the only one as a plan."""
+Failures = Sequence[
+    tuple[Sequence[str], Mapping[str, Plan]]
+]  # names of failures that are alike, and plans without them
+
+
+def dump_tables(plans: Mapping[str, Plan], model: str = "", failures: Failures = ()) -> bytes:
+    """Return the JSON text of several plans for one machine, and of those for its failures."""
+
+    def bodies(plans: Mapping[str, Plan]) -> dict[str, Any]:
+        return {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}
+
+    text = {"format": TABLE, "version": VERSION, "model": model, "plans": bodies(plans)}
+    rows = [{"dead": list(names), "plans": bodies(each)} for names, each in failures]
+    return layout({**text, "failures": rows} if rows else text) + b"\n"
+
+
+def save_plans(
+    path: str | os.PathLike[str], plans: Mapping[str, Plan], model: str = "", *, table: bool, failures: Failures = ()
+) -> None:
+    """Write the plans as a table or, if `table` is false and there are none for failures, the only one as a plan."""
     if not plans:
         raise Invalid("there is no plan to write: no planner could plan the request")
-    write_bytes(path, dump_tables(plans, model) if table else dumps(next(iter(plans.values()))))
+    is_table = table or bool(failures)
+    write_bytes(path, dump_tables(plans, model, failures) if is_table else dumps(next(iter(plans.values()))))
 
 
-def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
-    """Return the plans in a file, by collective.
+def load_plans(
+    path: str | os.PathLike[str], machine: Topology | None = None, *, dead: Sequence[str] | None = None
+) -> dict[str, Plan]:
+    """Return the plans in a file, by collective: those for the machine without what is dead (by default, as
+    $ANTIPHON_DEAD says).
 
     The file is a table, a plan, PICCL's XML that `export` wrote, or a file of a GPU runtime (MSCCL, MSCCL++) by any
     program. Files of GPU runtimes name no machine: they are simulated as they are (`formats.written.Wrong` if that
@@ -86,33 +112,61 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
         return {plan.collective.kind: plan}
     with reading(name):
         head = decode(data, _Head)
-        if head.format == TABLE:
-            return _read_table(data, head.version)
+    dead = read_dead() if dead is None else dead
+    if head.format == TABLE:
+        with reading(name):
+            plans, classes = _read_table(data, head.version)
+        return choose_surviving(plans, classes, dead, name) if dead else plans
     content = loads(data, name)
     if not isinstance(content, Plan):
         raise Invalid(f"{name}: holds a {type(content).__name__.lower()}; a plan or a table is needed here")
-    return {content.collective.kind: content}
+    plans = {content.collective.kind: content}
+    return choose_surviving(plans, (), dead, name) if dead else plans
 
 
-def _read_table(data: bytes, version: object) -> dict[str, Plan]:
-    """Return the plans of a table, by collective. Raises Invalid if they are for different machines."""
+def list_failures(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the failures that a table has plans for."""
+    with reading(name_of(path)):
+        data = read_bytes(path)
+        if not data.lstrip().startswith(b"{") or decode(data, _Head).format != TABLE:
+            return []
+        return [name for row in decode(data, _TableFile).failures if row.plans for name in row.dead]
+
+
+def _read_table(data: bytes, version: object) -> tuple[dict[str, Plan], list[FailureClass]]:
+    """Return the plans of a table by collective, and those for its failures, still to be read.
+
+    Raises Invalid if plans are for different machines.
+    """
     if type(version) is not int or version != VERSION:
         raise Invalid(f"version {quote(version)} of {TABLE} is unsupported; this program reads version {VERSION}")
     row = decode(data, _TableFile)
     if not row.plans:
         raise Invalid("plans: is empty; a table holds at least one plan")
+    plans = _decode_plans(row.plans, data, "plans")
+    check_keys(data)  # after decoding, as this function expects valid JSON
+    classes = []
+    for number, failure in enumerate(row.failures):
+        if not failure.dead:
+            raise Invalid(f"failures[{number}].dead: is empty; it names the failures that these plans are for")
+        load = partial(_decode_plans, failure.plans, data, f"failures[{number}].plans")
+        classes.append(FailureClass(tuple(failure.dead), load))
+    return plans, classes
+
+
+def _decode_plans(rows: Mapping[str, msgspec.Raw], data: bytes, where: str) -> dict[str, Plan]:
+    """Return plans for one machine, by collective."""
     plans: dict[str, Plan] = {}
-    for kind, raw in row.plans.items():
-        with within(f"plans.{quote(kind)}"):
+    for kind, raw in rows.items():
+        with within(f"{where}.{quote(kind)}"):
             plan = loads(bytes(raw), "plan", outer=data, warn=not plans)  # all are for one machine
             if not isinstance(plan, Plan):
                 raise Invalid(f"holds a {type(plan).__name__.lower()}; a plan is needed here")
             if plan.collective.kind != kind:
                 raise Invalid(f"holds a plan for {plan.collective.kind}")
             plans[kind] = plan
-    check_keys(data)  # after decoding, as this function expects valid JSON
     if len({plan.topology for plan in plans.values()}) > 1:
-        raise Invalid("plans: are for different machines; a table is for one")
+        raise Invalid(f"{where}: are for different machines; a table is for one")
     return plans
 
 

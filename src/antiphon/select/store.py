@@ -18,31 +18,26 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.plan import Plan
-from antiphon.core.reshape import relabel as relabel_machine
 from antiphon.core.serialize import dumps, loads
-from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.core.transform import relabel
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, predict, usual_model
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
+from antiphon.select.renumber_plans import Labelling, label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 
@@ -52,8 +47,6 @@ MAX_BYTES = 2**28  # of an entry
 SAME_SECONDS = (
     1e-9  # relative: what a prediction of the same schedule may differ by, as links are summed in another order
 )
-Labelling = tuple[Ints, str]  # node i becomes labelling[i]; equal keys: isomorphic
-OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +68,7 @@ class Question:
     @cached_property
     def canonical(self) -> Labelling:
         """The canonical labelling of the machine and its key, with the parts of the collective as colours."""
-        return _canonical(self.machine, self.collective)
+        return label_machine(self.machine, self.collective)
 
     @cached_property
     def address(self) -> str:
@@ -353,50 +346,11 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
 
 def answer_plan(plan: Plan, question: Question) -> Plan:
     """Return a plan for a question that has the same address, in the numbers of this one's machine."""
-    renumbered = renumber_plan(plan, question.machine, _canonical(plan.topology, plan.collective), question.canonical)
+    labelling = label_machine(plan.topology, plan.collective)
+    renumbered = renumber_plan(plan, question.machine, labelling, question.canonical)
     if renumbered.collective != question.collective:
         raise Invalid("its plan is for another collective")
     return renumbered
-
-
-def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labelling: Labelling) -> Plan:
-    """Return a plan for an isomorphic machine in the numbers of this one, verified on it.
-
-    The labellings are canonical, with the key. Raises Invalid if these machines are not isomorphic, or a schedule is
-    wrong.
-    """
-    (plan_order, plan_key), (order, key) = plan_labelling, labelling
-    if key != plan_key:
-        raise Invalid("its plans are for another machine")
-    new_number = np.empty(machine.nodes, np.int64)
-    new_number[np.argsort(plan_order)] = np.argsort(order)
-    relabelled = relabel_machine(plan.topology, new_number)
-    if _count_links(relabelled) != _count_links(machine):
-        raise Invalid("the numbers of machines alike do not fit")
-    relabelled = replace(relabelled, name=machine.name, places=machine.places)
-    entries = tuple(
-        replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks])) for entry in plan.entries
-    )
-    for entry in entries:
-        fault = verify(entry.schedule, relabelled).fault
-        if fault is not None:
-            raise Invalid(f"a schedule is wrong: {fault.message}")
-    return Plan(relabelled, entries[0].schedule.collective, entries)
-
-
-def _canonical(machine: Topology, collective: Collective) -> Labelling:
-    """Return the canonical labelling and key of a machine with the parts of a collective as colours."""
-    colours = [OUTSIDE] * machine.nodes
-    for rank in collective.members:
-        colours[rank] = MEMBER
-    for rank in collective.roots:
-        colours[rank] = ROOT
-    return canonical(machine, colours)
-
-
-def _count_links(machine: Topology) -> Counter[object]:
-    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
-    return Counter((src, dst, machine.types[kind]) for src, dst, kind in ends)
 
 
 def _decode(data: bytes) -> _File:

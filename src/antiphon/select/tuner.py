@@ -14,7 +14,8 @@ example trees from 1 KB, ring from 256 KB, each with its gap and its speedup ove
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.core.collective import ROOTED, Collective
@@ -22,10 +23,11 @@ from antiphon.core.request import effort_of
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost import Profile, as_profile, model_of
-from antiphon.errors import Invalid, quote, unknown
+from antiphon.errors import Invalid, Unsupported, quote, unknown
 from antiphon.isolate import available_processors
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
+from antiphon.select.failures import classify_failures
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, find_nccl_model, list_stand_ins, model_for
 from antiphon.select.limits import compare_bounds, compare_links
@@ -34,8 +36,9 @@ from antiphon.select.plan_files import OWN_PLANS, OWN_PLANS_ENTRY, files_by_kind
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, list_combinations, resolve_sweep
 from antiphon.select.task import Context, Task
-from antiphon.select.tuning import Tuning
+from antiphon.select.tuning import FailureTuning, Tuning
 from antiphon.select.uses import has_helpful_switches, needs_switches
+from antiphon.topologies.degraded import connected_parts
 from antiphon.units import Sizes
 
 BUDGET = 60.0  # CPU seconds per candidate
@@ -248,3 +251,23 @@ def _list_tasks(
             for options in swept if kind in entry.can.collectives else ({},):
                 tasks.append(Task(len(tasks), kind, name, entry, options))
     return tasks
+
+
+def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuning]) -> Tuning:
+    """Return the tuning with those for each single failure of its machine; `of`: "links", "wires" or "nics".
+
+    `tune_again` tunes the same request on a degraded machine. One canonical form per failure, one tuning per class of
+    failures that are alike.
+    """
+    collectives = [plan.collective for plan in intact.plans.values()]
+    if any(each.custom is not None for each in collectives):
+        raise Unsupported("failures: custom collectives and groups have no tables for failures; leave it out")
+    members = {rank for each in collectives for rank in each.members}
+    tunings: list[FailureTuning] = []
+    for names, machine in classify_failures(intact.topology, of, collectives):
+        components = connected_parts(machine)
+        is_connected = bool(components) and members <= {*components[0]}
+        tunings.append(FailureTuning(names, tune_again(machine) if is_connected else None))
+        if not tunings[-1].complete:
+            return replace(intact, failures=tuple(tunings), complete=False)
+    return replace(intact, failures=tuple(tunings))

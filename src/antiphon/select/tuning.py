@@ -65,6 +65,25 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
+class FailureTuning:
+    """Single failures after which the machine is the same up to its numbers, and the tuning without the first of them.
+
+    `tuning` is None if not all ranks reach each other then.
+    """
+
+    names: tuple[str, ...]
+    tuning: Tuning | None
+
+    @property
+    def complete(self) -> bool:
+        return self.tuning is None or self.tuning.complete
+
+    def as_json(self) -> dict[str, Any]:
+        ranges = [] if self.tuning is None else [r.as_json() for r in self.tuning.ranges]
+        return {"dead": list(self.names), "connected": self.tuning is not None, "ranges": ranges}
+
+
+@dataclass(frozen=True, eq=False)
 class Tuning:
     """The result of `tune`. Mappings are by collective, unless stated otherwise."""
 
@@ -89,6 +108,7 @@ class Tuning:
     no_bound: Mapping[str, str] = field(default_factory=dict)  # why the lower bounds are unknown
     library: LibraryModel | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
+    failures: tuple[FailureTuning, ...] = ()  # by class of single failures, if requested
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -97,8 +117,9 @@ class Tuning:
         return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {counts})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plans: one collective as a plan, which every command takes, several as a table."""
-        save_plans(path, self.plans, self.model, table=len(self.collectives) > 1)
+        """Write the plans: one collective as a plan, several, or plans for failures, as a table."""
+        failures = [(each.names, each.tuning.plans if each.tuning is not None else {}) for each in self.failures]
+        save_plans(path, self.plans, self.model, table=len(self.collectives) > 1, failures=failures)
 
     @property
     def plan(self) -> Plan:
@@ -170,7 +191,7 @@ class Tuning:
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
-        theirs = (c for c in self.of(collective) if c.planner in names and not c.options.get(NVLS_MIXTURE))
+        theirs = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))
         return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
 
     def as_json(self) -> dict[str, Any]:
@@ -199,9 +220,17 @@ class Tuning:
             "lost_links": self.damage.as_json() if self.damage is not None else None,
             "sweep": {key: list(values) for key, values in self.sweep.items()},
             "gains": [gain.as_json() for gain in self.gains],
+            "failures": [failure.as_json() for failure in self.failures],
             "notes": self.notes,
             "definitions": DEFINITIONS,
         }
+
+
+def _is_beyond_nccl(candidate: Candidate) -> bool:
+    """Return whether a schedule does what NCCL does not, so that it does not stand for it."""
+    options = candidate.options
+    unlike = candidate.planner == "nvls-tree" and ("steps" in options or options.get("between") == "direct")
+    return unlike or bool(options.get(NVLS_MIXTURE))
 
 
 def _switches_note(r: Range) -> str:

@@ -7,6 +7,7 @@ bandwidth of all cards below it divided by `oversubscription` (as an exact numbe
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, build
@@ -25,6 +26,7 @@ SHARP = Ability(
     types=("float16", "bfloat16", "float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
 )  # fmt: skip
 FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
+_NEXT_BOX = re.compile(r"\+(?=[a-z./][^=+,]*(?::|\+|$))")  # in box=dgx1v+dgx-a100; before key= it parts options
 
 # cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
 # HDR), DGX H100 (eight NDR), DGX H200 and B200 (eight of 400), GB200 NVL72 (72 of 400); Gaudi 3 (three
@@ -52,7 +54,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp: bool = False,
 ) -> Topology:
     """`boxes` boxes with network cards on a fabric. box= any topology; its options behind a colon, parted by "+":
-    box=torus:dims=2x4+bandwidth=50GB/s; or a file, box=./box.json, whose machine gives the name.
+    box=torus:dims=2x4+bandwidth=50GB/s; or a file, box=./box.json, whose machine gives the name. Boxes of several kinds
+    in turn: box=dgx1v+dgx-a100, on fabric=switch.
 
     fabric=switch: one switch for all. leaf-spine: boxes_per_leaf (2) boxes on each leaf, the leaves on a spine.
     fat-tree: boxes_per_leaf (1) boxes on each leaf, leaves_per_pod leaves on each pod's switch, pods on a core.
@@ -69,23 +72,29 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
     they send on without touching a rank.
     """
-    box_machine = machine_of(box, "+")
+    kinds = [machine_of(name, "+") for name in _NEXT_BOX.split(box)]
+    box_machine = kinds[0]
     check_integer(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
+    if len(kinds) > 1 and (fabric != "switch" or boxes < len(kinds)):
+        raise Invalid(f"box={box}: boxes of several kinds need fabric=switch and boxes={len(kinds)} or more")
     taper = parse_factor(oversubscription, "oversubscription")
     if fabric == "switch" and taper != 1:
         raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
     check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)
     if boxes * box_machine.ranks < 2:
         raise Invalid(f"boxes={boxes}: makes {boxes * box_machine.ranks} rank; a network needs at least 2 ranks")
-    cards = _cards_in_file(box_machine, nic) if box_machine.cards and nics is None else cards_of(box_machine, nics, nic)
+    cards_by_kind = [
+        _cards_in_file(kind, nic) if kind.cards and nics is None else cards_of(kind, nics, nic) for kind in kinds
+    ]
+    cards = cards_by_kind[0]
     per_leaf = 2 - (fabric == "fat-tree")
     if boxes_per_leaf is not None:
         per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
     check_integer(leaves_per_pod, "leaves_per_pod")
     cards.check(box_machine.name)
     switches = {
-        "switch": lambda: one_switch(boxes, cards.rails),
+        "switch": lambda: one_switch(boxes, max(each.rails for each in cards_by_kind)),
         "rail": lambda: _rail_fabric(boxes, cards, spines, taper),
         "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, taper),
         "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, taper),
@@ -101,10 +110,11 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={as_text(key, value)}" for key, value in name_options.items() if value is not None)
-    if is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
+    if len(kinds) == 1 and is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
         name = f"{boxes} x {box_machine.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
-    return connect_boxes(name[:200], box_machine, boxes, cards, switches, ability)
+    equipped = [*zip(kinds, cards_by_kind, strict=True)]
+    return connect_boxes(name[:200], [equipped[b % len(kinds)] for b in range(boxes)], switches, ability)
 
 
 def sold_with_cards(name: str) -> bool:
@@ -203,7 +213,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     machine = machine_of(box, "+")
     adapters = Cards(cards, Fraction(gigabits * 10**9, 8), tuple(range(machine.ranks)), "efa")
     name = f"ec2:instance={instance},instances={instances}"
-    return connect_boxes(name, machine, instances, adapters, one_switch(instances, adapters.rails, "efa"))
+    return connect_boxes(name, [(machine, adapters)] * instances, one_switch(instances, adapters.rails, "efa"))
 
 
 # ---- the clusters of the parameterized-collectives paper (section V): NCSA Delta and Argonne Polaris ----
@@ -232,4 +242,4 @@ def _paper_cluster(name: str, nodes: int, cards: int) -> Topology:
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     box = build("quad", 4, both_ways(pairs, nvlink(4)), places=[f"gpu{i}" for i in range(4)], unit=NVLINK)
     adapters = Cards(cards, SLINGSHOT, (0, 1, 2, 3), "slingshot")
-    return connect_boxes(f"{name}:nodes={nodes}", box, nodes, adapters, one_switch(nodes, cards, "slingshot"))
+    return connect_boxes(f"{name}:nodes={nodes}", [(box, adapters)] * nodes, one_switch(nodes, cards, "slingshot"))

@@ -32,6 +32,10 @@ Pair = tuple[int, int]
 DEGRADED = " degraded"  # appended to the machine's name, once
 
 
+class MissingLink(Invalid):
+    """No link joins these two nodes, which exist."""
+
+
 ITEMS = ("links", "nics", "ranks")  # of which a fraction can fail
 
 
@@ -101,6 +105,48 @@ def connected_parts(topology: Topology) -> list[list[int]]:
     return sorted(components.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
+SINGLE = ("links", "wires", "nics")  # of which each alone can fail, see `single_failures`
+
+
+def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
+    """Return the machine after the failure of each single link, wire of a link, or network card, by the failure's name.
+
+    A link of one wire has the same name as link and as wire.
+    """
+    if of not in SINGLE:
+        raise unknown("kind of single failures", of, SINGLE)
+    failures = _Failures(topology)
+    names = [item.name for _, item in failures.all_items("nics" if of == "nics" else "links")]
+    if of == "wires":
+        names = [name if failures.count_wires(name) == 1 else f"{name}:1" for name in names]
+    if not names:
+        raise Invalid(f"failures: {topology.name} has no {of}")
+    return {name: drop_items(topology, [name]) for name in names}
+
+
+def drop_items(topology: Topology, names: Sequence[str]) -> Topology:
+    """Return the machine without these links ("0-1"), wires ("0-1:1"), network cards and ranks ("3")."""
+    failures = _Failures(topology)
+    for name in names:
+        failures.drop(failures.find_item(name))
+    return failures.apply()
+
+
+def failure_name(topology: Topology, text: str) -> str:
+    """Return the name that `single_failures` gives a link, wires or a network card."""
+    failures = _Failures(topology)
+    item = failures.find_item(text)
+    if item.rank is not None or text in failures.cards or not item.links.size:
+        return text
+    ends = topology.link_src[item.links[0]], topology.link_dst[item.links[0]]
+    name = f"{min(ends)}-{max(ends)}"
+    wires = failures.count_wires(name)
+    all_links = failures.find_link(name).links
+    if item.wires and item.wires < wires:
+        return f"{name}:{item.wires}"
+    return name if len(item.links) == len(all_links) else text
+
+
 @dataclass(frozen=True)
 class _Item:
     """Something that can fail: links, the shared limits that stand for it, and the number of an unconnected card.
@@ -167,10 +213,17 @@ class _Failures:
         if not links.size:
             of_kind = f" of kind {which}" if which in kinds else ""
             ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
-            raise Invalid(f"degrade: no link{of_kind} joins {ends} of {topology.name}")
+            raise MissingLink(f"degrade: no link{of_kind} joins {ends} of {topology.name}")
         if which.isdigit() and int(which[:9]) == 0:
             raise Invalid(f"link {quote(text)}: expected a number of wires from 1 behind the colon")
         return _Item(text, links, wires=int(which[:9]) if which.isdigit() else 0)
+
+    def count_wires(self, name: str) -> Fraction:
+        """Return how many unit links a link has in its wider direction."""
+        topology, links = self.topology, self.find_link(name).links
+        ends = topology.link_src[links]
+        total = [sum(map(topology.bandwidth, links[ends == end].tolist()), Fraction(0)) for end in np.unique(ends)]
+        return max(total) / topology.unit
 
     def find_card(self, name: str) -> _Item:
         """Return a network card by its name, or by the number or place of the rank that has it to itself."""

@@ -70,34 +70,33 @@ class Fabric:
 
 
 def connect_boxes(
-    name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARD_ONLY
+    name: str, boxes: Sequence[tuple[Topology, Cards]], fabric: Fabric, ability: Ability = FORWARD_ONLY
 ) -> Topology:
-    """Return `boxes` equal boxes on a fabric, whose switches have this ability (to multicast and reduce, or not).
+    """Return boxes with these cards on a fabric, whose switches have this ability (to multicast and reduce, or not).
 
     Places of nodes are host3/..., shared limits are called host3/nic0 out and in.
     """
-    cards.check(box.name)
-    links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
-    check_node_count(boxes * box.nodes + len(fabric.switches), name)
+    links = sum(box.links + 2 * len(cards.ports) for box, cards in boxes) + 2 * len(fabric.trunks)
+    check_node_count(sum(box.nodes for box, _ in boxes) + len(fabric.switches), name)
     check_link_count(links, name, MAX_LISTED)
-    cable = LinkType(cards.kind, cards.cable, IB_HOP)
     # cables from ports to their first switch, then trunks between switches
-    cables: list[tuple[End, End, LinkType]] = [
-        ((b, port), fabric.first[b, cards.rail(i)], cable) for b in range(boxes) for i, port in enumerate(cards.ports)
-    ]
+    cables: list[tuple[End, End, LinkType]] = []
+    card_limits: list[Card] = []
+    for b, (box, cards) in enumerate(boxes):
+        cards.check(box.name)
+        cable = LinkType(cards.kind, cards.cable, IB_HOP)
+        cables += [((b, port), fabric.first[b, cards.rail(i)], cable) for i, port in enumerate(cards.ports)]
+        # several ports on one card share its bandwidth
+        card_limits += [
+            Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
+            for rail, group in enumerate(cards.served()[: cards.rails])
+            if len(group) > 1
+        ]
     cables += [(low, high, LinkType("trunk", speed, SWITCH_HOP)) for low, high, speed in fabric.trunks]
-    # several ports on one card share its bandwidth
-    card_limits = [
-        Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
-        for b in range(boxes)
-        for rail, group in enumerate(cards.served()[: cards.rails])
-        if len(group) > 1
-    ]
-    placed_box = without_host(box)
-    names = [f"host{b}" for b in range(boxes)]
     return join(
-        [placed_box] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=card_limits,
-        unit=min(box.unit, cards.bandwidth), ability=ability,
+        [without_host(box) for box, _ in boxes], name=name, names=[f"host{b}" for b in range(len(boxes))],
+        switches=fabric.switches, cables=cables, cards=card_limits,
+        unit=min(min(box.unit, cards.bandwidth) for box, cards in boxes), ability=ability,
     )  # fmt: skip
 
 

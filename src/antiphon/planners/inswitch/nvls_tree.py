@@ -1,15 +1,18 @@
 """The planner `nvls-tree`: an allreduce over several boxes, with switches that reduce inside or between them.
 
-Input: an allreduce on boxes of equally many ranks. Output: schedules in three levels: (1) within each box a
-reducescatter by `nvls` (or a ring, if the box's switch cannot reduce); (2) for each i an allreduce among the i-th ranks
-of all boxes (a lane), by `sharp`, a double binary tree or a ring; (3) within each box an allgather like (1). NVLS
-within and trees between is what NCCL calls NVLSTree.
+Input: an allreduce on several boxes. Output: schedules in three levels: (1) within each box a reducescatter by `nvls`
+(or a ring, if the box's switch cannot reduce); (2) for each i an allreduce among the i-th ranks of all boxes (a lane),
+by `sharp`, a double binary tree or a ring, of two boxes also by direct exchange, one step less; (3) within each box an
+allgather like (1). NVLS within and trees between is what NCCL calls NVLSTree.
 
 On B boxes of m ranks with a network card each, every card carries 1/m of nbytes with SHARP, or 2 (B - 1) / B times that
 with rings.
 
 Example: 2 boxes of 8 GPUs: each GPU ends the reducescatter with 1/8 of the box's sum, exchanges it with its peer in the
 other box, and the allgather spreads it.
+
+Boxes of unequal sizes have as many lanes as the least common multiple of the sizes: with 7 and 8 ranks lane i of 56
+joins rank i // 8 of the one and rank i // 7 of the other, so that every rank of a box is in equally many.
 """
 
 from __future__ import annotations
@@ -35,17 +38,22 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import split
 from antiphon.errors import Unsupported
 from antiphon.options import Option
+from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.double_binary_tree import double_binary_tree
 from antiphon.planners.inswitch.nvls import PiecesOrSeveral, nvls, piece_counts
 from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.sharp import sharp
 from antiphon.planners.rings.ring import ring
 from antiphon.planners.shared.groups import ranks_by_host
+from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
+from antiphon.planners.shared.rows import UnevenSteps
 
+MAX_LANES = 4096
 Plan = Callable[[Request], Iterator[Schedule]]  # a planner
 WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
 BETWEEN: Mapping[str, Plan] = {
     "sharp": sharp,
+    "direct": direct,
     "tree": partial(double_binary_tree, pieces=1),
     "ring": partial(ring, directions=1, pieces=1),
 }
@@ -53,56 +61,77 @@ BETWEEN: Mapping[str, Plan] = {
 
 Within = Annotated[str | None, Option("planner within boxes (default: the faster)", choices=tuple(WITHIN))]
 Between = Annotated[
-    str | None, Option("how boxes exchange (default: every kind that the machine allows)", choices=tuple(BETWEEN))
+    str | None, Option("how boxes exchange (default: every kind that may be best)", choices=tuple(BETWEEN))
 ]
 
 
 def nvls_tree(
-    request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None
-) -> Iterator[Schedule]:
-    """Yield a schedule for every planner between boxes that the machine allows, each in several numbers of pieces."""
+    request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None,
+    steps: UnevenSteps = None,
+) -> Iterator[Schedule]:  # fmt: skip
+    """Yield a schedule for every planner between boxes that the machine allows, each in several numbers of pieces, and
+    for every size in uneven parts.
+    """
+    sizes = tuple(size for size in request.sizes if size is not None)
     topology, collective = request.topology, request.collective
     boxes = _boxes(topology, collective)
+    members = _list_lanes(boxes)
     inner, gather = _plan_inner(request, boxes, within)
     refused: list[str] = []
     feasible = False
-    for name in BETWEEN if between is None else (between,):
+    usual = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
+    for name in usual if between is None else (between,):
         try:
-            lanes = [_plan_group(request, BETWEEN[name], "allreduce", lane) for lane in zip(*boxes, strict=True)]
+            of_ranks = {lane: _plan_group(request, BETWEEN[name], "allreduce", lane) for lane in dict.fromkeys(members)}
         except Unsupported as error:
             if between is not None:
                 raise
             refused.append(str(error))
             continue
+        lanes = [of_ranks[lane] for lane in members]
         # without any joint (reduction or multicast by a switch) other planners make the same plan
         if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
             continue
         feasible = True
         # a box's switch that serves few joints at once cannot work on several pieces at the same time
         limited = any(_at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather))
-        for depth in piece_counts(pieces, not limited):
+        for depth in piece_counts(pieces, not limited) if steps is None else ():
             schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
             options = {"within": inner[0], "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
+        # slices of unequal sizes fill the levels faster
+        if not limited and pieces is None and (sizes or steps is not None):
+            plain = PipelinePlans([_stack_levels(topology, collective, (inner[1], lanes, gather), 1)], topology)
+            for staged in stage_plans(
+                plain, PipelineOptions("nvls-tree", None, steps, sizes or (None,), request.profile)
+            ):
+                options = {"within": inner[0], "between": name, **staged.options}
+                yield replace(staged.schedule, provenance={"planner": "nvls-tree", "options": options})
     if not feasible:
         raise Unsupported(
             f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor among "
-            "equal places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
+            "places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
         )
 
 
 def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
-    """Return the members by box; raises Unsupported unless there are several boxes of equal size."""
+    """Return the members by box; raises Unsupported unless there are several boxes of two ranks or more."""
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
-    # lane i joins the i-th rank of every box, so all boxes need the same number of ranks
-    if len(boxes) < 2 or sizes[0] < 2 or len(sizes) > 1:
+    if len(boxes) < 2 or sizes[0] < 2 or math.lcm(*sizes) > MAX_LANES:
         have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
         raise Unsupported(
-            f"planner nvls-tree: needs two boxes or more, of equally many ranks (two or more each); the places on "
-            f"{topology.name} show {have}; use nvls or sharp for one level, else trees, relay or hierarchical-ring"
+            "planner nvls-tree: needs two boxes or more, of two ranks or more, whose sizes have a common multiple of "
+            f"{MAX_LANES} or less; the places on {topology.name} show {have}; use nvls or sharp for one level, else "
+            "trees, relay or hierarchical-ring"
         )
     return [sorted(box) for box in boxes]
+
+
+def _list_lanes(boxes: list[list[int]]) -> list[tuple[int, ...]]:
+    """Return the ranks of every lane: one of each box, those of a box in equally many lanes, in order."""
+    count = math.lcm(*map(len, boxes))
+    return [tuple(box[lane * len(box) // count] for box in boxes) for lane in range(count)]
 
 
 def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int]) -> Schedule:
@@ -141,10 +170,19 @@ def _stack_levels(
     """Return the schedule of all three levels, one after the other, in `pieces` slices.
 
     Lanes that together exceed the joints of a switch take turns. Chunk k of the data of lane i is chunk i * cuts + k.
+    A block of a box has the data of as many lanes as a rank of the box is in.
     """
     # Cut the chunks of all levels to one common size.
     cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
-    inner, lanes, gather = ([split(schedule, cuts // _parts(schedule)) for schedule in level] for level in levels)
+    lane_count = len(levels[1])
+    of_block = [
+        [cuts if level is levels[1] else cuts * lane_count // schedule.collective.blocks for schedule in level]
+        for level in levels
+    ]
+    inner, lanes, gather = (
+        [split(schedule, chunks // _parts(schedule)) for schedule, chunks in zip(level, chunks_of, strict=True)]
+        for level, chunks_of in zip(levels, of_block, strict=True)
+    )
     first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
     # Lanes that a switch can serve together run at the same time; the others wait for their turn.
     joints_at_once = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
@@ -153,15 +191,15 @@ def _stack_levels(
     )
     delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (last + pieces - 1), cuts)
     builder = ScheduleBuilder()
-    for schedule in inner:
-        builder.add_schedule(schedule, _places(schedule, cuts), np.zeros(len(schedule.chunks), np.int64))
+    for schedule, chunks in zip(inner, of_block[0], strict=True):
+        builder.add_schedule(schedule, _places(schedule, chunks), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         at = _places(lane, cuts) + number * cuts
         builder.add_schedule(lane, at, first + delay[at])
-    for schedule in gather:
-        at = _places(schedule, cuts)
+    for schedule, chunks in zip(gather, of_block[2], strict=True):
+        at = _places(schedule, chunks)
         builder.add_schedule(schedule, at, first + last + delay[at])
-    return replace(builder.to_schedule(collective, cut(collective, len(lanes) * cuts)), pieces=pieces)
+    return replace(builder.to_schedule(collective, cut(collective, lane_count * cuts)), pieces=pieces)
 
 
 def _parts(schedule: Schedule) -> int:

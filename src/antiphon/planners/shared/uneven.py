@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32
 from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
@@ -440,8 +440,21 @@ def join_plans(
         plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
         new_number[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
         column("op").astype(np.uint8), route=np.concatenate([route(n, row_numbers) for n, row_numbers, _, _ in rows]),
-        routes=routes, pieces=pieces[order],
+        joint=_number_joints(plans, rows), routes=routes, pieces=pieces[order],
     )  # fmt: skip
+
+
+def _number_joints(plans: Sequence[Schedule], rows: Sequence[tuple[int, Longs, Longs, Longs]]) -> Ints | None:
+    """Return the joints of these rows of plans, those of every copy with numbers of their own; None without any."""
+    if all(plan.joint is None for plan in plans):
+        return None
+    columns, used = [], 0
+    for number, row_numbers, _, _ in rows:
+        joint = plans[number].joint
+        column = np.full(len(row_numbers), -1) if joint is None else joint[row_numbers].astype(np.int64)
+        columns.append(np.where(column >= 0, column + used, -1))
+        used += int(column.max(initial=-1)) + 1
+    return as_int32(np.concatenate(columns))
 
 
 MergedClass = tuple[ChunkClass, tuple[int, ...]]  # classes that start together, as one class, and their numbers

@@ -28,7 +28,7 @@ from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.serve.files import write_cache_file
-from antiphon.select.store import renumber_plan
+from antiphon.select.renumber_plans import renumber_plan
 
 CACHE_SUFFIX = ".alike"
 FORMAT = 1

@@ -12,11 +12,12 @@ flooded. A device that sends over links is shaped to their rate by an HTB queue.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from antiphon.runtimes.lab.layout import Layout, Port
+from antiphon.runtimes.lab.layout import Layout, Pair, Port
 
 MTU = 9000
 BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger one lets short messages pass unlimited
@@ -86,8 +87,8 @@ def batches(layout: Layout) -> list[Batch]:
             own = network_address(layout, port.node, port.peer)
             ip[port.node].append(f"address add {own}/32 dev {layout.space(port.peer)}")
         _configure_port(layout, port, ip[port.node], tc[port.node])
-    _add_routes(layout, ip, fdb)
-    _routes_by_switch(layout, switches_of, ip)
+    _add_routes(layout, ip, fdb, "add")
+    _routes_by_switch(layout, switches_of, ip, "add")
     _add_limits(layout, ip, tc)
     cables = "".join(_cable_command(layout, number, *cable) for number, cable in enumerate(layout.cables))
     batches_made: list[Batch] = [("ip", "", cables)]
@@ -96,6 +97,27 @@ def batches(layout: Layout) -> list[Batch]:
             (program, layout.space(n), "".join(f"{line}\n" for line in texts[n])) for n in layout.nodes if texts[n]
         ]
     return batches_made
+
+
+def cut_batches(layout: Layout, dead: Sequence[Pair]) -> list[Batch]:
+    """Return the commands after which the cables between these nodes are down and all others up."""
+    ip: dict[int, list[str]] = defaultdict(list)
+    for port in layout.ports:
+        is_dead = (min(port.node, port.peer), max(port.node, port.peer)) in dead
+        ip[port.node].append(f"link set dev {layout.space(port.peer)} {'down' if is_dead else 'up'}")
+    return [("ip", layout.space(node), "".join(f"{line}\n" for line in lines)) for node, lines in ip.items()]
+
+
+def route_batches(layout: Layout) -> list[Batch]:
+    """Return the commands that replace the paths of a lab by those of this layout."""
+    ip: dict[int, list[str]] = defaultdict(list)
+    fdb: dict[int, list[str]] = defaultdict(list)
+    _add_routes(layout, ip, fdb, "replace")
+    _routes_by_switch(layout, rank_switches(layout), ip, "replace")
+    return [
+        (program, layout.space(node), "".join(f"{line}\n" for line in lines))
+        for program, texts in (("ip", ip), ("bridge", fdb)) for node, lines in texts.items()
+    ]  # fmt: skip
 
 
 def _cable_command(layout: Layout, number: int, first: Port, second: Port) -> str:
@@ -130,15 +152,15 @@ def _shaper_commands(device: str, rate: Fraction) -> list[str]:
     ]
 
 
-def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
-    """Add routes of ranks to all others with the next card, and of switches the port to each card."""
+def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]], verb: str) -> None:
+    """Add or replace (`verb`) routes of ranks to all others with the next card, and ports of switches to each card."""
     for target, steps in layout.step.items():
         for node in steps:
             device, card = _next_hop(layout, node, target)
             if node >= layout.machine.ranks:
-                fdb[node].append(f"fdb add {_card_address(target)} dev {device} master static")
+                fdb[node].append(f"fdb {verb} {_card_address(target)} dev {device} master static")
             else:
-                _direct_route(ip[node], rank_address(target), device, card, rank_address(node))
+                _direct_route(ip[node], verb, rank_address(target), device, card, rank_address(node))
 
 
 def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
@@ -151,15 +173,15 @@ def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
     return device, _card_address(following)
 
 
-def _direct_route(ip: list[str], target_address: str, device: str, card: str, own: str) -> None:
+def _direct_route(ip: list[str], verb: str, target_address: str, device: str, card: str, own: str) -> None:
     """Route as to a neighbour: programs look for routes without a gateway."""
-    ip.append(f"neigh add {target_address} lladdr {card} nud permanent dev {device}")
-    ip.append(f"route add {target_address}/32 dev {device} scope link src {own}")
+    ip.append(f"neigh {verb} {target_address} lladdr {card} nud permanent dev {device}")
+    ip.append(f"route {verb} {target_address}/32 dev {device} scope link src {own}")
 
 
-def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dict[int, list[str]]) -> None:
-    """Add routes to the address of a rank at a switch: by that switch from ranks that are there, too, else as to the
-    rank."""
+def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dict[int, list[str]], verb: str) -> None:
+    """Add or replace routes to the address of a rank at a switch: by that switch from ranks that are there, too, else
+    as to the rank."""
     for target, switches in switches_of.items():
         for switch, node in product(switches, layout.ranks):
             if node == target or node not in layout.step[target]:
@@ -167,9 +189,9 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
             target_address = network_address(layout, target, switch)
             if switch in switches_of.get(node, ()):
                 own = network_address(layout, node, switch)
-                _direct_route(ip[node], target_address, layout.space(switch), _card_address(target), own)
+                _direct_route(ip[node], verb, target_address, layout.space(switch), _card_address(target), own)
             else:
-                _direct_route(ip[node], target_address, *_next_hop(layout, node, target), rank_address(node))
+                _direct_route(ip[node], verb, target_address, *_next_hop(layout, node, target), rank_address(node))
 
 
 def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:

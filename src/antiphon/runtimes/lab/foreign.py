@@ -19,7 +19,7 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
-from antiphon.runtimes.lab.kernel import HOST, MACHINE, wait_for_end
+from antiphon.runtimes.lab.kernel import DEAD, HOST, MACHINE, wait_for_end
 from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
 from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
 from antiphon.units import format_seconds
@@ -31,6 +31,7 @@ SETTINGS = {
     "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
     "ANTIPHON_ANYWHERE": "1",  # every rank has its own host name here
     "ANTIPHON_SHARED": "0",  # all bytes cross the links
+    "ANTIPHON_DEAD": f"@{DEAD}",  # tables with plans for failures follow `lab cut`
 }  # fmt: skip
 _ARGUMENT_COUNTS = {  # options of Hydra before the program, with the number of their arguments
     **dict.fromkeys(("genv", "env"), 2),

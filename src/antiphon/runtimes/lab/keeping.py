@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.runtimes.engine.launch import Failed
-from antiphon.runtimes.lab.commands import SETTINGS, batches, lab_facts
+from antiphon.runtimes.lab.commands import SETTINGS, Batch, batches, lab_facts
 from antiphon.runtimes.lab.kernel import ABOUT, start_time, wait_for_end
 from antiphon.runtimes.lab.layout import Layout, lay_out
 
@@ -54,6 +54,14 @@ class Lab:
         topology = loads(json.dumps(self.about["topology"]).encode(), f"lab {self.name}")
         assert isinstance(topology, Topology)
         return topology
+
+    def change(self, batches: Sequence[Batch], dead: str | None = None) -> None:
+        """Run commands in its namespaces. `dead`: what its processes are told to be dead, before that."""
+        spec = json.dumps({"batches": batches, "dead": dead}).encode() + b"\n"
+        done = subprocess.run([*SCRIPT, "change", str(self.keeper)], input=spec, capture_output=True, check=False)
+        if done.returncode:
+            reason = " ".join(done.stderr.decode(errors="replace").split()[-20:])
+            raise Failed(f"lab {self.name} was taken down" if not self.is_up() else f"lab {self.name}: {reason}")
 
     def is_up(self) -> bool:
         return start_time(self.keeper) == self.began

@@ -13,6 +13,7 @@ Runs by itself (python -I -S kernel.py) to start quickly: only the standard libr
 
     keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed
     enter KEEPER SPACE each|once COMMAND   run COMMAND in the lab, once or for each rank; its processes end with it
+    change KEEPER             run the commands on stdin (one line of JSON) in the lab, and say there what is dead
     rank COMMAND              become COMMAND in the namespace of the rank that an MPI launcher gave this process
 """
 
@@ -40,6 +41,7 @@ SPACES = "/run/netns"
 HOST = "host"  # the network namespace of launchers: only the loopback
 ABOUT = "/dev/shm/lab.json"  # in the lab: facts for its processes
 MACHINE = "/dev/shm/topology.json"  # and its machine
+DEAD = "/dev/shm/dead"  # and the names of links that were cut
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 GRACE = 10.0  # seconds for the other ranks to end after one has failed
 _NOT_STARTED = 127  # exit code
@@ -168,6 +170,23 @@ def _run_batch(command: Sequence[str], text: str) -> None:
 
 
 # ---- into a lab ----
+
+
+def change(keeper: int) -> int:
+    """Run batches of commands in the namespaces of a lab, after writing what is dead from now on."""
+    spec = json.loads(sys.stdin.buffer.readline())
+    join_namespace(f"/proc/{keeper}/ns/mnt", CLONE_NEWNS)
+    try:
+        if spec["dead"] is not None:
+            with open(f"{DEAD}.new", "w", encoding="utf-8") as out:
+                out.write(spec["dead"])
+            os.replace(f"{DEAD}.new", DEAD)
+        for program, space, text in spec["batches"]:
+            _run_batch([program, "-n", space, "-batch", "-"], text)
+    except OSError as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 1
+    return 0
 
 
 def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
@@ -329,6 +348,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         case ["enter", keeper, space, how, *command] if command:
             return enter(int(keeper), space, how == "each", command)
+        case ["change", keeper]:
+            return change(int(keeper))
         case ["rank", *command] if command:
             return become_rank(command)
     return 2

@@ -6,14 +6,22 @@ rates are in proportion to the machine's (`scale`). Below are the operations of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
-from antiphon.runtimes.lab.commands import bits
+from antiphon.runtimes.engine.launch import Failed
+from antiphon.runtimes.lab.commands import bits, cut_batches, route_batches
 from antiphon.runtimes.lab.foreign import run_foreign
 from antiphon.runtimes.lab.keeping import Lab, bring_up, ensure_lab, find_lab, find_labs, name_of, need_root
 from antiphon.runtimes.measure.case import Row
+from antiphon.topologies.degraded import failure_name, pair_of
+
+REROUTE = 3.0  # seconds until the network knows paths around a cut link, as routing protocols take
+Cut = tuple[str, float]  # a link, and the seconds after the start at which it is cut
 
 
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
@@ -59,6 +67,53 @@ def lab_row(lab: Lab) -> Row:
     }  # fmt: skip
 
 
+def lab_cut(name: str, links: Sequence[str]) -> Row:
+    """Take these links of a lab down and bring all others up; after REROUTE seconds all ranks have paths around them.
+
+    Links are named as in `topology degrade`. Returns the names of what is dead, and whether all ranks reach each other.
+    """
+    need_root()
+    return _cut_links(_the_lab(name), links)
+
+
+def _cut_links(lab: Lab, links: Sequence[str]) -> Row:
+    layout, machine = lab.layout(), lab.machine()
+    names = [failure_name(machine, link) for link in links]
+    for text in names:
+        if ":" in text:
+            raise Invalid(f"link {text}: a lab cuts whole links; leave out the number of wires")
+    dead = [pair_of(machine, text) for text in names]
+    around = layout.without(dead)
+    lab.change(cut_batches(layout, dead), ",".join(names))
+    if dead:
+        time.sleep(REROUTE)
+    lab.change(route_batches(around))
+    return {"name": lab.name, "dead": names, "reachable": around.connected()}
+
+
+@contextmanager
+def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[None]:
+    """Cut links at their times while the block runs."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        began, links = time.monotonic(), list[str]()
+        for cut in sorted(cuts, key=lambda cut: cut[1]):
+            if stopped.wait(max(began + cut[1] - time.monotonic(), 0)):
+                return
+            links.append(cut[0])
+            with suppress(Failed):  # the lab has ended
+                _cut_links(lab, links)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
 def lab_command(
     where: Topology | str,
     command: Sequence[str],
@@ -67,18 +122,23 @@ def lab_command(
     name: str = "",
     timeout: float = 600.0,
     quiet: bool = False,
+    cuts: Sequence[Cut] = (),
 ) -> Row:
     """Run a program in the lab of a machine (one made for it if none is up), or in that of a name ("": the only one).
 
     By mpiexec it is one MPI program (MPICH's), else it is started once for each rank with the environment variables of
-    PyTorch. Returns its exit code and time.
+    PyTorch. `cuts`: links to cut meanwhile. Returns its exit code and time.
     """
     need_root()
     # A name: the lab must be up. A machine: use its lab, or make one for this command.
-    if isinstance(where, str):
-        code, seconds = run_foreign(_the_lab(where), command, timeout, quiet)
-    else:
-        with ensure_lab(where, scale, name_of(where, name)) as lab:
+    with (
+        nullcontext(_the_lab(where))
+        if isinstance(where, str)
+        else ensure_lab(where, scale, name_of(where, name)) as lab
+    ):
+        for link, _ in cuts:
+            failure_name(lab.machine(), link)  # an error now, not in the middle of the run
+        with _cuts_in_time(lab, cuts):
             code, seconds = run_foreign(lab, command, timeout, quiet)
     return {"command": list(command), "exit_code": code, "seconds": seconds}
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -26,6 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import Number, format_bandwidth, parse_bandwidth
 
+Pair = tuple[int, int]  # two nodes, the lower one first
 MAX_NAMESPACES = 256
 DEFAULT_RATE = 5_000_000  # bytes per second of the fastest link: 40 Mbit/s
 MIN_RATE, MAX_RATE = Fraction(12_500), Fraction(1_250_000_000)
@@ -87,6 +88,13 @@ class Layout:
             links.append(link)
             node = int(self.machine.link_dst[link])
         return links
+
+    def without(self, dead: Sequence[Pair]) -> Layout:
+        """Return the layout with paths that avoid the cables between these nodes."""
+        machine = self.machine
+        ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
+        links = {link for link, (a, b) in enumerate(ends) if (min(a, b), max(a, b)) in dead}
+        return replace(self, step={rank: _links_towards(machine, rank, links) for rank in self.ranks})
 
     def connected(self) -> bool:
         return all(len(links_of) == len(self.nodes) - 1 for links_of in self.step.values())
@@ -170,8 +178,11 @@ def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
     return tuple((port(a, b), port(b, a)) for a, b in pairs)
 
 
-def _links_towards(machine: Topology, target: int) -> dict[int, int]:
-    """Return the next link to this rank by node: fewest ranks between, then fewest links, then the widest."""
+def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -> dict[int, int]:
+    """Return the next link to this rank by node: fewest ranks between, then fewest links, then the widest.
+
+    `dead`: links that no path takes.
+    """
     into: list[list[int]] = [[] for _ in range(machine.nodes)]
     for link, head in enumerate(machine.link_dst.tolist()):
         into[head].append(link)
@@ -190,7 +201,7 @@ def _links_towards(machine: Topology, target: int) -> dict[int, int]:
         toll = _THROUGH_RANK if node < machine.ranks and node != target else 0
         for before in into[node]:
             tail = int(machine.link_src[before])
-            if tail not in settled:
+            if tail not in settled and before not in dead:
                 own = machine.bandwidth(before)
                 # the width of a path is that of its narrowest link; wider ones come first among equals
                 bottleneck = own if node == target else min(own, -width)

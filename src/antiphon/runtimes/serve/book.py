@@ -19,7 +19,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ class Book:
     pages: tuple[Page, ...]
     programs: tuple[bytes, ...]
     omissions: tuple[str, ...] = field(default=(), compare=False)
+    dead: str = ""  # the failure that the plans are for; "": the machine is intact
 
     @cached_property
     def chooser(self) -> SizeChooser[Page]:
@@ -87,6 +88,7 @@ __all__ = [
     "encode_book",
     "make_book",
     "proven_book",
+    "read_books",
     "read_table",
 ]
 
@@ -222,18 +224,27 @@ def _root_symmetries(machine: Topology, collective: Collective) -> Iterator[Long
             yield symmetries[root]
 
 
-def read_table(path: str | os.PathLike[str]) -> Book:
+def read_books(path: str | os.PathLike[str]) -> list[Book]:
+    """Return the books of a table: for the intact machine, then for each of the failures that it has plans for."""
+    from antiphon.select.plan_files import list_failures
+
+    book = read_table(path, dead=())
+    return [book, *(replace(read_table(path, dead=(name,)), dead=name) for name in list_failures(path))]
+
+
+def read_table(path: str | os.PathLike[str], dead: Sequence[str] | None = None) -> Book:
     """Return the book of a table, a plan or an encoded book.
 
-    Verifies every schedule of a table, and proves every program of a book unless this user has had it proven before:
-    Invalid if one is wrong."""
+    `dead`: what has failed, of a table that has plans for that; by default as $ANTIPHON_DEAD says. Verifies every
+    schedule of a table, and proves every program of a book unless this user has had it proven before: Invalid if one is
+    wrong."""
     from antiphon.select import load_plans
 
     with reading(name_of(path)):
         data = read_bytes(path)
         if data.startswith(MAGIC):
             return proven_book(data)
-    plans = load_plans(path)
+    plans = load_plans(path, dead=dead)
     for plan in plans.values():
         for entry in plan.entries:
             fault = verify(entry.schedule, plan.topology).fault
@@ -271,19 +282,30 @@ def encode_book(book: Book) -> bytes:
         )  # fmt: skip
         members += page.members
         labels += label
-    name = book.machine.encode()
+    name, dead = book.machine.encode(), book.dead.encode()
     tables = [
         name, np.asarray(book.hosts, "<i4").tobytes(), np.asarray(members, "<i4").tobytes(), labels, b"".join(rows),
     ]  # fmt: skip
     body = b"".join(map(_pad_to_8, tables))
-    head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs)  # bytes in front of the first program
+    last = _pad_to_8(dead)
+    # bytes in front of the first program
+    head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs) + len(last)
     at, entries, padded = head, [], [_pad_to_8(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
         at += len(padded_program)
-    numbers = (book.ranks, len(rows), len(book.programs), len(members), len(book.hosts), len(name), len(labels), 0)
+    numbers = (
+        book.ranks,
+        len(rows),
+        len(book.programs),
+        len(members),
+        len(book.hosts),
+        len(name),
+        len(labels),
+        len(dead),
+    )
     # the checksum covers all tables; each program has its own
-    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries)
+    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries) + last
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(checked_part)) + checked_part + b"".join(padded)
 
 
@@ -294,7 +316,7 @@ def decode_book(data: bytes) -> Book:
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise Invalid("this is no book of Antiphon")
     _, version, expected_checksum, head, size, *numbers = HEADER.unpack_from(data)
-    ranks, pages, programs, member_count, hosts, name_bytes, label_bytes, _ = numbers
+    ranks, pages, programs, member_count, hosts, name_bytes, label_bytes, dead_bytes = numbers
     if version != VERSION:
         raise Invalid(f"version {version} of books is not known here; version {VERSION} is")
     # check sizes and checksum before anything is interpreted
@@ -309,6 +331,7 @@ def decode_book(data: bytes) -> Book:
         label_bytes,
         PAGE_ENTRY.size * pages,
         PROGRAM_ENTRY.size * programs,
+        dead_bytes,
     ):
         tables.append(data[at : at + length])
         at += length + -length % 8
@@ -326,10 +349,11 @@ def decode_book(data: bytes) -> Book:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
         decoded = [_decode_page(row, members, tables[3], ranks, programs) for row in PAGE_ENTRY.iter_unpack(tables[4])]
-        name = tables[0].decode()
+        name, dead = tables[0].decode(), tables[6].decode()
     except (IndexError, ValueError):
         raise Invalid("the book is damaged: a page is impossible; make it anew from its table") from None
-    return Book(name, ranks, tuple(np.frombuffer(tables[1], "<i4").tolist()), tuple(decoded), tuple(bodies))
+    hosts_of = tuple(np.frombuffer(tables[1], "<i4").tolist())
+    return Book(name, ranks, hosts_of, tuple(decoded), tuple(bodies), dead=dead)
 
 
 def _decode_program(data: bytes, previous_end: int, row: tuple[int, ...]) -> bytes:

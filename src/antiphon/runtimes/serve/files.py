@@ -1,8 +1,9 @@
 """Compile a table for the preloaded library: `python -m antiphon.runtimes.serve.files TABLE [CACHE_FILE]`.
 
-Writes "book", a line feed and the bytes of the book to stdout, or a line "error" with the reason. CACHE_FILE: where the
-library looks next time; its name begins with the SHA-256 of the table. It is no error if it cannot be written. Every
-program of the book has been proven to be the collective that it is listed under.
+Writes "book", a line feed and the bytes of the book to stdout (then of a book for each failure that the table has plans
+for), or a line "error" with the reason. CACHE_FILE: where the library looks next time; its name begins with the SHA-256
+of the table. It is no error if it cannot be written. Every program of the book has been proven to be the collective
+that it is listed under.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ MAX_FILES = 64
 
 
 def main(table: str, cache_file: str = "") -> int:
-    from antiphon.runtimes.serve.book import encode_book, read_table
+    from antiphon.runtimes.serve.book import encode_book, read_books
 
     try:
-        data = encode_book(read_table(table))
+        data = b"".join(map(encode_book, read_books(table)))
     except AntiphonError as error:
         sys.stdout.write(f"error {error}\n")
         return 1

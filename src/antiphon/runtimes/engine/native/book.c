@@ -16,6 +16,11 @@ static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together:
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
+uint64_t ap_book_bytes(const void *bytes, uint64_t size) {
+    const uint64_t own = size >= HEADER && ap_is_book(bytes, size) ? u64_at((const unsigned char *)bytes + 24) : 0;
+    return own <= size ? own : 0;
+}
+
 /* Where the tables of a book's head lie: lists of members, labels, pages, and one entry per program. */
 typedef struct {
     const unsigned char *bytes;
@@ -42,10 +47,11 @@ static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     uint32_t hosts = u32_at(b + 48);
     book->ranks = u32_at(b + 32), book->pages = u32_at(b + 36), book->programs = u32_at(b + 40);
     book->machine_bytes = u32_at(b + 52), t->members = u32_at(b + 44), t->labels = u32_at(b + 56);
-    uint64_t lengths[6] = {book->machine_bytes, 4ull * hosts, 4ull * t->members, t->labels, (uint64_t)PAGE * book->pages,
-                           (uint64_t)ENTRY * book->programs};
-    uint64_t at = HEADER, begin[6];
-    for (int i = 0; i < 6; i++) { /* each below 2^38: no sum is beyond 2^64 */
+    book->dead_bytes = u32_at(b + 60);
+    uint64_t lengths[7] = {book->machine_bytes, 4ull * hosts, 4ull * t->members, t->labels, (uint64_t)PAGE * book->pages,
+                           (uint64_t)ENTRY * book->programs, book->dead_bytes};
+    uint64_t at = HEADER, begin[7];
+    for (int i = 0; i < 7; i++) { /* each below 2^38: no sum is beyond 2^64 */
         begin[i] = at;
         at += padded(lengths[i]);
     }
@@ -54,7 +60,7 @@ static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     book->machine = (const char *)b + begin[0];
     book->host = hosts ? (const int32_t *)(const void *)(b + begin[1]) : NULL;
     t->member = (const int32_t *)(const void *)(b + begin[2]), t->label = (const char *)b + begin[3];
-    t->page = b + begin[4], t->entry = b + begin[5];
+    t->page = b + begin[4], t->entry = b + begin[5], book->dead = (const char *)b + begin[6];
     return AP_OK;
 }
 

@@ -24,11 +24,15 @@ typedef struct {
     uint32_t ranks, pages, programs, machine_bytes;
     const int32_t *host; /* number of the host of each rank; NULL: unknown */
     const char *machine; /* its name, `machine_bytes` long, without a final zero */
+    const char *dead;    /* the failure that the book is for, `dead_bytes` long; empty: none, the machine is intact */
+    uint32_t dead_bytes;
     ap_page *page;
     ap_program **program;
 } ap_book;
 
 int ap_is_book(const void *bytes, size_t size);
+/* The bytes of the book at the beginning of these; 0: there is none, or it is cut off. */
+uint64_t ap_book_bytes(const void *bytes, uint64_t size);
 
 /* `bytes` must begin at a multiple of 8; they are not copied and must not change until ap_book_close. Checks everything but
  * the sections of single ranks, which ap_prepare checks. */

@@ -54,7 +54,7 @@ enum {
     AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_REASONS
 };
 
-enum { AP_MAX_TABLES = 64, AP_TEXT = 400, AP_PATH = 1024 };
+enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512, AP_TEXT = 400, AP_PATH = 1024 }; /* a table has a book per failure */
 
 /* ---- the job (preload_job.c) ---- */
 
@@ -68,6 +68,7 @@ typedef struct {
     int32_t any_hosts;      /* ranks may be on other hosts than the tables say */
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
+    char dead[AP_PATH];     /* name of what is dead, or behind an @ the file that names it; "": nothing is */
 } ap_settings;
 
 /* Counters of the calls by one page. */
@@ -95,7 +96,7 @@ typedef struct {
     int automatic;         /* there is no table yet: it comes while the job runs */
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
     uint32_t tables;
-    ap_table table[AP_MAX_TABLES];
+    ap_table table[AP_MAX_BOOKS];
     int32_t *host; /* per process of the world, a number of its host; NULL: not needed */
     int32_t *near; /* per process of the world: equal numbers share memory, -1: shares with none */
     MPI_Group world;
@@ -120,8 +121,12 @@ int ap_wait_for_world(int certain);
 
 /* ---- tables (preload_tables.c) ---- */
 
-/* Reads the usable tables of $ANTIPHON_TABLE; returns their count. The first one must be for all processes of the job. */
-uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char problem[AP_TEXT]);
+/* Reads the usable books of the tables of $ANTIPHON_TABLE; returns their count. The first table must be for all processes of
+ * the job. */
+uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char problem[AP_TEXT]);
+/* What is dead now: 0: nothing; i + 1: the book of table i is for that; AP_NO_BOOK: none is. */
+enum { AP_NO_BOOK = 1 << 30 };
+int ap_find_failure(void);
 /* Whether a table has ranks on one host that are on several hosts here. */
 int ap_contradicts_hosts(const ap_table *t);
 /* Compiles a table before a job; AP_OK once its book is stored. */
@@ -196,6 +201,7 @@ typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
     int *process;           /* per process of it, its number in the world */
+    int unsettled, failure; /* whether it has still to find out what is dead; what, as ap_find_failure says */
     ap_query query;
     int broken;
     ap_rows rows;
@@ -219,6 +225,8 @@ int ap_group_find_rows(ap_group *g);
 /* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected;
  * if not, the communicator has a reason, or `error` is set. */
 int ap_group_connect(ap_group *g, ap_error *error);
+/* Collective, at the first call of an unsettled communicator: agrees on what is dead, and finds the rows. */
+int ap_group_settle(ap_group *g, ap_error *error);
 /* The row that serves a call; AP_SERVED, or why there is none. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
 /* Staging memory of at least that many bytes. */

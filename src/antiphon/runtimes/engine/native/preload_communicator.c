@@ -71,6 +71,13 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     return rows;
 }
 
+/* Whether a book is for what is dead, as ap_find_failure says. */
+static int is_for_failure(const ap_book *book, int failure) {
+    if (!failure || failure == AP_NO_BOOK) return !failure && !book->dead_bytes;
+    const ap_book *named = ap_preload.table[failure - 1].book;
+    return book->dead_bytes == named->dead_bytes && !memcmp(book->dead, named->dead, book->dead_bytes);
+}
+
 /* Fills the rows, or counts them if `row` is NULL. A table after the first that is for as many ranks as this communicator has
  * processes fits it, too, with processes as ranks. */
 static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
@@ -79,7 +86,7 @@ static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, 
     for (uint32_t i = 0; i < ap_preload.tables; i++) {
         const ap_table *t = &ap_preload.table[i];
         if (of_world ? !t->of_world : !t->position || t->book->ranks != (uint32_t)p->count) continue;
-        if (!hosts_fit(g, t->book, p->rank_of)) continue;
+        if (!hosts_fit(g, t->book, p->rank_of) || !is_for_failure(t->book, g->failure)) continue;
         rows += add_pages(t, p, kinds, row ? row + rows : NULL);
     }
     return rows;
@@ -214,6 +221,8 @@ static int find_processes(ap_group *g) {
     free(numbers);
     if (good && ap_preload.automatic)
         wait_for_plans(g);
+    else if (good && ap_preload.set.dead[0])
+        g->unsettled = 1;
     else if (good)
         good = find_rows(g);
     return good;
@@ -285,6 +294,17 @@ static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *
     if (ap_mpi_minimum(g->comm, good ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
         *error = failed, *code = MPI_ERR_OTHER;
     return failing_rank;
+}
+
+int ap_group_settle(ap_group *g, ap_error *error) {
+    const int own = -ap_find_failure();
+    int agreed = own; /* the file may have changed in between: what some process knows to be dead is dead for all */
+    if (ap_preload.set.dead[0] == '@' && ap_mpi_minimum(g->comm, own, &agreed, ap_preload.set.timeout, agreement, error))
+        return 0;
+    g->unsettled = 0, g->failure = -agreed;
+    if (g->failure == AP_NO_BOOK && !g->rank)
+        fprintf(stderr, "antiphon: no table has plans for what ANTIPHON_DEAD names; the MPI library does it all\n");
+    return find_rows(g) || (ap_fail(error, AP_MEMORY, "out of memory"), 0);
 }
 
 static void report_failure(const ap_group *g, const ap_row *row, int failing, const ap_error *error) {

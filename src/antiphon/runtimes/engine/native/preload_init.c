@@ -58,8 +58,8 @@ static void check_mpi(void) {
 
 typedef struct {
     ap_settings set;
-    uint64_t size[AP_MAX_TABLES];
-    int32_t automatic, tables, of_world[AP_MAX_TABLES], position[AP_MAX_TABLES];
+    uint64_t size[AP_MAX_BOOKS];
+    int32_t automatic, tables, of_world[AP_MAX_BOOKS], position[AP_MAX_BOOKS];
     char problem[AP_TEXT];
 } message;
 

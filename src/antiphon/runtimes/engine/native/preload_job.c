@@ -91,7 +91,7 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"),
                *report = getenv("ANTIPHON_REPORT");
     const char *any_hosts = getenv("ANTIPHON_ANYWHERE"), *new_calls = getenv("ANTIPHON_AFTER");
-    const char *device = getenv("ANTIPHON_DEVICE");
+    const char *device = getenv("ANTIPHON_DEVICE"), *dead = getenv("ANTIPHON_DEAD");
     char *end;
     *s = (ap_settings){.min_bytes = 2000, .new_calls = DEFAULT_NEW_CALLS};
     if (min_bytes && *min_bytes && !read_size(min_bytes, &s->min_bytes)) {
@@ -122,6 +122,7 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     if (override && *override && strncmp(override, "drawn:", 6) && !ap_trial_override(0, seconds))
         ap_complain(problem, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", override);
     s->report = report && *report && strcmp(report, "0");
+    if (dead) snprintf(s->dead, sizeof s->dead, "%s", dead);
     s->any_hosts = any_hosts && *any_hosts && strcmp(any_hosts, "0");
     s->device = device && *device ? strcmp(device, "0") != 0 : -1;
     if (s->report && strcmp(report, "1")) snprintf(s->report_path, sizeof s->report_path, "%s", report);

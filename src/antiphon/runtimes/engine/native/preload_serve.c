@@ -453,6 +453,14 @@ int ap_serve(const ap_call *call, double **spent, int *code) {
     }
     if (call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
+    if (x.g && x.g->unsettled && !x.g->reason) {
+        ap_error error = {0, ""};
+        if (!has_plans(call->kind)) {
+            pass_on_every_call(call);
+            return fall_back(&x, AP_NO_PLAN);
+        }
+        if (!ap_group_settle(x.g, &error)) return fail_call(&x, code, &error);
+    }
     int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
     return reason ? fall_back(&x, reason) : serve_by_plan(&x, spent, code);

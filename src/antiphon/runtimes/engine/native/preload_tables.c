@@ -252,10 +252,15 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     return NULL;
 }
 
-static int is_valid_book(unsigned char *bytes, uint64_t size) {
-    ap_book *book = ap_book_open(bytes, size, NULL);
-    ap_book_close(book);
-    return book != NULL;
+/* Whether these are books, one after another: of the intact machine, and for its failures. */
+static int are_valid_books(const unsigned char *bytes, uint64_t size) {
+    for (uint64_t at = 0, length; at < size; at += length) {
+        length = ap_book_bytes(bytes + at, size - at);
+        ap_book *book = length ? ap_book_open(bytes + at, length, NULL) : NULL;
+        if (!book) return 0;
+        ap_book_close(book);
+    }
+    return size > 0;
 }
 
 unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
@@ -272,7 +277,7 @@ unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
 /* The stored book of a table; NULL if there is none that is trusted and valid. */
 static unsigned char *read_stored(const char *path, uint64_t *size) {
     unsigned char *bytes = ap_read_trusted(path, size);
-    if (bytes && is_valid_book(bytes, *size)) return bytes;
+    if (bytes && are_valid_books(bytes, *size)) return bytes;
     free(bytes);
     return NULL;
 }
@@ -320,28 +325,48 @@ int ap_table_store(const char *path, ap_error *error) {
 
 /* ---- the tables of this job ---- */
 
-/* Reads one table; true if it is usable. */
-static uint32_t read_table(const char *path, int position, ap_table *table, char problem[AP_TEXT]) {
+/* Opens a copy of one book of a table; true if it is usable. */
+static uint32_t open_book(const char *path, int position, const unsigned char *bytes, uint64_t size, ap_table *table,
+                          char problem[AP_TEXT]) {
     const int world = ap_preload.size;
-    ap_error error = {0, ""};
-    uint64_t size = 0;
-    unsigned char *bytes = table_bytes(path, &size, &error);
-    ap_book *book = bytes ? ap_book_open(bytes, size, &error) : NULL;
+    ap_error error = {AP_MEMORY, "out of memory"};
+    unsigned char *copy = malloc(size ? size : 1);
+    if (copy) memcpy(copy, bytes, size);
+    ap_book *book = copy ? ap_book_open(copy, size, &error) : NULL;
     if (!book) {
-        ap_complain(problem, "ANTIPHON_TABLE: %s%s%s", bytes ? path : "", bytes ? ": " : "", error.text);
+        ap_complain(problem, "ANTIPHON_TABLE: %.150s: %s", path, error.text);
     } else if (position == 0 && book->ranks != (uint32_t)world) {
         ap_complain(problem, "ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, world);
     } else {
         *table = (ap_table){
-            .book = book, .bytes = bytes, .size = size, .position = position, .of_world = book->ranks == (uint32_t)world};
+            .book = book, .bytes = copy, .size = size, .position = position, .of_world = book->ranks == (uint32_t)world};
         return 1;
     }
     ap_book_close(book);
-    free(bytes);
+    free(copy);
     return 0;
 }
 
-uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char problem[AP_TEXT]) {
+/* Reads the books of one table; returns how many are usable. */
+static uint32_t read_table(const char *path, int position, ap_table *table, uint32_t space, char problem[AP_TEXT]) {
+    ap_error error = {0, ""};
+    uint64_t size = 0;
+    uint32_t books = 0;
+    unsigned char *bytes = table_bytes(path, &size, &error);
+    if (!bytes) ap_complain(problem, "ANTIPHON_TABLE: %s", error.text);
+    for (uint64_t at = 0, length; bytes && at < size; at += length) {
+        length = ap_book_bytes(bytes + at, size - at);
+        if (!length) length = size - at; /* the message says what is wrong with it */
+        if (books == space)
+            ap_complain(problem, "ANTIPHON_TABLE: %.150s has plans for more than %d failures", path, AP_MAX_BOOKS - 1);
+        else
+            books += open_book(path, position, bytes + at, length, &table[books], problem);
+    }
+    free(bytes);
+    return books;
+}
+
+uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char problem[AP_TEXT]) {
     uint32_t tables = 0;
     if (!list || !*list) {
         ap_complain(problem, "ANTIPHON_TABLE is not set");
@@ -353,15 +378,35 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char pr
         next = strchr(at, ':');
         if (next) *next++ = 0;
         if (!*at) continue;
-        if (tables == AP_MAX_TABLES) {
+        if (position == AP_MAX_TABLES) {
             ap_complain(problem, "ANTIPHON_TABLE names more than %d tables", AP_MAX_TABLES);
             break;
         }
-        tables += read_table(at, position, &table[tables], problem);
+        tables += read_table(at, position, &table[tables], AP_MAX_BOOKS - tables, problem);
     }
     free(copy);
     if (!tables) ap_complain(problem, "ANTIPHON_TABLE names no table");
     return tables;
+}
+
+int ap_find_failure(void) {
+    char text[AP_PATH] = "";
+    const char *set = ap_preload.set.dead;
+    if (*set == '@') {
+        FILE *file = fopen(set + 1, "r"); /* a missing file names nothing */
+        if (file) text[fread(text, 1, sizeof text - 1, file)] = 0, fclose(file);
+    } else {
+        snprintf(text, sizeof text, "%s", set);
+    }
+    char *name = text + strspn(text, ", \t\r\n");
+    size_t length = strlen(name);
+    while (length && strchr(", \t\r\n", name[length - 1])) length--;
+    if (!length) return 0;
+    for (uint32_t i = 0; i < ap_preload.tables; i++) {
+        const ap_book *book = ap_preload.table[i].book;
+        if (book->dead_bytes == length && !memcmp(book->dead, name, length)) return (int)i + 1;
+    }
+    return AP_NO_BOOK;
 }
 
 int ap_contradicts_hosts(const ap_table *t) {

@@ -1,0 +1,107 @@
+"""Plans for each single failure beforehand: one table for the intact machine and for what remains after each failure.
+
+`tune_failures` (tuner.py) lists the failures (`topologies/degraded.py`: links, wires or network cards), groups those
+after which the machine is the same up to the numbers of its nodes (equal canonical forms), and tunes once per class. A
+table holds the plans of a class with the names of its failures:
+
+    {"dead": ["0-1", "2-3"], "plans": {...}}     the plans are for a machine without 0-1
+
+`choose_surviving` finds the plans for what is dead now and renumbers them: for 2-3 by the isomorphism from the machine
+without 0-1 to the one without 2-3. Every schedule is verified after that. ANTIPHON_DEAD says what is dead: names as
+`topology degrade` takes them, or @FILE with such names, which is read again for every new communicator or group.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.core.collective import Collective
+from antiphon.core.plan import Plan
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid
+from antiphon.select.renumber_plans import label_machine, renumber_plan
+from antiphon.topologies.degraded import MissingLink, drop_items, failure_name, single_failures
+
+DEAD = "ANTIPHON_DEAD"
+MAX_NAMED = 8  # failures that an error lists
+
+
+@dataclass(frozen=True)
+class FailureClass:
+    """Failures that are alike, and what returns the plans, by collective, for the machine after the first of them."""
+
+    names: tuple[str, ...]
+    load: Callable[[], dict[str, Plan]]
+
+
+def classify_failures(
+    topology: Topology, of: str, collectives: Sequence[Collective]
+) -> list[tuple[tuple[str, ...], Topology]]:
+    """Return the classes of single failures: their names, and the machine after the first of them."""
+    classes: dict[tuple[str, ...], list[str]] = {}
+    failures = single_failures(topology, of)
+    for name, machine in failures.items():
+        key = tuple(label_machine(machine, collective)[1] for collective in collectives)
+        classes.setdefault(key, []).append(name)
+    return [(tuple(names), failures[names[0]]) for names in classes.values()]
+
+
+def read_dead() -> list[str]:
+    """Return the names of what is dead, by $ANTIPHON_DEAD or the file that it names; a missing file names nothing."""
+    text = os.environ.get(DEAD, "").strip()
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise Invalid(f"{DEAD}={text}: cannot be read: {error}") from None
+    return [name for name in re.split(r"[,\s]+", text) if name]
+
+
+def choose_surviving(
+    plans: Mapping[str, Plan], classes: Sequence[FailureClass], dead: Sequence[str], file: str
+) -> dict[str, Plan]:
+    """Return the plans for the machine without what is dead, by collective; Invalid if the file has none for that.
+
+    A plan for a machine that lacks these links already is returned as it is.
+    """
+    machine = next(iter(plans.values())).topology
+    names = []
+    for text in dead:
+        try:
+            names.append(failure_name(machine, text))
+        except MissingLink:
+            continue
+        except Invalid as error:
+            raise Invalid(f"{DEAD}: {error}") from None
+    if not names:
+        return dict(plans)
+    for failure_class in classes:
+        if len(set(names)) == 1 and names[0] in failure_class.names:
+            return _renumbered(failure_class, names[0], plans)
+    planned = [name for failure_class in classes for name in failure_class.names]
+    listed = ", ".join(planned[:MAX_NAMED]) + (", ..." if len(planned) > MAX_NAMED else "")
+    has = f"has plans for one failure at a time: {listed}" if planned else "has no plans for failures"
+    raise Invalid(
+        f"{file}: {' and '.join(dict.fromkeys(names))} dead ({DEAD}), but the file {has}; antiphon tune --failures "
+        "makes them, antiphon plan --repair repairs a plan for any failures"
+    )
+
+
+def _renumbered(failure_class: FailureClass, name: str, intact: Mapping[str, Plan]) -> dict[str, Plan]:
+    """Return the plans of a class for the failure of this name."""
+    plans = failure_class.load()
+    if not plans:
+        raise Invalid(f"{name} is dead ({DEAD}): not all ranks reach each other without it, so there is no plan")
+    machine = drop_items(next(iter(intact.values())).topology, [name])
+    renumbered = {}
+    for kind, plan in plans.items():
+        if kind in intact:
+            labelling = label_machine(machine, intact[kind].collective)
+            renumbered[kind] = renumber_plan(plan, machine, label_machine(plan.topology, plan.collective), labelling)
+    return renumbered

@@ -1,0 +1,83 @@
+"""Plans for a machine that is the same up to the numbers of its nodes: from the one's numbers to the other's.
+
+Two machines are isomorphic if their canonical forms are equal (`core/symmetry.py`); the ranks that take part and the
+root count as colours, so that they correspond, too. A plan for the one is then renumbered by both canonical labellings,
+and verified on the other:
+
+    allocation A: GPUs 0 1 4 5, planned
+    allocation B: GPUs 2 3 6 7, the same form: relabelled 0>2, 1>3, 4>6, 5>7
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Ints
+from antiphon.core.plan import Plan
+from antiphon.core.reshape import relabel as relabel_machine
+from antiphon.core.symmetry import canonical
+from antiphon.core.topology import Topology
+from antiphon.core.transform import relabel
+from antiphon.core.verify import verify
+from antiphon.errors import Invalid
+
+Labelling = tuple[Ints, str]  # node i becomes labelling[i]; equal keys: isomorphic
+OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
+
+
+def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labelling: Labelling) -> Plan:
+    """Return a plan for an isomorphic machine in the numbers of this one, verified on it.
+
+    The labellings are canonical, with the key. Raises Invalid if these machines are not isomorphic, or a schedule is
+    wrong.
+    """
+    (plan_order, plan_key), (order, key) = plan_labelling, labelling
+    if key != plan_key:
+        raise Invalid("its plans are for another machine")
+    new_number = np.empty(machine.nodes, np.int64)
+    new_number[np.argsort(plan_order)] = np.argsort(order)
+    links = _match_links(relabel_machine(plan.topology, new_number), machine)
+    entries = tuple(
+        replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks], links)) for entry in plan.entries
+    )
+    for entry in entries:
+        fault = verify(entry.schedule, machine).fault
+        if fault is not None:
+            raise Invalid(f"a schedule is wrong: {fault.message}")
+    return Plan(machine, entries[0].schedule.collective, entries)
+
+
+def label_machine(machine: Topology, collective: Collective) -> Labelling:
+    """Return the canonical labelling and key of a machine with the parts of a collective as colours."""
+    colours = [OUTSIDE] * machine.nodes
+    for rank in collective.members:
+        colours[rank] = MEMBER
+    for rank in collective.roots:
+        colours[rank] = ROOT
+    return canonical(machine, colours)
+
+
+def _match_links(renumbered: Topology, machine: Topology) -> Ints:
+    """Return the number in `machine` of every link of the same machine whose links may be in another order."""
+    numbers: dict[object, list[int]] = {}
+    for link, key in enumerate(_link_keys(machine)):
+        numbers.setdefault(key, []).append(link)
+    unmatched = {key: iter(links) for key, links in numbers.items()}
+    matched = [next(unmatched.get(key, iter(())), -1) for key in _link_keys(renumbered)]
+    if -1 in matched or len(matched) != machine.links:
+        raise Invalid("the numbers of machines alike do not fit")
+    return np.array(matched, np.int32)
+
+
+def _link_keys(machine: Topology) -> list[tuple[object, ...]]:
+    """Return by link its ends, its type, and the bandwidths of the shared limits that it is under."""
+    limits: list[list[Fraction]] = [[] for _ in range(machine.links)]
+    for limit in machine.limits:
+        for link in limit.links:
+            limits[link].append(limit.bandwidth)
+    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), limits, strict=True)
+    return [(src, dst, machine.types[kind], *sorted(bandwidths)) for src, dst, kind, bandwidths in ends]

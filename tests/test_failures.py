@@ -1,0 +1,187 @@
+"""`tune --failures`: one table for the intact machine and each single failure, and what chooses from it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import antiphon
+from antiphon.cli import run
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_books, read_table
+from antiphon.select.failures import classify_failures
+from antiphon.select.plan_files import load_plans
+from antiphon.topologies import topology
+from antiphon.topologies.degraded import drop_items, failure_name, single_failures
+
+QUICK: dict[str, Any] = {"nbytes": "64KB", "planners": ["trees", "relay"], "nccl": False}
+
+
+def kite() -> Topology:
+    """A ring of four ranks with one of its two diagonals."""
+    return antiphon.machines.degrade("full:ranks=4", drop_links="1-3")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of allreduces for the kite and its five failures."""
+    file = tmp_path_factory.mktemp("tables") / "table.json"
+    antiphon.tune("allreduce", kite(), search=antiphon.Search(workers="none", failures="links"), **QUICK).save(file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("machine", "of", "count", "classes"),
+    [
+        ("dgx1v", "links", 16, 6),
+        ("dgx1v", "wires", 16, 6),
+        ("ring:ranks=6", "links", 6, 1),
+        ("cluster:box=dgx1v,boxes=2", "nics", 8, 2),
+        ("hgx-h100", "links", 8, 1),
+    ],
+)
+def test_failures_that_are_alike_are_one_class(machine: str, of: str, count: int, classes: int) -> None:
+    whole = topology(machine)
+    failures = single_failures(whole, of)
+    found = classify_failures(whole, of, [antiphon.collective("allreduce", whole)])
+    assert (len(failures), len(found)) == (count, classes)
+    assert sorted(name for names, _ in found for name in names) == sorted(failures)
+    for name, broken in failures.items():
+        assert failure_name(whole, name) == name
+        assert drop_items(whole, [name]) == broken
+
+
+def test_a_root_tells_failures_apart() -> None:
+    ring = topology("ring:ranks=6")
+    found = classify_failures(ring, "links", [antiphon.collective("broadcast", ring)])
+    assert [names for names, _ in found] == [("0-1", "0-5"), ("1-2", "4-5"), ("2-3", "3-4")]
+
+
+def test_plans_without_what_is_dead(table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every failure has right plans on the machine without it, whether planned or renumbered."""
+    names = [name for row in json.loads(table.read_bytes())["failures"] for name in row["dead"]]
+    assert sorted(names) == ["0-1", "0-2", "0-3", "1-2", "2-3"]
+    for name in names:
+        plans = load_plans(table, dead=[name])
+        assert {plan.topology for plan in plans.values()} == {drop_items(kite(), [name])}
+        assert all(antiphon.verify(plan) for plan in plans.values())
+    monkeypatch.setenv("ANTIPHON_DEAD", "1-0")
+    assert load_plans(table)["allreduce"].topology == drop_items(kite(), ["0-1"])
+    dead = tmp_path / "dead"
+    monkeypatch.setenv("ANTIPHON_DEAD", f"@{dead}")
+    assert load_plans(table)["allreduce"].topology == kite()  # no file: nothing is dead
+    dead.write_text("0-2\n")
+    assert read_table(table).machine == "full:ranks=4 degraded"
+    assert load_plans(table)["allreduce"].topology == drop_items(kite(), ["0-2"])
+    dead.write_text("")
+    assert load_plans(table)["allreduce"].topology == kite()
+
+
+@pytest.mark.parametrize(
+    ("dead", "message"),
+    [
+        ("0-1,0-2", r"0-1 and 0-2 dead \(ANTIPHON_DEAD\), but the file has plans for one failure at a time: 0-1, 0-3"),
+        ("0-9", "ANTIPHON_DEAD: unknown node of full:ranks=4 degraded '9'"),
+        ("1", "1 dead"),
+        ("@.", "ANTIPHON_DEAD=@.: cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_the_table_does_not_have(
+    table: Path, dead: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ANTIPHON_DEAD", dead)
+    with pytest.raises(Invalid, match=message):
+        load_plans(table)
+
+
+def test_plans_that_do_not_use_what_is_dead_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "plan.json"
+    antiphon.save(antiphon.plan("allreduce", drop_items(kite(), ["0-1"]), planner="trees"), file)
+    monkeypatch.setenv("ANTIPHON_DEAD", "0-1")
+    assert load_plans(file)
+    monkeypatch.setenv("ANTIPHON_DEAD", "0-2")
+    with pytest.raises(Invalid, match=r"plan.json: 0-2 dead \(ANTIPHON_DEAD\), but the file has no plans for failures"):
+        load_plans(file)
+
+
+def test_a_failure_that_cuts_ranks_off_has_no_plan(tmp_path: Path) -> None:
+    tuning = antiphon.tune(
+        "allreduce", "line:ranks=3", search=antiphon.Search(workers="none", failures="links"), **QUICK
+    )
+    assert [(failure.names, failure.tuning) for failure in tuning.failures] == [(("0-1", "1-2"), None)]
+    tuning.save(tmp_path / "table.json")
+    with pytest.raises(Invalid, match=r"1-2 is dead .*: not all ranks reach each other without it"):
+        load_plans(tmp_path / "table.json", dead=["1-2"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table["failures"][0].pop("plans"), "failures.*plans"),
+        (lambda table: table["failures"][0].update(dead=[]), r"failures\[0\].dead: is empty"),
+        (lambda table: table["failures"][0].update(dead="0-1"), r"failures\[0\].dead"),
+        (lambda table: table["failures"][0].update(odd=1), "odd"),
+        (lambda table: table["failures"][0].update(plans=table["plans"]), "another machine"),
+        (lambda table: table["failures"][0]["plans"].update(allreduce={}), "allreduce"),
+    ],
+)
+def test_damaged_tables(table: Path, tmp_path: Path, change: Any, message: str) -> None:
+    content = json.loads(table.read_bytes())
+    name = content["failures"][0]["dead"][0]
+    change(content)
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(Invalid, match=message):
+        load_plans(file, dead=[name])
+
+
+def test_the_books_of_a_table(table: Path) -> None:
+    """One for the intact machine, one per failure, which say what they are for and are decoded alike."""
+    books = read_books(table)
+    assert books[0].dead == ""
+    assert len(books) == 1 + sum(len(row["dead"]) for row in json.loads(table.read_bytes())["failures"])
+    for book in books:
+        assert decode_book(encode_book(book)) == book
+        assert {page.kind for page in book.pages} == {"allreduce"}
+
+
+@given(st.text(max_size=20))
+@settings(max_examples=20)
+def test_a_book_says_what_is_dead(name: str) -> None:
+    plan = antiphon.plan("allreduce", "ring:ranks=3")
+    book = replace(make_book([plan]), dead=name.encode("utf-8", "replace").decode())
+    assert decode_book(encode_book(book)).dead == book.dead
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "tune allreduce ring:ranks=4 --nbytes 64KB --planner trees --workers 1 --failures links"
+    assert run([*line.split(), "-o", "table.json"]) == 0
+    text = capsys.readouterr().out
+    assert "4 single failures in 1 classes, each with plans of its own" in text
+    assert "0-1, 0-3, 1-2, ..." in text
+    assert run([*line.split(), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["failures"]
+    assert [(row["dead"], row["connected"]) for row in rows] == [(["0-1", "0-3", "1-2", "2-3"], True)]
+    assert rows[0]["ranges"][0]["planner"] == "trees"
+    monkeypatch.setenv("ANTIPHON_DEAD", "2-3")
+    assert run(["run", "table.json", "--nbytes", "64KB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["correct"]
+    monkeypatch.delenv("ANTIPHON_DEAD")
+    for words, message in {
+        "--failures disks": "unknown kind of single failures 'disks'",
+        "--failures nics": "ring:ranks=4 has no nics",
+        "--failures links --on mpi": "--failures: tunes by a model",
+        "--failures links --groups 0-1;2-3": "--failures: takes no groups",
+    }.items():
+        assert run(["tune", "allreduce", "ring:ranks=4", *words.split()]) == 2
+        assert message in capsys.readouterr().err
+    machine = topology("ring:ranks=4")
+    groups = antiphon.collective("allreduce@0-1;2-3", machine)
+    with pytest.raises(Unsupported, match="custom collectives and groups"):
+        antiphon.tune(groups, machine, nbytes="64KB", planners=["groups"], search=antiphon.Search(failures="links"))
