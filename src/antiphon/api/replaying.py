@@ -110,6 +110,29 @@ def replay(  # noqa: PLR0913
     return {"topology": machine and machine.name, **result.as_json()}
 
 
+@public
+def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) -> dict[str, Any]:
+    """Compare policies that choose among candidates for each call, on recorded calls.
+
+    Parameters
+    ----------
+    file
+        A CSV file: collective, nbytes, and seconds of each candidate (docs/replay.md).
+    names
+        `fixed`: the plan of the table; `trial`: what was faster in the first eight calls; `bandit`: ANTIPHON_LEARN=1.
+
+    Returns
+    -------
+    dict
+        The keys that docs/replay.md lists.
+    """
+    from antiphon.runtimes.measure.policies import compare_policies, read_recordings
+
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise Invalid(f"names: expected names of policies, got {quote(names)}")
+    return compare_policies(read_recordings(path_of(file, "file")), names)
+
+
 def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
     """Return a function that plans as `tune` does, for the sizes of the job."""
     from antiphon.select import collective

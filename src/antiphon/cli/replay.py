@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.replaying import replay
+from antiphon.api.replaying import policies, replay
 from antiphon.cli.arguments import Json, Library, Only, OnMachine, PlannerNames, ProfileFile, Usual, machine_given
 from antiphon.cli.output import dash, emit, working
+from antiphon.errors import Invalid
 from antiphon.show.columns import paragraph, table
 from antiphon.units import format_seconds, format_size
 
@@ -21,7 +22,8 @@ def replay_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACE...", help="traces of PyTorch's profiler, Chakra or NCCL's profilers, or their folder"
+            metavar="TRACE...",
+            help="traces of PyTorch's profiler, Chakra or NCCL's profilers, or their folder; with --policy: calls.csv",
         ),
     ],
     topo: OnMachine = "",
@@ -42,9 +44,20 @@ def replay_command(
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="cores that the ranks share (0: they do not)")
     ] = 0,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME", help="compare policies on recorded calls: fixed, trial, bandit"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Estimate what a recorded job gains from a table of plans, and which collectives are worth tuning."""
+    if policy:
+        if len(files) > 1:
+            raise Invalid("--policy reads one file of recorded calls")
+        with working("replaying"):
+            compared = policies(files[0], [name for text in policy for name in text.split(",")])
+        emit(compared, policies_text(compared), json)
+        return
     with working("replaying"):
         result = replay(
             list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
@@ -68,6 +81,27 @@ def replay_text(result: Mapping[str, Any]) -> str:
             *_note_lines(result),
         ]
     )
+
+
+def policies_text(result: Mapping[str, Any]) -> str:
+    """Return a table of policies per collective and size."""
+    head = ["collective", "nbytes", "policy", "takes", "regret", "than best", "switches", "last candidate"]
+    cells = [
+        [
+            row["collective"], format_size(row["nbytes"]), entry["policy"], format_seconds(entry["seconds"]),
+            f"{entry['regret']:+.1%}", f"{entry['against_best']:+.1%}", str(entry["switches"]), entry["last"],
+        ]
+        for row in result["rows"]
+        for entry in row["policies"]
+    ]  # fmt: skip
+    lines = table(head, cells)
+    lines += paragraph(f"regret: against the best candidate of each {result['stretch']} calls, in hindsight")
+    for row in result["rows"]:
+        best = f"{row['best']} ({format_seconds(row['best_seconds'])} for {row['calls']} calls)"
+        lines += paragraph(
+            f"than best: than {best}, the best for all of {row['collective']} {format_size(row['nbytes'])}"
+        )
+    return "\n".join(lines)
 
 
 def _step_lines(result: Mapping[str, Any]) -> list[str]:

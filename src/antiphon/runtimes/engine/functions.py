@@ -79,6 +79,17 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_fold": (None, c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int),
     "ap_divide": (None, c_void_p, c_size_t, c_uint64, c_int),
     "ap_table_store": (c_int, c_char_p, _FAILURE),
+    # learner.py
+    "ap_learner_open": (c_void_p, c_uint32, c_uint32, c_int, c_int),
+    "ap_learner_close": (None, c_void_p),
+    "ap_learner_recall": (None, c_void_p, c_void_p),
+    "ap_learner_report": (c_int, c_void_p, c_void_p),
+    "ap_learner_update": (c_int, c_void_p, c_void_p),
+    "ap_learner_exchanged": (None, c_void_p, c_double),
+    "ap_learner_begin": (POINTER(c_double), c_void_p, c_void_p, c_void_p),
+    "ap_learner_refuse": (None, c_void_p),
+    "ap_learner_arms": (c_uint32, c_void_p, c_void_p),
+    "ap_learner_choices": (c_uint32, c_void_p, c_void_p),
     # wires
     "ap_wire_call": (None, c_void_p, c_void_p),
     "ap_wire_other_call": (None, c_void_p, c_void_p),

@@ -19,15 +19,15 @@
  *               If it leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that
  *               elects the same arm again, the alarm was false, and the range becomes wider. The interval is such that
  *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
- *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets one block. If it is
- *               faster, a SEARCH among the two confirms that. The worse an arm was, the rarer it is tried: all probes together
- *               take about 1 % of the time, for arms that once were faster than the settled one is now a few percent, which
- *               fade with every probe in vain. The total regret is thus bounded: that of each search, by its rounds, and
- *               a fixed share of the rest.
+ *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
+ *               second one is faster, a SEARCH among the two confirms that. Every settled call earns a credit of 4 %, later 1 %
+ *               of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the sooner
+ *               the faster it once was. So the total regret is bounded: that of each search by its rounds, and a fixed share
+ *               of the rest.
  *
  * Slices are searched as Blink's MIAD does (section 4.2.1): two arms are the best program in twice as many and in half as many
- * slices. If the first wins, the number doubles again (multiplicative increase); once it has increased, the second arm is a
- * quarter less, not half (additive decrease), and each win moves on by one such step.
+ * slices. If the first wins, the number doubles again (multiplicative increase). If it is probed in vain, it comes back towards
+ * the best number by quarters of that (additive decrease); once the number has increased, so does the second arm.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (12
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -41,14 +41,15 @@
 
 #include "plan.h"
 
-enum { FIRST_BLOCK = 3, BLOCK = 4, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
+enum { FIRST_BLOCK = 3, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
        MIN_SLICES = 1, MAX_SLICES = 64 };
-enum { FIRST_PROBE = 32, PROBE_SHARE = 100, HOPEFUL_SHARE = 25, MAX_INTERVAL = 1024, MAX_FAILURES = 5 };
+enum { MAX_INTERVAL = 1024, FADING_CALLS = 500 };
 enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE }; /* numbers after those of the arms */
 static const double SLACK[ROUNDS] = {2, 1.20, 1.08, 1.04};
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
-static const double HOPEFUL = 0.9;      /* an arm that once took less than this share may do so again */
+/* Calls earned per settled call for probes: at first, and in the long run; what a probe costs at least. */
+static const double FIRST_CREDIT = 0.03, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
 /* An arm is not searched again if its best time ever is so many times the settled arm's, now that conditions got worse; else. */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
 static const double MIN_MARGIN = 0.15, MAX_MARGIN = 1.0;
@@ -60,7 +61,6 @@ typedef struct {
     int active, blocks;
     double block[ROUNDS]; /* medians in the running search */
     uint64_t tried;       /* call at which it was measured last */
-    int failures;         /* probes in vain since the last search */
 } arm;
 
 struct ap_learner {
@@ -69,8 +69,8 @@ struct ap_learner {
     int programs, chosen, slices, increased; /* slices: whether they are searched; increased: more of them have won before */
     int phase, why, current, challenger, round, offset; /* challenger: of a duel, or -1; offset: calls in this block or window */
     int due, outside, searches, choices;
-    uint64_t call, settled_call, next_check, last_probe, interval;
-    double usual, margin;
+    uint64_t call, settled_call, next_check, interval;
+    double usual, margin, credit;
     double exchange, own_exchange; /* seconds of an exchange: agreed, and at this process */
     uint32_t digest;
     double local[AP_MAX_ARMS], times[WINDOW];
@@ -122,6 +122,9 @@ static int next_active(const ap_learner *l, int from) {
     return a < arms_of(l) ? a : -1;
 }
 
+/* Calls of the running block. */
+static int block_of(const ap_learner *l) { return l->phase == PROBE ? PROBE_BLOCK : l->round ? BLOCK : FIRST_BLOCK; }
+
 static void begin_round(ap_learner *l) {
     l->current = next_active(l, l->round % 2 ? arms_of(l) - 1 : 0);
     l->offset = 0;
@@ -137,23 +140,26 @@ static void begin_search(ap_learner *l, int why, int challenger) {
         const int hopeless = a != l->chosen && it->known.samples && l->arm[l->chosen].known.samples && it->known.low > limit;
         it->active = it->known.usable && (challenger < 0 ? !hopeless : a == challenger || a == l->chosen);
         it->blocks = 0;
-        if (challenger < 0) it->failures = 0;
     }
     l->phase = SEARCH, l->why = why, l->challenger = challenger, l->round = challenger < 0 ? 0 : 1, l->searches += challenger < 0;
     begin_round(l);
 }
 
-/* An arm was tried in vain: it will be tried more rarely. */
-static void give_up_hope(arm *it) {
-    it->known.low += (it->known.seconds - it->known.low) / 4;
-    it->failures += it->failures < MAX_FAILURES;
+/* An arm was tried in vain. Its best time may have been luck: it fades. More slices become fewer by a quarter of the chosen. */
+static void give_up_hope(ap_learner *l, int a) {
+    ap_arm *known = &l->arm[a].known;
+    known->low += (known->seconds < 2 * known->low ? known->seconds - known->low : known->low) / 4;
+    if (a != l->programs) return;
+    const int program = known->candidate.program, slices = l->arm[program].known.candidate.slices;
+    const int next = known->candidate.slices - (slices / 4 > 1 ? slices / 4 : 1);
+    known->candidate.slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
 }
 
 static void settle(ap_learner *l, int a) {
     const int program = l->arm[a].known.candidate.program, slot = a - l->programs;
     const int changes = a != l->chosen || !l->choices;
     const double seconds = l->arm[a].known.seconds;
-    if (l->challenger >= 0 && l->challenger != a) give_up_hope(&l->arm[l->challenger]);
+    if (l->challenger >= 0 && l->challenger != a) give_up_hope(l, l->challenger);
     if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = changes ? MIN_MARGIN : 1.5 * l->margin;
     if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
     if (slot >= 0) { /* the program goes on in these slices */
@@ -168,7 +174,8 @@ static void settle(ap_learner *l, int a) {
         place_slices(l, program, 0);
     }
     l->chosen = program, l->phase = SETTLED, l->offset = 0, l->usual = 0, l->outside = 0;
-    l->settled_call = l->last_probe = l->call, l->next_check = l->call + WINDOW;
+    if (l->challenger < 0) l->settled_call = l->call, l->credit = 0;
+    l->next_check = l->call + WINDOW;
     if (!changes && l->why == AP_PROBE_WON) return;
     if (l->choices == AP_MAX_CHOICES) {
         memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
@@ -204,21 +211,24 @@ static void end_round(ap_learner *l) {
 
 /* ---- settled ---- */
 
-/* The arm to probe now; -1: none. */
+/* Calls that a probe of an arm costs, by its best time, which one outlier does not change much. */
+static double cost_of(const ap_learner *l, const arm *it) {
+    const double cost = it->known.samples ? PROBE_BLOCK * (it->known.low / l->usual - 1) : 0;
+    return cost > MIN_COST ? cost : MIN_COST;
+}
+
+/* The arm to probe now; -1: none, or it is not earned yet. */
 static int arm_to_probe(const ap_learner *l) {
     int choice = -1;
-    if (l->call < l->last_probe + FIRST_PROBE) return -1;
+    double best = 0;
     for (int a = 0; a < arms_of(l); a++) {
         const arm *it = &l->arm[a];
         if (a == l->chosen || !it->known.usable) continue;
-        double excess = it->known.samples ? it->known.low / l->usual - 1 : 0; /* optimistic: a block may be unlucky */
-        if (excess < 0.05) excess = 0.05;
-        const int hopeful = it->known.low < HOPEFUL * l->usual;
-        const double share = hopeful ? HOPEFUL_SHARE : PROBE_SHARE * (double)arms_of(l) * (1 << it->failures);
-        if ((double)(l->call - it->tried) < share * BLOCK * excess && it->known.samples) continue;
-        if (choice < 0 || it->known.low < l->arm[choice].known.low) choice = a;
+        const double hope = it->known.samples ? l->usual / it->known.low : 1, age = (double)(l->call - it->tried);
+        const double score = age * hope * hope * hope * hope;
+        if (choice < 0 || score > best) choice = a, best = score;
     }
-    return choice;
+    return choice >= 0 && cost_of(l, &l->arm[choice]) <= l->credit ? choice : -1;
 }
 
 static void end_check(ap_learner *l, double seconds) {
@@ -240,14 +250,16 @@ static void end_check(ap_learner *l, double seconds) {
 }
 
 static void end_probe(ap_learner *l, double seconds) {
-    arm *it = &l->arm[l->current];
-    l->last_probe = l->call;
-    enter_time(l, l->current, seconds, BLOCK - 1);
+    ap_arm *known = &l->arm[l->current].known;
+    enter_time(l, l->current, seconds, PROBE_BLOCK - 1);
+    /* a single call may be an outlier */
+    if (known->samples < PROBE_BLOCK && known->low > MAX_FIRST * l->usual) known->low = MAX_FIRST * l->usual;
     if (seconds < PROBE_GAIN * l->usual) {
         begin_search(l, AP_PROBE_WON, l->current);
         return;
     }
-    give_up_hope(it);
+    l->credit -= cost_of(l, &l->arm[l->current]);
+    give_up_hope(l, l->current);
     l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? l->interval : WINDOW);
 }
 
@@ -280,11 +292,11 @@ void ap_learner_recall(ap_learner *l, const ap_arm *known) {
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     const int a = l->phase == SETTLED ? l->chosen : l->current;
     *candidate = l->arm[a].known.candidate, *aligns = l->phase == SEARCH;
+    if (l->phase == SETTLED)
+        l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
     return &l->times[l->offset++ % WINDOW];
 }
-
-static int block_of(const ap_learner *l) { return l->phase == SEARCH && !l->round ? FIRST_BLOCK : BLOCK; }
 
 int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]) {
     int due = 0;
@@ -334,9 +346,17 @@ void ap_learner_refuse(ap_learner *l) {
     int other = 0;
     while (other < arms_of(l) && (other == refused || !l->arm[other].known.usable)) other++;
     if (other == arms_of(l)) return; /* the only one */
-    l->arm[refused].known.usable = 0;
-    if (refused == l->chosen) l->chosen = other;
-    begin_search(l, AP_REFUSED_BY_ONE, -1);
+    l->arm[refused].known.usable = l->arm[refused].active = 0;
+    if (l->phase == SEARCH && refused != l->chosen) {
+        const int next = next_active(l, l->current);
+        if (next >= 0) l->current = next;
+        l->offset = next >= 0 ? 0 : block_of(l); /* or the round is over */
+    } else if (l->phase == PROBE) {
+        l->phase = SETTLED, l->offset = 0, l->next_check = l->call + WINDOW;
+    } else {
+        if (refused == l->chosen) l->chosen = other;
+        begin_search(l, AP_REFUSED_BY_ONE, -1);
+    }
 }
 
 void ap_learner_restart(ap_learner *l) {

@@ -1,0 +1,152 @@
+"""The learner of the C engine (native/learn.c, which explains it) as a Python object: one policy for MPI, PyTorch,
+NumPy and the offline replay, so that there is nothing to keep alike.
+
+    learner = Learner(engine.library, programs=3)   # the library's own collective (0), the table's plan (1), another
+    for every call:
+        if (own := learner.report()) is not None:   # at the same calls at all processes
+            learner.update(maximum of own over all processes)
+        candidate = learner.begin()
+        learner.end(seconds that the call took by this candidate, here)
+"""
+
+from __future__ import annotations
+
+from ctypes import Structure, byref, c_double, c_int, c_int32, c_uint64
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import Invalid
+from antiphon.runtimes.engine.functions import Functions, TransportFailed
+
+MAX_PROGRAMS = 6  # AP_MAX_PROGRAMS of native/learn.h, as are the others
+PLANNED_SLICES = 4
+_ARMS, _CHOICES = MAX_PROGRAMS + 2, 16
+_NUMBERS = _ARMS + 3
+REASONS = (
+    "first search", "calls took longer", "calls took less", "a probe was faster", "learned before",
+    "calls of another size", "a process could not run another",
+)  # fmt: skip
+_NEVER = 1e9  # seconds of a call that was not timed
+
+
+class Candidate(NamedTuple):
+    """A way to make a call. `program` 0: the library; `slices`: quarters of the planned number."""
+
+    program: int
+    slices: int = PLANNED_SLICES
+
+
+class Arm(NamedTuple):
+    """What is known of a candidate; seconds: the latest median, the least, the greatest."""
+
+    candidate: Candidate
+    chosen: bool
+    samples: int
+    seconds: float
+    low: float
+    high: float
+
+
+class Choice(NamedTuple):
+    """The outcome of a search: from which call on (from 1) which candidate is used, why, and its seconds."""
+
+    call: int
+    candidate: Candidate
+    why: str
+    seconds: float
+
+
+class _Candidate(Structure):
+    _fields_ = [("program", c_int32), ("slices", c_int32)]
+
+
+class _Choice(Structure):
+    _fields_ = [
+        ("call", c_uint64), ("candidate", _Candidate), ("why", c_int32), ("searches", c_int32), ("seconds", c_double),
+    ]  # fmt: skip
+
+
+class _Arm(Structure):
+    _fields_ = [
+        ("candidate", _Candidate), ("usable", c_int32), ("chosen", c_int32), ("samples", c_uint64),
+        ("seconds", c_double), ("low", c_double), ("high", c_double),
+    ]  # fmt: skip
+
+
+class Learner:
+    """One process's part in choosing among candidates for calls of one kind and size.
+
+    `first`: the program that serves them without learning; `library`: whether program 0 exists; `sliced`: whether other
+    numbers of slices are candidates."""
+
+    def __init__(
+        self, functions: Functions, programs: int, first: int = 1, library: bool = True, sliced: bool = True
+    ) -> None:
+        self._functions, self._handle = functions, 0
+        self._handle = functions.ap_learner_open(programs, first, int(library), int(sliced)) or 0
+        if not self._handle:
+            raise Invalid(f"learner: expected 1 to {MAX_PROGRAMS} programs, got {programs}; the first is one of them")
+        self._own, self._candidate, self._aligns = np.zeros(_NUMBERS), _Candidate(), c_int()
+        self._own_address = self._own.ctypes.data
+        self._time: Any = None
+        self.calls = 0
+
+    def report(self) -> NDArray[np.float64] | None:
+        """Return numbers whose maximum over all processes `update` needs before this call; None for most calls."""
+        return self._own if self._functions.ap_learner_report(self._handle, self._own_address) else None
+
+    def update(self, agreed: NDArray[np.float64], seconds: float = 0.0) -> None:
+        """Take the maxima. `seconds`: that the exchange took here."""
+        self._functions.ap_learner_exchanged(self._handle, seconds)
+        if not self._functions.ap_learner_update(self._handle, agreed.ctypes.data):
+            raise TransportFailed("processes chose different plans while learning; run without ANTIPHON_LEARN")
+
+    def begin(self) -> Candidate:
+        """Return the candidate for the next call."""
+        self._time = self._functions.ap_learner_begin(self._handle, byref(self._candidate), byref(self._aligns))
+        self._time[0], self.calls = _NEVER, self.calls + 1
+        return Candidate(self._candidate.program, self._candidate.slices)
+
+    @property
+    def aligns(self) -> bool:
+        """Whether all processes should begin the call at the same time."""
+        return bool(self._aligns.value)
+
+    def end(self, seconds: float) -> None:
+        """Say how long the call took."""
+        self._time[0] = seconds
+
+    def refuse(self) -> None:
+        """Never choose the candidate of `begin` again; the same at all processes."""
+        self._functions.ap_learner_refuse(self._handle)
+
+    def recall(self, arm: Arm) -> None:
+        """Before the first call: start with what an earlier job learned."""
+        earlier = _Arm(_Candidate(*arm.candidate), 1, arm.chosen, arm.samples, arm.seconds, arm.low, arm.high)
+        self._functions.ap_learner_recall(self._handle, byref(earlier))
+
+    def arms(self) -> list[Arm]:
+        """Return the candidates that were measured."""
+        rows = (_Arm * _ARMS)()
+        count = self._functions.ap_learner_arms(self._handle, rows)
+        return [
+            Arm(_named(row.candidate), bool(row.chosen), row.samples, row.seconds, row.low, row.high)
+            for row in rows[:count]
+            if row.samples
+        ]
+
+    def choices(self) -> list[Choice]:
+        """Return the outcomes of searches: the first one, and the latest ones."""
+        rows = (_Choice * _CHOICES)()
+        count = self._functions.ap_learner_choices(self._handle, rows)
+        return [Choice(row.call + 1, _named(row.candidate), REASONS[row.why], row.seconds) for row in rows[:count]]
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._functions.ap_learner_close(self._handle)
+
+
+def _named(candidate: Any) -> Candidate:
+    return Candidate(candidate.program, candidate.slices)
