@@ -6,16 +6,18 @@ import os
 import signal
 import sys
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
+from antiphon.cost import prepare
 from antiphon.isolate import Ended, Lost, Terms, as_done, can_fork
 from antiphon.registry import find
-from antiphon.select import tune
+from antiphon.select import plan, tune
 from antiphon.select.limits import Limit
 from antiphon.select.pool import order_for_workers
 from antiphon.select.sufficiency import UNNEEDED, Sufficiency
-from antiphon.select.task import Task
+from antiphon.select.task import BEATEN, Task
 from antiphon.select.tuner import usual_planners
 from antiphon.topologies import topology
 
@@ -117,7 +119,7 @@ def test_workers_begin_with_bounds_then_long_and_quick_tasks_in_turn() -> None:
     entries = [None, *(find("planner", name) for name in names), None]
     listed = [Task(i, "allgather", e and names[i - 1], entry=e) for i, e in enumerate(entries)]  # type: ignore[arg-type]
     assert [task.planner for task in order_for_workers(listed) if task.entry] == [
-        "sccl", "trees", "binomial-tree", "ring", "direct",
+        "trees", "sccl", "binomial-tree", "ring", "direct",
     ]  # fmt: skip
     assert [task.index for task in order_for_workers(listed)][:2] == [0, 6]
 
@@ -125,3 +127,47 @@ def test_workers_begin_with_bounds_then_long_and_quick_tasks_in_turn() -> None:
 def test_synthesis_is_tried_unasked_where_some_ranks_are_not_joined() -> None:
     tried = {spec: "sccl" in usual_planners(topology(spec)) for spec in ("hgx-h100", "full:ranks=6", "dgx1v", "mi250")}
     assert tried == {"hgx-h100": False, "full:ranks=6": False, "dgx1v": True, "mi250": True}
+
+
+def tune_as_if_large(monkeypatch: pytest.MonkeyPatch, least: int, workers: str | int, **options: Any) -> Any:
+    """Tune with LogGP on 16 ranks, as if schedules of more than `least` messages were large."""
+    monkeypatch.setattr("antiphon.cost.loggp.run.MAX_LOGGED_MESSAGES", least)
+    return tune("allgather", "delta:nodes=4", model="loggp", nbytes="1KB:64MB", workers=workers, **options)
+
+
+@pytest.mark.parametrize("planners", [(), ("kring", "recmult", "compose")], ids=["usual", "named"])
+def test_large_schedules_that_are_never_the_fastest_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, planners: tuple[str, ...]
+) -> None:
+    every = tune_as_if_large(monkeypatch, 2**20, "none", planners=planners)
+    few = tune_as_if_large(monkeypatch, 10, "none", planners=planners)
+    assert (
+        few.as_json()["candidates"] == tune_as_if_large(monkeypatch, 10, 2, planners=planners).as_json()["candidates"]
+    )
+    dropped = {(c.planner, *c.options.items()) for c in few.candidates if c.reason == BEATEN}
+    assert len(dropped) > len(every.candidates) / 4
+    for size in every.sizes:  # what is fastest, and what NCCL is compared by, remain
+        assert min(c.seconds[size] for c in few.candidates if c.seconds and c.may_win) == min(
+            c.seconds[size] for c in every.candidates if c.seconds and c.may_win
+        )
+        assert few.baseline("allgather", size) == every.baseline("allgather", size)
+    known = [(c.planner, c.seconds) for c in every.candidates]
+    assert all((c.planner, c.seconds) in known for c in few.candidates if c.seconds)
+
+
+SIMULATED = {
+    "ring": "loggp", "direct": "loggp", "kring": "loggp:device_radix=2", "bruck": "loggp:order=data",
+    "pairwise": "loggp:cpu=shared,node_radix=none", "hierarchical-ring": "loggp:fidelity=packet",
+    "recmult": "loggp:contention=off",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("planner", SIMULATED)
+def test_a_simulation_takes_less_than_what_it_does_not_reach(planner: str) -> None:
+    machine = topology("delta:nodes=4")
+    schedule = plan("allgather", machine, planner=planner).entries[0].schedule
+    for nbytes in (1024, 1 << 24):
+        seconds = prepare(SIMULATED[planner], schedule, machine, profile="loggp-delta")(nbytes).seconds
+        for factor, less in ((0.1, False), (1, False), (1 + 1e-9, True), (9, True)):
+            simulation = prepare(SIMULATED[planner], schedule, machine, profile="loggp-delta")
+            assert simulation.takes_less(nbytes, seconds * factor) == less, (nbytes, factor)  # type: ignore[attr-defined]

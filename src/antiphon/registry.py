@@ -54,6 +54,7 @@ class ModelCapabilities:
     topologies: str = "all"  # a phrase for listings
     trace: bool = False  # it can also return a timeline of the schedule
     in_switches: bool = False  # it prices schedules in which switches multicast or reduce
+    limits_pieces: bool = False  # it simulates every piece, up to a limit (cost/pieces.py)
     needs: ClassVar = ("profile",)  # keyword parameters that the caller sets, which are no options
 
 

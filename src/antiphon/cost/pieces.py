@@ -23,10 +23,11 @@ def limit_pieces(schedule: Schedule) -> tuple[Schedule, str]:
     if rows <= max(MAX_EXPANDED_ROWS, schedule.transfers):
         return schedule, ""
     pieces = pieces_of(schedule)
+    rows_of_chunk = np.bincount(schedule.chunk, minlength=len(pieces))
     low, high = 1, int(pieces.max())  # binary search for the greatest cap on pieces per chunk that fits
     while low < high:
         middle = (low + high + 1) // 2
-        fits = int(np.minimum(pieces, middle)[schedule.chunk].sum()) <= MAX_EXPANDED_ROWS
+        fits = int((np.minimum(pieces, middle) * rows_of_chunk).sum()) <= MAX_EXPANDED_ROWS
         low, high = (middle, high) if fits else (low, middle - 1)
     note = (
         f"approximate: simulated with {low} pieces a chunk in place of {int(pieces.max())}, which are {rows} transfers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 Hop = tuple[int, int, int]  # (step, src, dst)
 
@@ -26,6 +26,18 @@ class Prediction:
 
 
 Predictor = Callable[[int], Prediction]  # nbytes -> prediction
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """A predictor that can compare a time at less cost than it predicts one."""
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether simulating a size takes so long that comparing first is worthwhile."""
+
+    def takes_less(self, nbytes: int, seconds: float) -> bool:
+        """Return whether a size takes less than this time."""
 
 
 class LazyPath(Sequence[Hop]):

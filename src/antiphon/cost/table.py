@@ -48,11 +48,11 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
     "flows": Entry(
         "antiphon.cost.flows.flows:flows",
         "simulated: flows share links max-min fairly, with incast by --profile",
-        _JOINTS,
+        replace(_JOINTS, limits_pieces=True),
     ),
     "loggp": Entry(
         "antiphon.cost.loggp.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
-        _ALL,
+        replace(_ALL, limits_pieces=True),
     ),
 }

@@ -141,7 +141,7 @@ def as_done(
                 elif event is not None:
                     failed_starts += 1
                 elif waiting:
-                    process.assign(waiting.popleft())
+                    process.assign(terms.update(waiting.popleft()))
                 else:
                     process.end()
             pool[:] = [process for process in pool if process.running]

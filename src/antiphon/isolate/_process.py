@@ -91,6 +91,8 @@ class Terms(Generic[Job]):
     watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
     # Workers are forked from this process, which takes milliseconds, if `can_fork`; else they are separate programs.
     fork: bool = False
+    # With `as_done`, changes a job when a worker begins it, such as to what is known by then
+    update: Callable[[Job], Job] = lambda job: job
 
 
 class Process(Generic[Job]):

@@ -43,11 +43,12 @@ from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
 from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, find_baseline, list_stand_ins
 from antiphon.select.limits import Damage, Limit, Loss
+from antiphon.select.plan_files import OWN_PLANS
 from antiphon.select.ranges import TIE, Key, best_order, choose_winners, fastest_few, merge_runs, worth_keeping
-from antiphon.select.schedule_cache import Evaluation
+from antiphon.select.schedule_cache import Evaluation, Times
 from antiphon.select.sufficiency import UNNEEDED, Sufficiency
 from antiphon.select.sweep import Value
-from antiphon.select.task import OK, REFUSED, SKIPPED, AtWork, Context, Done, LowerBounds, Message, Priced, Task
+from antiphon.select.task import BEATEN, OK, REFUSED, SKIPPED, AtWork, Context, Done, LowerBounds, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, needs_switches
 from antiphon.units import format_seconds, format_size
@@ -74,14 +75,16 @@ class Ledger:
     may_skip
         Whether to skip candidates once the best plans reach the lower bound. Planners in `required`, and planners that
         stand for NCCL, are never skipped.
+    may_drop
+        Whether to drop large schedules that are faster than none before them, in the order of candidates, at any size.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917
         self, context: Context, tasks: Sequence[Task], names: set[str], progress: Progress | None,
         compare: bool = True, shortlist: int = 0, library: LibraryModel | None = None, may_skip: bool = False,
-        required: Collection[str] = (),
+        required: Collection[str] = (), may_drop: bool = False,
     ) -> None:  # fmt: skip
-        self.library, self.may_skip = library, may_skip
+        self.library, self.may_skip, self.may_drop = library, may_skip, may_drop
         self.library_refused = ""
         self.context, self.tasks, self.names, self.progress = context, tasks, names, progress
         self.compare, self.shortlist = compare, shortlist
@@ -105,6 +108,7 @@ class Ledger:
         self.sufficiency = Sufficiency(self.pending, context.sizes, self._always_needed(required))
         self.total = len(self.pending)
         self.done = 0
+        self.at_work: dict[int, float] = {}  # the tasks that run now, with the CPU seconds of each
 
     def _always_needed(self, required: Collection[str]) -> Callable[[Task], bool]:
         """Return the test for tasks that are never skipped."""
@@ -133,11 +137,8 @@ class Ledger:
     def receive(self, message: Message | AtWork) -> None:
         """Take a message of a task, and report progress."""
         if isinstance(message, AtWork):
-            if self.progress is not None and message.tasks:
-                workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
-                kinds = dict.fromkeys(self.tasks[index].kind for index, _ in message.tasks)
-                leads = "".join(self._lead_text(kind) for kind in kinds) if len(kinds) == 1 else ""
-                self.progress(self.done, self.total, f"{AT_WORK}: {workers}{leads}")
+            self.at_work = dict(message.tasks)
+            self._report_progress()
             return
         task = self.tasks[message.index]
         if isinstance(message, LowerBounds):
@@ -176,6 +177,67 @@ class Ledger:
                 if task.index not in self.ended:
                     self.done += 1
                 self.ended[task.index] = Done(task.index, SKIPPED, UNNEEDED)
+
+    # ---- large schedules that are no faster than others ----
+
+    def with_rivals(self, task: Task) -> Task:
+        """Return the task with the least times so far of the schedules that come before it in the order of candidates.
+
+        They are those that may win, if it may, too; and those of the same planner, if this may stand for NCCL. A large
+        schedule that is no faster than them at any size will not be in the result (`_drop_beaten`): it need not be
+        priced, and its own times would not change what is fastest.
+        """
+        if task.entry is None or not self.may_drop or task.planner == OWN_PLANS:
+            return task
+        position = self.sufficiency.position
+        earlier = [key for key in self.evaluations if position[key[0]] < position[task.index]]
+        return replace(task, rivals=self._find_rivals(task, earlier))
+
+    def _find_rivals(self, task: Task, earlier: Sequence[Key]) -> tuple[Times, ...]:
+        """Return the least times by size of each group of earlier schedules that large schedules of this task are
+        compared with; zeros if these would only be listed.
+        """
+        alike = [
+            (self.tasks[key[0]].planner, self.evaluations[key].seconds)
+            for key in earlier
+            if self.tasks[key[0]].kind == task.kind
+        ]
+        groups = [{task.planner}] if self._may_stand_in(task) else []
+        groups += [self.names] if task.planner in self.names else []
+        nothing, no_chance = ((value,) * len(self.context.sizes) for value in (math.inf, 0.0))
+        return tuple(
+            tuple(map(min, *(times for planner, times in alike if planner in names), nothing, nothing))
+            for names in groups
+        ) or (no_chance,)
+
+    def _may_stand_in(self, task: Task) -> bool:
+        """Return whether NCCL may be compared by this planner: no planner that is preferred to it has a schedule."""
+        if not self.compare or self.library is not None:
+            return False
+        able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == task.kind}
+        for group in list_stand_ins(self.context.topology, task.kind):
+            if task.planner in group:
+                return True
+            if able & set(group):
+                return False
+        return False
+
+    def _drop_beaten(self) -> None:
+        """Drop large schedules that are faster than none before them at any size, also where they were priced, as the
+        faster ones were not known yet. So the result does not depend on what was known when.
+        """
+        position = self.sufficiency.position
+        ordered = sorted(self.evaluations, key=lambda key: (position[key[0]], key[1]))
+        large = [(i, key, self.tasks[key[0]]) for i, key in enumerate(ordered) if self.evaluations[key].prices.is_large]
+        rivals = {key: self._find_rivals(task, ordered[:i]) for i, key, task in large if task.planner != OWN_PLANS}
+        beaten = [key for key, times in rivals.items() if self.evaluations[key].prices.is_dropped(times)]
+        for key in beaten:
+            del self.evaluations[key], self.planner_options[key]
+            self.schedules[self.tasks[key[0]].kind].pop(key, None)
+        priced = {index for index, _ in self.evaluations}
+        for index, done in self.ended.items():
+            if done.status == OK and self.tasks[index].entry is not None and index not in priced:
+                self.ended[index] = Done(index, SKIPPED, BEATEN)
 
     def _times_of(self, index: int) -> list[tuple[float, ...]]:
         """Return the seconds by size of the schedules of a task that may win.
@@ -249,12 +311,24 @@ class Ledger:
         is_refused = done.index in self.unordered and not any_kept
         self.ended[done.index] = Done(done.index, REFUSED, SEVERAL_ORDERS) if is_refused else done
         self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
+        self.at_work.pop(task.index, None)
+        self._report_progress(task)
+
+    def _report_progress(self, ended: Task | None = None) -> None:
+        """Report who is at work, else what ended last; and the best so far, if all that is of one collective."""
+        tasks = [self.tasks[index] for index in self.at_work] or ([] if ended is None else [ended])
+        if self.progress is None or not tasks:
+            return
+        text = f"{tasks[0].kind}: {tasks[0].planner or 'bounds'}"
+        if self.at_work:
+            text = f"{AT_WORK}: {', '.join(self._worker_text(*worker) for worker in self.at_work.items())}"
+        kinds = {task.kind for task in tasks}
+        leads = self._lead_text(kinds.pop()) if len(kinds) == 1 else ""
+        self.progress(self.done, self.total, text + leads)
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best schedule so far for the greatest size, with its gap, and the greatest gap at any
-        size: later candidates cannot be faster by more than that factor.
+        """Return in words the best schedule so far for the greatest size, with its gap, and how much faster others can
+        be: by the greatest gap at any size.
         """
         if kind not in self.leads:
             return ""
@@ -266,7 +340,8 @@ class Ledger:
             gaps_and_sizes = [(gap, -size) for size, gap in gap_of.items() if gap is not None]
             if gaps_and_sizes and gap_of[sizes[-1]] is not None:
                 widest, size = max(gaps_and_sizes)
-                distance = f", {gap_of[sizes[-1]]:.3f} times the bound; at {format_size(-size)} {widest:.2f} times"
+                distance = f", {gap_of[sizes[-1]]:.3f} times the bound"
+                distance += f"; others can be {widest:.2f} times faster at {format_size(-size)}"
         return f" (best so far for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
@@ -282,6 +357,8 @@ class Ledger:
         (sweep.py).
         """
         context = self.context
+        if self.may_drop:
+            self._drop_beaten()
         rows = self._make_candidates()
         listed: list[Candidate] = []
         for task in self.tasks:
@@ -336,11 +413,12 @@ class Ledger:
     def _make_candidate(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
         """Return a candidate. `call`: all schedules of the same planner call; `also`: other calls with an equal one."""
         evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
-        why = zip(evaluation.bottlenecks, evaluation.terms, strict=True)
+        prices = evaluation.prices
+        why = zip(prices.bottlenecks, prices.terms, strict=True)
         return Candidate(
             task.kind, task.planner, self._distinguishing_options(key, call), OK, "", key[1],
             dict(zip(sizes, evaluation.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
-            dict(zip(sizes, evaluation.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
+            dict(zip(sizes, prices.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
             task.planner in self.names, tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
             alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
         )  # fmt: skip

@@ -73,6 +73,7 @@ WATCH_INTERVAL = 2.0  # seconds between two `AtWork` messages
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
 Report = Callable[[Message | AtWork], None]  # receives each message
 Needed = Callable[[Task], bool]  # whether the result of a task can still matter
+Update = Callable[[Task], Task]  # the task with what is known of others when it begins
 
 
 def limit_of(context: Context, task: Task) -> float:
@@ -88,11 +89,13 @@ def overrun_message(context: Context, task: Task) -> Done:
 
 
 def run_tasks(
-    context: Context, tasks: Sequence[Task], workers: int, report: Report, is_needed: Needed = lambda task: True
-) -> None:
+    context: Context, tasks: Sequence[Task], workers: int, report: Report, is_needed: Needed = lambda task: True,
+    update: Update = lambda task: task,
+) -> None:  # fmt: skip
     """Run all tasks; `report` receives every message at once, in this thread. workers=0: only this process.
 
-    Tasks that `is_needed` rejects, given the messages so far, are skipped or stopped.
+    Tasks that `is_needed` rejects, given the messages so far, are skipped or stopped. A task begins as `update` returns
+    it.
     """
     cache = ScheduleCache()
     workers = workers if ISOLATES else 0
@@ -113,25 +116,26 @@ def run_tasks(
             if workers and (_needs_process(task) or _plans_groups(task)):
                 waiting.append(task)
                 continue
-            _run_here(context, cache, task, report)
+            report(AtWork(((task.index, 0.0),)))
+            _run_here(context, cache, update(task), report)
     if waiting:
         ordered = order_for_workers(waiting)
-        _run_in_workers(context, cache, ordered, min(workers, len(ordered)), report, is_needed)
+        _run_in_workers(context, cache, ordered, min(workers, len(ordered)), report, is_needed, update)
 
 
 def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks in the order for workers: the bounds; then the two of greatest expected effort, that of least,
-    the next greatest, the next least, ...
+    """Return the tasks in the order for workers: the bounds; then those of the second greatest expected effort, the
+    greatest, the least, the next greatest, the next least, ...
 
-    So one worker begins with the longest tasks while another, after the bounds, runs quick ones, whose results may make
-    long ones unnecessary.
+    So one worker begins with a long task while another, after the bounds, runs quick ones, whose results may make long
+    ones unnecessary. The greatest is a search that often ends early; the second, if begun last, would end last.
     """
     bounds = [task for task in tasks if task.entry is None]
     by_effort = deque(sorted((task for task in tasks if task.entry is not None), key=expected_effort))
     alternating = [
         by_effort.popleft() if turn > 1 and turn % 2 == 0 else by_effort.pop() for turn in range(len(by_effort))
     ]
-    return [*bounds, *alternating]
+    return [*bounds, *alternating[1::-1], *alternating[2:]]
 
 
 def _needs_process(task: Task) -> bool:
@@ -169,8 +173,9 @@ def _run_here(context: Context, cache: ScheduleCache, task: Task, report: Report
 
 
 def _run_in_workers(
-    context: Context, cache: ScheduleCache, tasks: Sequence[Task], workers: int, report: Report, is_needed: Needed
-) -> None:
+    context: Context, cache: ScheduleCache, tasks: Sequence[Task], workers: int, report: Report, is_needed: Needed,
+    update: Update,
+) -> None:  # fmt: skip
     """Run tasks on forked workers, each with its budget."""
     ends: dict[int, Done] = {}
     cache.forget_last()  # else every worker would hold a copy of that schedule
@@ -184,7 +189,7 @@ def _run_in_workers(
 
     terms = Terms[Task](
         partial(_run_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
-        prepare=partial(warm_up, context), watch=watch, fork=True,
+        prepare=partial(warm_up, context), watch=watch, fork=True, update=update,
     )  # fmt: skip
     with closing(as_done(tasks, terms, is_needed)) as messages:
         try:

@@ -9,6 +9,9 @@ Schedules with equal rows (transfers) and different pieces are verified once, bu
     rows of the schedule that was verified last  only price it
     otherwise                                    verify and price it
 
+A simulator limits pieces, so it predicts the same for a schedule of many rows in any number of pieces: `prices` has its
+results by what is simulated.
+
 Example: ring with pieces=1, ring with pieces=4, ring with pieces=1 again. The first is verified and priced, the second
 only priced, the third known.
 """
@@ -22,28 +25,53 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+
+Times = tuple[float, ...]  # seconds by size
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """What the cost model predicts of a schedule. Tuples have one element per size."""
+
+    seconds: Times
+    bottlenecks: tuple[str, ...]
+    terms: tuple[Mapping[str, float], ...]  # seconds by term of the cost model
+    rests_on: tuple[str, ...]  # what the figures are calibrated by
+    is_large: bool = False  # it is dropped unless it is the fastest so far at some size (ledger.py)
+
+    def is_dropped(self, rivals: Sequence[Times]) -> bool:
+        """Return whether the schedule is large, and no size takes less time than one of these; False without any."""
+        return (
+            self.is_large
+            and bool(rivals)
+            and all(a >= b for times in rivals for a, b in zip(self.seconds, times, strict=True))
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The result of verifying and pricing a schedule, whichever planner made it. Tuples have one element per size."""
+    """The result of verifying and pricing a schedule, whichever planner made it."""
 
     fingerprint: bytes  # equal for equal schedules
-    seconds: tuple[float, ...]
-    bottlenecks: tuple[str, ...]
-    terms: tuple[Mapping[str, float], ...]  # seconds by term of the cost model
-    rests_on: tuple[str, ...]  # what the figures are calibrated by
+    prices: Prices
     figures: Mapping[str, Any]  # chunks, steps, rounds, transfers, ...
     seconds_per_byte: Fraction  # at zero latency
     # If switches multicast or reduce: seconds of the same schedule if they only forward; () if the model has none.
     unjoined_seconds: tuple[float, ...] = ()
     order: str | None = None  # the order in which every element is combined, if requested and the same for all
+
+    @property
+    def seconds(self) -> Times:
+        """Return the predicted time at every size."""
+        return self.prices.seconds
 
 
 @dataclass
@@ -54,6 +82,7 @@ class ScheduleCache:
     """
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
+    prices: dict[tuple[str, bytes] | None, Prices] = field(default_factory=dict)  # of verified rows, as simulated
     _last_schedule: Schedule | None = None
 
     def same_rows(self, schedule: Schedule) -> Schedule | None:
@@ -90,9 +119,21 @@ def fingerprint(schedule: Schedule) -> bytes:
     """Return bytes that are equal for schedules with the same rows in the same order and the same pieces, by any
     planner. O(rows), 1 GB/s.
     """
+    return add_pieces(digest_rows(schedule), schedule.pieces)
+
+
+def digest_rows(schedule: Schedule) -> bytes:
+    """Return bytes that are equal for schedules with the same rows in the same order."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, column in {**_columns_of(schedule), "pieces": schedule.pieces}.items():
+    for name, column in _columns_of(schedule).items():
         _add_column(digest, name, column)
+    return digest.digest()
+
+
+def add_pieces(rows: bytes, pieces: int | Longs) -> bytes:
+    """Return the fingerprint of a schedule whose rows have this digest, in these pieces."""
+    digest = hashlib.blake2b(rows, digest_size=16)
+    _add_column(digest, "pieces", pieces)
     return digest.digest()
 
 

@@ -31,7 +31,7 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import order_of_combining
-from antiphon.core.loads import claims, timeline
+from antiphon.core.loads import claims, pieces_of, timeline
 from antiphon.core.plan import check_plain
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -42,15 +42,26 @@ from antiphon.cost import Predictor, Profile, as_cut
 from antiphon.cost.basis import basis_of
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
+from antiphon.cost.pieces import limit_pieces
+from antiphon.cost.prediction import Simulator
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
-from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprint, verify_schedule
+from antiphon.select.schedule_cache import (
+    Evaluation,
+    Prices,
+    ScheduleCache,
+    Times,
+    add_pieces,
+    digest_rows,
+    verify_schedule,
+)  # fmt: skip
 from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT, SKIPPED = "ok", "refused", "failed", "timed out", "skipped"
 BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # causes that end a candidate early
 OUT_OF_MEMORY = "it ran out of memory"
+BEATEN = "others are as fast or faster at every size"
 MAX_REASON = 500  # characters
 # If many sizes are tuned, planners whose schedule depends on the size plan for some sizes only: the largest, and each
 # that is at least SIZE_STEP times smaller than the previous one, down to MIN_PLANNED_SIZE bytes. For smaller sizes
@@ -92,6 +103,9 @@ class Task:
     planner: str = ""
     entry: Entry | None = None  # of the planner, in the table of planners
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Times of schedules that come earlier in the order of candidates, the least of each group. A large schedule that is
+    # faster than none of these at any size is not priced; () prices all.
+    rivals: tuple[Times, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,21 +181,33 @@ def run_task(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Mes
 
 def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Priced]:
     """Yield the planner's schedules, verified and priced. Those that the model refuses are reported at the end."""
-    refusal = ""
+    refusal, rivals = "", task.rivals
     for variant, schedule in enumerate(plan_schedules(context, task)):
         _check_identity(context, task, schedule)
         # another planner or option may have yielded an equal schedule before
-        digest = fingerprint(schedule)
+        rows = digest_rows(schedule)
+        digest = add_pieces(rows, schedule.pieces)
         evaluation = cache.evaluations.get((task.kind, digest))
+        simulated = _simulated_key(context, task.kind, rows, schedule)
+        if evaluation is None and simulated in cache.prices and cache.prices[simulated].is_dropped(rivals):
+            continue
         verified = schedule
         if evaluation is None:
             verified = verify_schedule(cache, schedule, context.topology)
             try:
-                evaluation = price_schedule(context, task, digest, verified)
+                if not context.in_switches and uses_claim(verified):
+                    raise _UnpricedError(f"planner {task.planner}: {SWITCH_USE_UNSUPPORTED}")
+                prices = cache.prices.get(simulated) or price_schedule(context, verified, rivals)
             except _UnpricedError as error:
                 refusal = refusal or str(error)
                 continue
+            if prices is None:
+                continue
+            if simulated is not None:
+                cache.prices[simulated] = prices
+            evaluation = evaluate(context, digest, verified, prices)
             cache.evaluations[task.kind, digest] = evaluation
+        rivals = tuple(tuple(map(min, times, evaluation.seconds)) for times in rivals)
         yield Priced(task.index, variant, _planner_options(schedule), verified, evaluation)
     if refusal:
         raise _EndedError(REFUSED, refusal)
@@ -272,21 +298,43 @@ def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
 # ---- stage 3: price ----
 
 
-def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: Schedule) -> Evaluation:
-    """Predict the seconds of a verified schedule at every size, and compute its figures."""
-    uses = uses_claim(schedule)
-    if uses and not context.in_switches:
-        raise _UnpricedError(f"planner {task.planner}: {SWITCH_USE_UNSUPPORTED}")
+def _simulated_key(context: Context, kind: str, rows: bytes, schedule: Schedule) -> tuple[str, bytes] | None:
+    """Return a key that is equal for schedules of which a simulator simulates the same rows and pieces.
+
+    None if the model is no simulator, or if switches multicast or reduce: that is verified for each number of pieces.
+    `rows`: the digest of the schedule's rows.
+    """
+    if not context.model.can.limits_pieces or context.cuts is not None or schedule.joint is not None:
+        return None
+    return kind, add_pieces(rows, pieces_of(limit_pieces(schedule)[0]))
+
+
+def price_schedule(context: Context, schedule: Schedule, rivals: Sequence[Times] = ()) -> Prices | None:
+    """Predict the seconds of a verified schedule at every size; None if it is large and no faster than `rivals`."""
     predict = _make_predictor(context, schedule)
+    is_large = False
+    if isinstance(predict, Simulator) and predict.is_large:
+        is_large = True
+        faster = (predict.takes_less(n, times[i]) for times in rivals for i, n in enumerate(context.sizes))
+        if rivals and not any(faster):
+            return None
     predictions = [predict(nbytes) for nbytes in context.sizes]
     seconds = tuple(float(p.seconds) for p in predictions)
     if not all(math.isfinite(s) and s >= 0 for s in seconds):
         raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
-    return Evaluation(
-        fingerprint, seconds,
+    return Prices(
+        seconds,
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predictions),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predictions),
-        rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predictions),
+        rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predictions), is_large=is_large,
+    )  # fmt: skip
+
+
+def evaluate(context: Context, fingerprint: bytes, schedule: Schedule, prices: Prices) -> Evaluation:
+    """Return the evaluation of a priced schedule, with its figures."""
+    uses = uses_claim(schedule)
+    return Evaluation(
+        fingerprint, prices,
         figures={**claims(schedule, context.topology), **uses},
         seconds_per_byte=timeline(schedule, context.topology).total,
         unjoined_seconds=_price_unjoined(context, schedule) if uses else (),

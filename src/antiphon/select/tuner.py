@@ -150,10 +150,11 @@ def tune(  # noqa: PLR0913
     ledger = Ledger(
         context, tasks, {*names, OWN_PLANS}, progress, nccl, shortlist, library,
         may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
+        may_drop=not (shortlist or values or deterministic),
     )  # fmt: skip
     complete = True
     try:
-        run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed)
+        run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed, ledger.with_rivals)
     except KeyboardInterrupt:
         complete = False
     lost = (

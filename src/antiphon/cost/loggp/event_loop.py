@@ -97,27 +97,31 @@ ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # and of the receiving side
 
 
 def simulate(
-    graph: Graph, cost: Cost, packets: Packets | None, node: Longs, ports: int, nics: int, log: Log
+    graph: Graph, cost: Cost, packets: Packets | None, node: Longs, ports: int, nics: int, log: Log,
+    stop: float = np.inf,
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     """Return (time at which all is done, message done last, number of messages done, ports still in use, bytes
     received).
 
     The last two are for checks; bytes are counted only for packets. `packets`: None for whole messages. `node`: per
     rank its node, -1 if none. `ports`: number per rank and side. `nics`: number per node and side. 0: no limit. The log
-    is filled unless it is empty. O(n log(messages in progress)) for n messages, or n packets.
+    is filled unless it is empty. If not all is done before `stop`, the time is infinite. O(n log(messages in progress))
+    for n messages, or n packets.
     """
     count = len(graph.src)
     workspace = (
         new_workspace(graph, count, 2 * len(node) * ports) if packets is None else new_workspace(graph, 2 * count, 0)
     )
-    outcome: tuple[float, int, int, int, float] = _simulate(workspace, graph, cost, packets, node, ports, nics, log)
+    outcome: tuple[float, int, int, int, float] = _simulate(
+        workspace, graph, cost, packets, node, ports, nics, log, stop
+    )  # fmt: skip
     return outcome
 
 
 @compiled
 def _simulate(
     workspace: Workspace, graph: Graph, cost: Cost, packets: Packets | None,
-    node: Longs, ports: int, nics: int, log: Log,
+    node: Longs, ports: int, nics: int, log: Log, stop: float,
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
     """Run `simulate` in a workspace that cannot be used again.
 
@@ -170,6 +174,9 @@ def _simulate(
     while True:
         now, number = take(heap, lists)
         if number < 0:
+            break
+        if now >= stop:  # whatever has an event now is done later, or at this time
+            last = np.inf
             break
         m, kind, idle_port = number, DONE, -1
         if packets is None:

@@ -179,7 +179,8 @@ def find_levels(src: Ints, dst: Ints, group: Longs, out: Ints) -> Ints:
 
 @compiled
 def simulate_free(
-    cost_class: Ints, cost: Cost, needed_condition: Ints, contributes_to: Ints, predecessor: Ints, latest: Floats
+    cost_class: Ints, cost: Cost, needed_condition: Ints, contributes_to: Ints, predecessor: Ints, latest: Floats,
+    stop: float = np.inf,
 ) -> tuple[float, int]:  # fmt: skip
     """Return the time at which all is done, and the message done last, if no message queues.
 
@@ -190,7 +191,8 @@ def simulate_free(
     Messages m are sorted by step. `cost_class`: m -> its class. `needed_condition`: m -> the condition that it waits
     for, -1 if none. contributes_to[2 * m : 2 * m + 2]: the conditions that m contributes to. `predecessor`: condition
     -> the one before it, -1 if none. `latest`: condition -> the latest contribution to it, zeros at first. A message
-    needs only contributions of earlier steps, so `latest` is final when it is read.
+    needs only contributions of earlier steps, so `latest` is final when it is read. If not all is done before `stop`,
+    the time is infinite.
 
     Messages of `core.example.star`, with o_s = o_r = 1 s, L = 2 s, G (b - 1) = 3 s, and 1 s to combine: messages 0
     and 1 are done at 8, and those that wait for them 7 s later:
@@ -210,6 +212,8 @@ def simulate_free(
         done = ready + send[k] + latency[k] + flight[k] + receive[k] + work[k]
         if done > last:
             last, last_message = done, m
+            if done >= stop:
+                return np.inf, m
         for i in range(2 * m, 2 * m + 2):
             c = contributes_to[i]
             earlier = predecessor[c]

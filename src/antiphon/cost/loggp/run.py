@@ -10,13 +10,14 @@ us, latency 4 us, bandwidth 6 us, in total 14 us.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, count_values
+from antiphon.core.columns import Floats, Ints, Longs, count_values
 from antiphon.core.messages import Messages, Paths, resource_name
 from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
@@ -35,6 +36,8 @@ from antiphon.cost.trace import Events
 
 MAX_SENDERS = 64  # senders per rank that `max_simultaneous` distinguishes
 MAX_LOGGED_MESSAGES = 2**20  # up to this many messages a prediction has terms and a critical path
+MAX_PORT_CLASSES = 2**22  # ranks times classes of messages up to which a bound counts what every rank sends of each
+SLACK = 1e-9  # relative: more than the rounding errors of a bound
 # what a message waited for, by its number in state.py
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
@@ -70,11 +73,54 @@ class Simulation:
     note: str = ""
     local: tuple[float, str] = (0.0, "")  # local work at the end: seconds per byte of nbytes, and its name
     cached: dict[int, Prediction] = field(default_factory=dict)  # by nbytes
+    unlogged: dict[int, Outcome] = field(default_factory=dict)  # by nbytes: simulations without a log
 
     def __call__(self, nbytes: int) -> Prediction:
         if nbytes not in self.cached:
             self.cached[nbytes] = self._predict_size(nbytes)
         return self.cached[nbytes]
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether there are so many messages that predictions have no critical path."""
+        return len(self.work) > MAX_LOGGED_MESSAGES
+
+    def takes_less(self, nbytes: int, seconds: float) -> bool:
+        """Return whether a size takes less than this time.
+
+        If it does not, that costs less than a prediction: bounds come first, and the simulation ends at that time.
+        """
+        local = self.local[0] * nbytes
+        if nbytes in self.cached:
+            return self.cached[nbytes].seconds < seconds
+        if self.work.capacity * nbytes + local >= seconds or self._port_seconds(nbytes) + local >= seconds:
+            return False
+        outcome = self.run(nbytes, record=False, stop=(seconds - local) * (1 + SLACK))
+        if self.is_large and math.isfinite(outcome.seconds):
+            self.unlogged[nbytes] = outcome
+        return max(outcome.seconds, self.work.capacity * nbytes) + local < seconds
+
+    def _port_seconds(self, nbytes: int) -> float:
+        """Return a lower bound: the time for which the ports of the busiest rank are in use, or wait for g."""
+        if not self.ports or self.options.processors or self.options.packets or self._sent_by_class is None:
+            return 0.0
+        cost, *_ = self.cost(nbytes)
+        between_ranks = self.work.level >= 0  # messages within a rank take no port
+        seconds = np.where(between_ranks, cost.gap + cost.flight, 0.0)
+        busiest = max(float((counts * seconds).sum(axis=1).max(initial=0.0)) for counts in self._sent_by_class)
+        return (busiest / self.ports - float(cost.gap.max(initial=0.0))) * (1 - SLACK)
+
+    @cached_property
+    def _sent_by_class(self) -> tuple[Longs, Longs] | None:
+        """Return by rank and class the number of messages that it sends, and that it receives; None if that is much."""
+        sent, ranks, classes = self.work.sent, len(self.work.node), len(self.work.level)
+        if ranks * classes > MAX_PORT_CLASSES:
+            return None
+
+        def count(end: Ints) -> Longs:
+            return count_values(end * np.int32(classes) + self.work.cost_class, ranks * classes).reshape(ranks, classes)
+
+        return count(sent.src), count(sent.dst)
 
     # ---- the simulation ----
 
@@ -172,20 +218,20 @@ class Simulation:
         cost = state.Cost(figures["L"], figures["o_s"], figures["o_r"], figures["g"], flight, busy, combining)
         return cost, size, figures["G"]
 
-    def run(self, nbytes: int, record: bool = True) -> Outcome:
-        """Simulate one size."""
+    def run(self, nbytes: int, record: bool = True, stop: float = math.inf) -> Outcome:
+        """Simulate one size. If it is not done before `stop`, its seconds are infinite."""
         work, log = self.work, state.new_log(len(self.work)) if record else state.no_log()
         if not len(work):
             return Outcome(0.0, -1, 0, log)
-        outcome = self._simulate_size(nbytes, record, log)
-        if outcome.done != len(work):
+        outcome = self._simulate_size(nbytes, record, log, stop * state.GRAINS)
+        if outcome.done != len(work) and math.isfinite(outcome.seconds):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages came to their end")
         for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.nic, log.combining, log.longest):
             np.divide(grains, state.GRAINS, out=grains)
         return replace(outcome, seconds=outcome.seconds / state.GRAINS)
 
-    def _simulate_size(self, nbytes: int, record: bool, log: state.Log) -> Outcome:
-        """Simulate with the loop that fits. Times are in grains (state.py)."""
+    def _simulate_size(self, nbytes: int, record: bool, log: state.Log, stop: float) -> Outcome:
+        """Simulate with the loop that fits. Times, also `stop`, are in grains (state.py)."""
         work = self.work
         # Sums of whole numbers below 2^53 are exact in a double, so equal times do not depend on the order of addition.
         exact_cost, size, per_byte = self.cost(nbytes)
@@ -203,18 +249,19 @@ class Simulation:
             combines_one = not cost.work.any() or self._max_simultaneous[0] <= 1
             if combines_one and work.in_rounds and not (ports or nics or record):
                 wait, moments = work.waits, np.zeros(len(work.waits))
-                seconds, last = simulate_free(work.cost_class, cost, wait.need, wait.done, wait.before, moments)
+                seconds, last = simulate_free(work.cost_class, cost, wait.need, wait.done, wait.before, moments, stop)
                 return Outcome(seconds, last, len(work), log)
-        seconds, last, done, held_ports, received = simulate(work.graph, cost, packets, work.node, ports, nics, log)
+        seconds, last, done, held_ports, received = simulate(
+            work.graph, cost, packets, work.node, ports, nics, log, stop
+        )  # fmt: skip
         return Outcome(seconds, last, done, log, held_ports, received)
 
     # ---- predictions ----
 
     def _predict_size(self, nbytes: int) -> Prediction:
         """Predict one size: simulate, and split the time into terms."""
-        logged = len(self.work) <= MAX_LOGGED_MESSAGES
-        outcome = self.run(nbytes, logged)
-        if logged:
+        outcome = self.unlogged.pop(nbytes, None) or self.run(nbytes, not self.is_large)
+        if not self.is_large:
             terms, path = self._split_terms(outcome, nbytes)
         else:
             terms, path = {"messages": outcome.seconds}, np.zeros(0, np.int64)
@@ -230,7 +277,7 @@ class Simulation:
         if self.local[0]:
             terms["local"] = self.local[0] * nbytes
             seconds += terms["local"]
-        hops = LazyPath(lambda: self._path_hops(path if logged else self.path(self.run(nbytes))))
+        hops = LazyPath(lambda: self._path_hops(self.path(self.run(nbytes)) if self.is_large else path))
         return Prediction(float(seconds), terms, self._name_bottleneck(terms, outcome, path, nbytes), hops, note)
 
     @property
