@@ -1,6 +1,7 @@
 """Undirected trees that attain tau exactly, and the fewest trees: against brute force, and on DGX-1 allocations."""
 
 import itertools
+import random
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -23,13 +24,13 @@ from packing_cases import (
 from quick import crossed, in_turn
 
 import antiphon
-from antiphon.core.bounds.maxflow import dinic
+from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, both_ways, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.spanning import arc_flows, pack_edges, pack_spanning, weakest_partition_of
+from antiphon.planners.trees.spanning import pack_edges, pack_spanning, weakest_partition_of
 
 
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
@@ -80,12 +81,26 @@ def test_flows_of_any_size() -> None:
     tail, head = [0, 0, 2, 3, 2, 3], [2, 3, 3, 2, 1, 1]
     for unit in (1, 10**9, 10**15 + 7, 10**40 + 1):
         capacity = [5 * unit, 3 * unit, unit + 1, 2 * unit, 2 * unit, 7 * unit]
-        flow = arc_flows(4, tail, head, capacity, 0, 1)
+        flows = Flows(4, tail, head)
+        flow = flows.arc_flows(capacity, 0, 1).tolist()
         assert all(0 <= x <= c for x, c in zip(flow, capacity, strict=True))
         for v in (2, 3):
             out = sum(x for x, a in zip(flow, tail, strict=True) if a == v)
             assert out == sum(x for x, b in zip(flow, head, strict=True) if b == v)
-        assert flow[4] + flow[5] == dinic(4, tail, head, capacity, 0, 1)[0]
+        assert flow[4] + flow[5] == flows.value(capacity, 0, 1) == flows.cut(capacity, 0, 1)[0]
+
+
+def test_cuts_of_any_size_are_those_of_small_numbers() -> None:
+    """Also where flows may go in circles: arcs there and back, and far from the sink."""
+    rng = random.Random(3)
+    for unit in [10**17 + 3, 10**40 + 1] * 30:
+        nodes = rng.randint(2, 9)
+        tail = [rng.randrange(nodes) for _ in range(rng.randint(1, 25))]
+        flows = Flows(nodes, tail, [(a + rng.randrange(1, nodes)) % nodes for a in tail])
+        capacity = [rng.randint(1, 5) for _ in tail]
+        source, sink = rng.sample(range(nodes), 2)
+        small, large = flows.smallest_cut(capacity, source, sink), [c * unit for c in capacity]
+        assert flows.cut(large, source, sink) == (flows.value(capacity, source, sink) * unit, small.tolist())
 
 
 def test_trees_hang_from_their_middle() -> None:

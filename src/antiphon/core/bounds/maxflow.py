@@ -1,22 +1,24 @@
 """Exact maximum flows and minimum cuts with integer capacities of any size.
 
-igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, Dinic's algorithm
-(1970) runs on Python integers: build the level graph by breadth-first search, send a blocking flow along rising
-levels, repeat until the sink is out of reach; the nodes then reached form the source side of a minimum cut.
+igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, capacities are
+scaled: the flow of their high bits first, then again and again what the residual graph lets through with 20 bits more.
 
->>> value, on_source_side = dinic(3, [0, 0, 1], [1, 2, 2], [3, 1, 2], 0, 2)  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
->>> value, on_source_side
-(3, [True, True, False])
+>>> flows = Flows(3, [0, 0, 1], [1, 2, 2])
+>>> flows.arc_flows([3, 1, 2], 0, 2).tolist()  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
+[2, 1, 2]
+>>> flows.cut([3 * 10**17, 10**17, 2 * 10**17], 0, 2)
+(300000000000000000, [True, True, False])
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, reached_nodes
 
 EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
 
@@ -47,25 +49,44 @@ class Flows:
         Which minimum cut that is depends on the method; see `smallest_cut`.
         """
         if sum(capacity) >= EXACT_DOUBLES:
-            return dinic(self.nodes, self.tail, self.head, capacity, source, sink)
+            side = self.smallest_cut(capacity, source, sink).tolist()
+            ends = zip(self.tail, self.head, capacity, strict=True)
+            return sum(c for a, b, c in ends if side[a] and not side[b]), side
         minimum_cut = self._build_graph().maxflow(source, sink, list(capacity))
         return int(minimum_cut.value), self._mark_nodes(minimum_cut.partition[0])
 
-    def smallest_cut(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[np.bool_]:
+    def smallest_cut(self, capacity: Sequence[int], source: int, sink: int) -> Bools:
         """Return for every node whether it is on the source's side of the minimum cut with the fewest nodes there.
 
         These are the nodes that the source still reaches over residual capacity. The source's side of every other
         minimum cut contains them.
         """
-        if sum(capacity) >= EXACT_DOUBLES:
-            return np.array(dinic(self.nodes, self.tail, self.head, capacity, source, sink)[1])
-        flow = np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow).astype(np.int64)
-        spare = np.concatenate([np.array(capacity) > flow, flow > 0])
+        flow = self.arc_flows(capacity, source, sink)
+        spare = np.concatenate([np.array(capacity) > flow, flow > 0]).astype(np.bool_)
         tail, head = (np.concatenate(ends) for ends in ((self.tail, self.head), (self.head, self.tail)))
-        reached = np.arange(self.nodes) == source
-        while len(newly_reached := head[spare & reached[tail] & ~reached[head]]):
-            reached[newly_reached] = True
-        return np.asarray(reached)
+        return reached_nodes(np.arange(self.nodes) == source, tail[spare], head[spare])
+
+    def arc_flows(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[Any]:
+        """Return the flow on every arc of a maximum flow: int64, or Python ints where capacities are large."""
+        if sum(capacity) < EXACT_DOUBLES:
+            return np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow).astype(np.int64)
+        import igraph
+
+        pairs, count = list(zip(self.tail, self.head, strict=True)), len(self.tail)
+        residual_graph = igraph.Graph(self.nodes, pairs + [(b, a) for a, b in pairs], directed=True)
+        top = EXACT_DOUBLES // (4 * count)  # larger capacities are cut to this, so that sums stay exact
+        flow = [0] * count
+        shift = sum(capacity).bit_length()
+        while shift:
+            shift = max(shift - 20, 0)
+            while True:
+                residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
+                more = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual])
+                if not more.value:  # what flows in circles beside it has no end
+                    break
+                gained = [int(x) - int(y) for x, y in zip(more.flow[:count], more.flow[count:], strict=True)]
+                flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]
+        return np.array(flow, object)
 
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
         """Return a minimum cut as `cut` does, by inexact floating point: evaluate the cut exactly afterwards."""
@@ -78,80 +99,3 @@ class Flows:
         for node in marked:
             flags[node] = True
         return flags
-
-
-def dinic(
-    nodes: int, tail: Sequence[int], head: Sequence[int], capacity: Sequence[int], source: int, sink: int
-) -> tuple[int, list[bool]]:
-    """Return the value of a maximum flow in Python ints, and for every node whether it is on the source's side.
-
-    Of all minimum cuts it is the one with the fewest nodes on that side: those that the source still reaches over
-    residual capacity. The time is O(nodes^2 * arcs), in practice far less.
-    """
-    # Arc i of the input becomes arc 2i, and 2i + 1 in the other direction. ends[a] is the node that arc a leads to;
-    # it leaves ends[a ^ 1].
-    ends = [end for arc in zip(head, tail, strict=True) for end in arc]
-    residual = [amount for c in capacity for amount in (int(c), 0)]
-    out: list[list[int]] = [[] for _ in range(nodes)]
-    for arc in range(len(ends)):
-        out[ends[arc ^ 1]].append(arc)
-    total = 0
-    while True:
-        level = _bfs_levels(out, ends, residual, source)
-        if level[sink] < 0:
-            return total, [depth >= 0 for depth in level]
-        # next_arc[node]: the first of out[node] that may still lead to the sink in this level graph. It only advances,
-        # so each arc is abandoned once per phase.
-        next_arc = [0] * nodes
-        while path := _augmenting_path(out, ends, residual, level, next_arc, source, sink):
-            push = min(residual[arc] for arc in path)
-            # Arc i and its reverse i ^ 1 form a pair: pushing forward makes room backward.
-            for arc in path:
-                residual[arc] -= push
-                residual[arc ^ 1] += push
-            total += push
-
-
-def _bfs_levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
-    """Return the distance of every node from the source over arcs with residual capacity; -1 if it cannot be
-    reached."""
-    level = [-1] * len(out)
-    level[source] = 0
-    queue = deque([source])
-    while queue:
-        node = queue.popleft()
-        for arc in out[node]:
-            if residual[arc] and level[ends[arc]] < 0:
-                level[ends[arc]] = level[node] + 1
-                queue.append(ends[arc])
-    return level
-
-
-def _augmenting_path(
-    out: list[list[int]],
-    ends: list[int],
-    residual: list[int],
-    level: list[int],
-    next_arc: list[int],
-    source: int,
-    sink: int,
-) -> list[int]:
-    """Return the arcs of a path along rising levels, or [] if there is none; advance `next_arc` past dead ends."""
-    path: list[int] = []
-    node = source
-    while node != sink:
-        while next_arc[node] < len(out[node]):
-            arc = out[node][next_arc[node]]
-            if residual[arc] and level[ends[arc]] == level[node] + 1:
-                break
-            next_arc[node] += 1
-        else:
-            if not path:
-                return []
-            # Dead end: retreat over the last arc and abandon it.
-            node = ends[path.pop() ^ 1]
-            next_arc[node] += 1
-            continue
-        path.append(arc)
-        node = ends[arc]
-    return path

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.maxflow import EXACT_DOUBLES, Flows
+from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.columns import Longs
@@ -179,7 +179,7 @@ class _Orientation:
             tail.append(v)
             head.append(sink)
             capacity.append(0 if v == self.root else self.goal)
-        flow = arc_flows(n + m + 2, tail, head, capacity, source, sink)
+        flow = Flows(n + m + 2, tail, head).arc_flows(capacity, source, sink).tolist()
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
     def _orient_each(self) -> list[tuple[int, int]]:
@@ -234,7 +234,7 @@ class _Orientation:
         tail.append(n + 2)  # limit the flow to what is missing
         head.append(n)
         capacity.append(missing)
-        flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
+        flow = Flows(n + 3, tail, head).arc_flows(capacity, n + 2, n + 1).tolist()[len(at) :]
         turned_amounts = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
         return [(x - t, y + t) for (x, y), t in zip(inflows, turned_amounts, strict=True)]
 
@@ -396,32 +396,3 @@ def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
         best = key if best is None or key < best else best
     assert best is not None
     return best[2]
-
-
-def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int], source: int, sink: int) -> list[int]:
-    """Return the flow on every arc of a maximum flow, as integers of any size.
-
-    igraph computes in doubles, exact up to 2^53. Larger capacities are handled by capacity scaling, 20 bits at a time.
-    """
-    import igraph
-
-    pairs = list(zip(tail, head, strict=True))
-    if sum(capacity) < EXACT_DOUBLES:
-        return [int(x) for x in igraph.Graph(nodes, pairs, directed=True).maxflow(source, sink, capacity).flow]
-    # capacity scaling: find the flow's high bits first, then augment it in the residual graph with the next 20 bits
-    residual_graph = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
-    top = EXACT_DOUBLES // (4 * len(pairs))  # larger capacities are cut to this, so that sums stay exact
-    flow = [0] * len(pairs)
-    shift = sum(capacity).bit_length()
-    while shift:
-        shift = max(shift - 20, 0)
-        while True:
-            residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
-            augmentation = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual]).flow
-            gained = [
-                int(x) - int(y) for x, y in zip(augmentation[: len(pairs)], augmentation[len(pairs) :], strict=True)
-            ]
-            if not any(gained):
-                break
-            flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]
-    return flow
