@@ -69,7 +69,8 @@ class Flows:
     def arc_flows(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[Any]:
         """Return the flow on every arc of a maximum flow: int64, or Python ints where capacities are large."""
         if sum(capacity) < EXACT_DOUBLES:
-            return np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow).astype(np.int64)
+            exact: NDArray[Any] = np.rint(self._build_graph().maxflow(source, sink, list(capacity)).flow)
+            return exact.astype(np.int64)
         import igraph
 
         pairs, count = list(zip(self.tail, self.head, strict=True)), len(self.tail)
