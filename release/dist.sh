@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 root=$(pwd)
 work=$root/build/dist
-install="--quiet --disable-pip-version-check --root-user-action=ignore"
+install="--quiet --disable-pip-version-check --root-user-action=ignore --no-compile" # as files are first imported
 rm -rf dist "$work"
 mkdir -p dist "$work/elsewhere"
 

@@ -32,6 +32,15 @@ class Recording:
     plan: Plan | None
     collectives: tuple[Row, ...]
 
+    def __repr__(self) -> str:  # noqa: D105
+        ranks = len({row["rank"] for row in self.collectives})
+        return f"Recording({len(self.collectives)} calls of collectives at {ranks} ranks, plan={self.plan!r})"
+
+    def _repr_html_(self) -> str:
+        from antiphon.show.notebook import recording_html
+
+        return recording_html(self.plan, self.collectives)
+
 
 @public
 def merge(files: Sequence[Path], output: Path) -> list[Row]:

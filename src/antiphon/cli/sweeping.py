@@ -16,8 +16,9 @@ from antiphon.cli.progress import show_progress
 from antiphon.errors import Infeasible, NotFound
 from antiphon.select.store import Answer, Stored
 from antiphon.show.columns import fitted_rows, paragraph, table, time_column, wrap_table
+from antiphon.show.machines import conclusions, machine_table, short_names
 from antiphon.show.words import plural
-from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
+from antiphon.sweeps.results import SweepResult
 from antiphon.units import format_size, parse_size
 
 StoreOption = Annotated[
@@ -73,22 +74,13 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     planned = [m for m in machines if m.relative_time is not None]
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
-    lines = []
-    shared = shared_prefix([m.machine for m in machines])
-    short = {m.machine: m.machine[len(shared) :] for m in machines}
-    if planned:
-        of_all = f"{plural(len(machines), 'machine')}{f' {shared}...' if shared else ''}"
-        lines += paragraph(f"{short[planned[0].machine]} is the fastest of {of_all}", "")
-        for name in result.request.prices:
-            names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
-            lines += paragraph(f"best for their price ({name}): {names}") if names else []
+    short = short_names(machines)[1]
+    lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, "  " if i else "")]
     sizes = low if low == high else f"{low} to {high}"
     now = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
     lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{now}")
     if planned:
-        prices = list(result.request.prices)
-        head = ["machine", "ranks", "time", "worst gap", *prices]
-        rows = [_machine_row(m, short[m.machine], prices) for m in planned[:MAX_SHOWN]]
+        head, rows = machine_table(result, MAX_SHOWN)
         lines += ["", *(line for row in fitted_rows(head, rows, ("ranks", "worst gap"))[0] for line in row)]
         lines += [f"  ... {len(planned) - MAX_SHOWN} more; -o writes all"] if len(planned) > MAX_SHOWN else []
     if len({m.ranks for m in planned}) > 1:
@@ -96,13 +88,6 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     for m in machines:
         lines += paragraph(f"no figures for {short[m.machine]}: {m.refused}") if m.refused else []
     return lines
-
-
-def _machine_row(m: MachineResult, name: str, prices: list[str]) -> list[str]:
-    return [
-        name, dash(m.ranks, str), dash(m.relative_time, lambda t: f"{t:.3f}x"), dash(m.gap, lambda g: f"{g:.2f}x"),
-        *(dash(m.price[key], lambda p: f"{p:,.10g}") for key in prices),
-    ]  # fmt: skip
 
 
 def tune_with_store(

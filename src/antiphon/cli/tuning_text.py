@@ -14,22 +14,19 @@ Status of a `Candidate`: ok; refused (the planner does not apply); failed (an er
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
 from antiphon.select import Range, Tuning, Tunings, uses_text
 from antiphon.show import words
 from antiphon.show.columns import fitted_rows, paragraph, table, time_column, under_names
+from antiphon.show.ranges import group_ranges, range_cells
 from antiphon.units import format_size
 
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
 MAX_SETTINGS = 6  # settings of a sweep that are listed
 LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, in the order in which they go
 EXPLAIN_HINT = "--explain: more"
-RangeGroups = Sequence[
-    Sequence[Range]
-]  # each is a row of a table: one range, or consecutive ranges that are left to a library
 
 
 def tuning_text(tuning: Tuning, explain: bool = False) -> str:
@@ -180,8 +177,8 @@ def _loss_texts(tuning: Tuning) -> list[str]:
 def _ranges_table(tuning: Tuning) -> list[str]:
     """Return one table, in which each of several collectives has its name above its rows."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
-    groups = {kind: _group_ranges([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
-    head, cells = _table_cells([group for kind_groups in groups.values() for group in kind_groups])
+    groups = {kind: group_ranges([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
+    head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
     (head_lines, *row_lines), dropped = fitted_rows(head, cells, LEAST_USEFUL)
     return [*head_lines, *under_names(groups, row_lines), *_legend([tuning], dropped)]
 
@@ -192,47 +189,14 @@ def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
     begins: list[list[str]] = []
     for kind in dict.fromkeys(kind for tuning in tunings.values() for kind in tuning.collectives):
         for value, tuning in tunings.items():
-            machine_groups = _group_ranges([r for r in tuning.ranges if r.collective == kind])
+            machine_groups = group_ranges([r for r in tuning.ranges if r.collective == kind])
             groups.setdefault(kind, []).extend(machine_groups)
             name = [str(value), str(tuning.topology.ranks)]
             begins += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
-    head, cells = _table_cells([group for kind_groups in groups.values() for group in kind_groups])
+    head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
     rows = [[*begin, *row] for begin, row in zip(begins, cells, strict=True)]
     (head_lines, *row_lines), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
     return [*head_lines, *under_names(groups, row_lines), *_legend([*tunings.values()], dropped)]
-
-
-def _group_ranges(ranges: Sequence[Range]) -> list[Sequence[Range]]:
-    """Group ranges into rows: consecutive ranges that are left to the library share one."""
-    rows: list[Sequence[Range]] = []
-    for is_served, run in groupby(ranges, lambda r: bool(r.served_by)):
-        group = list(run)
-        rows += [group] if is_served else [[r] for r in group]
-    return rows
-
-
-def _table_cells(groups: RangeGroups) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the cells of the table: for each group of ranges what to use, its time and gap."""
-    has_library = any(r.over for group in groups for r in group)
-    has_speedup = any(r.speedup is not None for group in groups for r in group)
-    unit, time_text = time_column(_time_of_choice(group[-1], group[-1].seconds) for group in groups)
-    rows = []
-    for group in groups:
-        r = group[-1]
-        ends = words.ends_text(group[0].start, r.stop)
-        use = [words.use_text(r)] if has_library else []
-        algorithm = r.over if r.served_by else words.candidate_text(r.candidate)
-        gap = words.ratio(r.library_gap if r.served_by else r.gap)
-        speedup = [words.speedup_text(r)] if has_speedup else []
-        time = time_text(_time_of_choice(r, r.seconds))
-        rows.append([*ends, *use, algorithm, format_size(r.at), time, gap, *speedup])
-    use, speedup = ["use"] if has_library else [], ["speedup"] if has_speedup else []
-    return ["from", "to", *use, "algorithm", "at", f"time {unit}", "gap", *speedup], rows
-
-
-def _time_of_choice(r: Range, ours: float) -> float:
-    """Return the time of what serves the range: `ours`, or the library's, which is `ours` times the speedup."""
-    return ours * r.speedup if r.served_by and r.speedup is not None else ours
 
 
 def _gains_lines(tuning: Tuning) -> list[str]:

@@ -16,10 +16,12 @@ from typing import Any
 
 from antiphon.core.choose import Call, SizeChooser
 from antiphon.core.collective import Collective
+from antiphon.core.display import Displayed
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 
+MAX_NAMED = 4  # planners in the representation of a plan
 MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
 LIBRARY = "library"  # measured: the library that our schedule was timed against on this machine, such as an MPI
@@ -70,7 +72,7 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Displayed):
     """Entries in ascending order that cover every size from 0 without gap or overlap.
 
     Checked here: the form, and that every schedule is for this collective and this many ranks. Whether schedules are
@@ -109,6 +111,12 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+    def __repr__(self) -> str:
+        planners = dict.fromkeys(str(entry.claims.get("planner", "unnamed")) for entry in self.entries)
+        names = f"{', '.join(list(planners)[:MAX_NAMED])}{', ...' * (len(planners) > MAX_NAMED)}"
+        ranges = f"{len(self.entries)} range{'s' * (len(self.entries) > 1)} of sizes"
+        return f"Plan({self.collective.kind} on {self.topology.name[:80]}: {ranges}, by {names})"
 
     def _key(self) -> tuple[Topology, Collective, tuple[Entry, ...]]:
         return self.topology, self.collective, self.entries

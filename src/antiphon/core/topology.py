@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Ints, Longs, column
+from antiphon.core.display import Displayed
 from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
@@ -122,7 +123,7 @@ class NetworkCard:
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Displayed):
     """A machine. Nodes 0..ranks-1 are ranks (they hold data), the others are switches (they forward and hold none)."""
 
     name: str

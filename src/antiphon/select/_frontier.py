@@ -29,6 +29,7 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound, conditions_without_help
 from antiphon.core.collective import Collective
+from antiphon.core.display import Displayed
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request, silent
@@ -127,7 +128,7 @@ class Impossible:
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier:
+class Frontier(Displayed):
     """The result of `frontier`: points in order of steps. `stopped`: why the search ended early; None if it did not."""
 
     topology: Topology
@@ -137,6 +138,10 @@ class Frontier:
     limits: Bound  # lower bounds if switches only forward
     stopped: str | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        points = f"{len(self.points)} point{'s' * (len(self.points) != 1)}"
+        return f"Frontier({self.collective.kind} on {self.topology.name[:80]}, by {self.planner}: {points})"
 
     @property
     def assumes(self) -> tuple[str, ...]:

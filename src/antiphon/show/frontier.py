@@ -16,6 +16,7 @@ from antiphon.select import Frontier, FrontierPoint
 from antiphon.show.columns import paragraph, table
 from antiphon.show.words import assumed_text, plural, ratio
 
+POINT_HEAD = ["C", "S", "R", "R/C", "gap", "proof", "by"]
 # Label of a certificate -> what it means
 _LABELS = {
     OPTIMAL: "no algorithm of as many steps has a smaller R/C",
@@ -35,12 +36,11 @@ def frontier_text(frontier: Frontier) -> str:
     """Return a frontier as text: a table of its points, then what their labels mean and what is impossible."""
     name = f"{frontier.collective.kind} on {frontier.topology.name}"
     count = plural(len(frontier.points), "point")
-    rows = [_point_row(point) for point in frontier.points]
-    head = ["C", "S", "R", "R/C", "gap", "proof", "by"]
+    rows = [point_row(point) for point in frontier.points]
     lines = [
         *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", ""),
         *(paragraph(f"stopped early ({frontier.stopped}): the best so far") if frontier.stopped else []),
-        "", *table(head, rows), "",
+        "", *table(POINT_HEAD, rows), "",
         *paragraph(
             "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link); gap: R/C "
             "over that of the bound. Every point is verified, its proof rechecked.",
@@ -65,7 +65,7 @@ def point_line(point: FrontierPoint) -> str:
     return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
 
 
-def _point_row(point: FrontierPoint) -> list[str]:
+def point_row(point: FrontierPoint) -> list[str]:
     """Return the cells of a point; * stands for claims that were not rechecked."""
     label = point.proof + (", of halves" if _is_of_halves(point) else "") + (" *" if point.trusted else "")
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]

@@ -22,16 +22,20 @@ from antiphon.units import format_bandwidth, format_seconds, plain
 WIDEST_MATRIX = 16  # nodes of a matrix of bandwidths
 MAX_LIMITS = 8  # shared limits that are listed one by one
 MAX_ROWS = 40  # of a table of links
+KIND_HEAD = ["kind", "bandwidth", "units", "latency", "links"]
 
 
-def topology_text(topology: Topology) -> str:
-    """List links with their bandwidths and shared limits; of large machines, classes of equal links."""
+def summary_text(topology: Topology) -> str:
+    """Return a machine in one line."""
     switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
-    summary = f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
-    lines = paragraph(summary, "")
+    return f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
+
+
+def kind_rows(topology: Topology) -> list[list[str]]:
+    """Return a row for each kind of links, with the head KIND_HEAD."""
     counts = Counter(topology.link_type.tolist())
-    rows = [
+    return [
         [
             t.kind,
             format_bandwidth(t.bandwidth),
@@ -41,7 +45,11 @@ def topology_text(topology: Topology) -> str:
         ]
         for i, t in enumerate(topology.types)
     ]
-    lines += ["", *table(["kind", "bandwidth", "units", "latency", "links"], rows)]
+
+
+def topology_text(topology: Topology) -> str:
+    """List links with their bandwidths and shared limits; of large machines, classes of equal links."""
+    lines = [*paragraph(summary_text(topology), ""), "", *table(KIND_HEAD, kind_rows(topology))]
     matrix = _link_matrix(topology) if topology.nodes <= WIDEST_MATRIX else []
     if matrix and max(map(len, matrix)) <= width():
         lines += ["", "unit links from row to column:", *matrix]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from antiphon.core.display import Displayed
 from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.select.store import Answer, Question, Row, Store
@@ -47,13 +48,18 @@ class MachineResult:
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult:
+class SweepResult(Displayed):
     """The table of a sweep: the figures of every cell, in the order of its file."""
 
     request: SweepRequest
     answers: tuple[tuple[Row, ...] | str, ...]  # of each cell its figures by size, or why there are none
     planned: int  # cells that were planned now; the others were in the store, or refused
     complete: bool = True  # False: interrupted
+
+    def __repr__(self) -> str:
+        refused = sum(isinstance(answer, str) for answer in self.answers)
+        without = f", {refused} of them without plans" * bool(refused)
+        return f"SweepResult({len(self.request.ranks)} machines, {len(self.answers)} cells{without})"
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dictionary per machine, collective and size. Seconds; `gap`: over the least possible."""

@@ -58,9 +58,10 @@ from antiphon.core.bounds.witness import (
     witness_of,
 )
 from antiphon.core.collective import Collective
+from antiphon.core.display import Displayed
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
-from antiphon.units import plain
+from antiphon.units import format_bandwidth, plain
 
 __all__ = [
     "MULTICAST",
@@ -87,7 +88,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Displayed):
     """Lower bounds on the steps and on the time of every schedule of a collective on a topology, with their proofs.
 
     Attributes
@@ -125,6 +126,11 @@ class Bound:
     assumes: tuple[str, ...] = ()
     packing: Packing | None = None
     unaided: Bound | None = None
+
+    def __repr__(self) -> str:
+        rate = format_bandwidth(self.bytes_per_second) if self.bytes_per_second else "unlimited"
+        steps = f"{self.latency_steps} step{'s' * (self.latency_steps != 1)}"
+        return f"Bound({steps}, {rate} of nbytes, R/C = {self.inverse})"
 
     @property
     def without_help(self) -> Bound:

@@ -1,0 +1,20 @@
+"""How results look in notebooks: Jupyter asks an object for `_repr_html_`, and `show/notebook.py` has the answer.
+
+Machines, bounds and plans belong to the core, which imports nothing of `show`; so the module is loaded when a notebook
+asks, as a table's functions are (registry.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+
+
+class Displayed:
+    """A result that notebooks show as a conclusion with a small picture or table."""
+
+    def _repr_html_(self) -> str:
+        html: str = importlib.import_module("antiphon.show.notebook").html_of(self)
+        return html
+
+
+__all__ = ["Displayed"]

@@ -1,0 +1,43 @@
+"""Compare the machines of a sweep: which is the fastest, and which for the money, as sentences and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.show.words import plural
+from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
+
+
+def short_names(machines: Sequence[MachineResult]) -> tuple[str, dict[str, str]]:
+    """Return what all names begin with, and each name without it."""
+    shared = shared_prefix([m.machine for m in machines])
+    return shared, {m.machine: m.machine[len(shared) :] for m in machines}
+
+
+def conclusions(result: SweepResult) -> list[str]:
+    """Return which machine is the fastest, and which are the best for their price; [] if none could be planned for."""
+    machines = result.machines()
+    planned = [m for m in machines if m.relative_time is not None]
+    shared, short = short_names(machines)
+    if not planned:
+        return []
+    of_all = f"{plural(len(machines), 'machine')}{f' {shared}...' if shared else ''}"
+    lines = [f"{short[planned[0].machine]} is the fastest of {of_all}"]
+    for name in result.request.prices:
+        names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
+        lines += [f"best for their price ({name}): {names}"] if names else []
+    return lines
+
+
+def machine_table(result: SweepResult, limit: int) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of machines with all plans, the fastest first, at most `limit`."""
+    machines, prices = result.machines(), list(result.request.prices)
+    short = short_names(machines)[1]
+    planned = [m for m in machines if m.relative_time is not None][:limit]
+    return ["machine", "ranks", "time", "worst gap", *prices], [_row(m, short[m.machine], prices) for m in planned]
+
+
+def _row(m: MachineResult, name: str, prices: Sequence[str]) -> list[str]:
+    cells = [str(m.ranks or "-"), f"{m.relative_time:.3f}x", "-" if m.gap is None else f"{m.gap:.2f}x"]
+    cells += ["-" if m.price[key] is None else f"{m.price[key]:,.10g}" for key in prices]
+    return [name, *cells]
