@@ -33,6 +33,7 @@ from antiphon.registry import call
 from antiphon.select import bounds_only, compare_links, least_times, save_frontier, sizes_of
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
+from antiphon.show.terminal import add_picture, link_map
 from antiphon.show.text import memory_lines, topology_text
 from antiphon.topologies.degraded import connected_parts
 from antiphon.topologies.spec import UNITS
@@ -70,7 +71,8 @@ def show_command(
     machine, _ = arg.machine_and_group(topo, only)
     picture_lines = write_pictures(lambda: topology_svg(machine), pictures)
     text = dumps(machine).decode()
-    emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *picture_lines]), json)
+    shown = add_picture("\n".join([topology_text(machine), *picture_lines]), lambda: link_map(machine))
+    emit(jsonlib.loads(text) if json else None, shown, json)
 
 
 def probe_command(

@@ -26,6 +26,7 @@ from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
 from antiphon.select.parse_request import names_groups
+from antiphon.show.terminal import add_picture, time_chart
 from antiphon.units import parse_seconds
 
 INTERRUPTED = "interrupted; the result so far is printed and written"
@@ -206,7 +207,8 @@ def tune_command(
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
-    emit(tuning.as_json(), "\n".join([tuning_text(tuning, explain), *written]), json)
+    text = "\n".join([tuning_text(tuning, explain), *written])
+    emit(tuning.as_json(), add_picture(text, lambda: time_chart(tuning)), json)
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
     if not tuning.plans:
