@@ -6,6 +6,7 @@ smoke.py VERSION KIND; a wheel of kind "engine" brings the compiled engine, whic
 import importlib.metadata
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,8 @@ from antiphon.errors import AntiphonError
 VERSION, KIND = sys.argv[1:]  # KIND: "engine" (of a wheel that brings it), "pure" (any other wheel) or "sdist"
 HAS_ENGINE = KIND == "engine"
 SOCKETS = """
-import sys, numpy, antiphon
-with antiphon.comm(rank=int(sys.argv[1]), ranks=2, address="127.0.0.1:29517", secret="smoke") as c:
+import sys, numpy, antiphon.comm
+with antiphon.comm.connect(rank=int(sys.argv[1]), ranks=2, address=sys.argv[2], secret="not-a-secret-" * 3) as c:
     assert (c.allreduce(numpy.full(1000, 1.5 + c.rank)) == 4.0).all()
 """
 
@@ -74,7 +75,10 @@ def without_a_compiler() -> None:
 
 def run_sockets() -> None:
     """Two processes that meet without MPI."""
-    processes = [subprocess.Popen([sys.executable, "-c", SOCKETS, str(rank)]) for rank in range(2)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [subprocess.Popen([sys.executable, "-c", SOCKETS, str(rank), address]) for rank in range(2)]
     assert [process.wait(60) for process in processes] == [0, 0]
 
 
