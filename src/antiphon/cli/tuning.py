@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,13 +207,17 @@ def tune_command(
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
-    text = "\n".join([tuning_text(tuning, explain), *written])
-    emit(tuning.as_json(), add_picture(text, lambda: time_chart(tuning)), json)
+    emit(tuning.as_json(), _text_with_chart(tuning, explain, written), json)
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
     if not tuning.plans:
         subject = "anything" if coll == "all" else coll
         raise Infeasible(f"no planner could plan {subject} on {machine.name}; the reasons are listed above")
+
+
+def _text_with_chart(tuning: Tuning, explain: bool, written: Sequence[str]) -> str:
+    text = "\n".join([tuning_text(tuning, explain), *written])
+    return add_picture(text, lambda: time_chart(tuning))
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:

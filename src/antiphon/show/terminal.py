@@ -39,9 +39,9 @@ def add_picture(text: str, draw: Callable[[], list[str]]) -> str:
 
 def time_chart(tuning: Tuning) -> list[str]:
     """Return the least times of a collective by size as columns; [] for several, or for fewer than three sizes."""
-    kind, *others = tuning.collectives
-    if others:
+    if len(tuning.collectives) > 1:
         return []
+    (kind,) = tuning.collectives
     limit = tuning.limits.get(kind)
     times: dict[int, float] = {}
     for r in tuning.ranges:
