@@ -39,7 +39,7 @@ A machine, a collective, a plan or a profile is passed as an object, by its name
 # `from antiphon.cli import main` comes through here: nothing is imported until it is asked for.
 TYPE_CHECKING = False
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Bound", "Collective", "Places", "Plan", "Profile", "Report", "Search", "Topology", "Tuning", "Writing",
