@@ -93,6 +93,35 @@ class Chunks:
         exact = self.share * weight if top < 2**62 else self.share.astype(object) * weight.astype(object)
         return exact, self.denominator * collective.buffer_weight
 
+    def find_gap(self, weights: Longs) -> tuple[str, int | None] | None:
+        """Return why the chunks of some block do not tile it, and the chunk at fault, if there is one; None if all do.
+
+        `weights`: of all blocks. A block of weight 0 has no data and needs no chunk. Here chunk 0 ends after one half
+        of its block, and chunk 1 begins after three quarters:
+
+        >>> Chunks([0, 0], [0, 3], [2, 1], 4).find_gap(np.array([1]))
+        ('the chunks of block 0 do not tile it: a gap or an overlap at chunk 1', 1)
+        """
+        # Offsets and shares are integers over a common denominator, so tiling is checked exactly.
+        outside = (self.share <= 0) | (self.offset < 0) | (self.offset > self.denominator - self.share)
+        if outside.any():
+            at = int(np.flatnonzero(outside)[0])
+            return f"chunk {at} does not lie inside its block {self.block[at]}", at
+        order = np.lexsort((self.offset, self.block))
+        block, offset = self.block[order], self.offset[order]
+        end = offset + self.share[order]
+        first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
+        # In order of offset, each chunk must begin where the previous one ends, and the last end at 1.
+        expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
+        last = np.append(first[1:], True) if len(block) else first
+        misplaced = (offset != expected) | (last & (end != self.denominator))
+        if misplaced.any():
+            at = int(order[np.flatnonzero(misplaced)[0]])
+            return f"the chunks of block {self.block[at]} do not tile it: a gap or an overlap at chunk {at}", at
+        # Blocks without any chunk are not in the sorted table: look for them separately.
+        missing = np.flatnonzero((np.bincount(block, minlength=len(weights)) == 0) & (weights > 0))
+        return (f"block {missing[0]} has no chunk", None) if len(missing) else None
+
 
 def cut(collective: Collective, parts: int) -> Chunks:
     """Cut every block into equal parts, numbered part * blocks + block (SCCL's numbering)."""

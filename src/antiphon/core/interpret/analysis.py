@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, unique_inverse
-from antiphon.core.interpret.buffers import check_chunks
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.errors import Invalid
 
@@ -92,7 +91,9 @@ def analyse(schedule: Schedule) -> Analysis:
     >>> [(groups.operand[a:a+n].tolist(), groups.row[a:a+n].tolist()) for a, n in zip(groups.first, groups.count)]
     [([0, 1, 2], [-1, 0, 1]), ([0], [2]), ([0], [3])]
     """
-    check_chunks(schedule.collective, schedule.chunks)
+    wanted = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
+    if (gap := schedule.chunks.find_gap(schedule.collective.weights * wanted)) is not None:
+        raise Invalid(gap[0])
     first, last = _find_ends(schedule)
     rows = schedule.transfers
     cells, place = _cell_keys(schedule, first, last)

@@ -150,30 +150,6 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
     return low.astype(np.int64), high.astype(np.int64)
 
 
-def check_chunks(collective: Collective, chunks: Chunks) -> None:
-    """Check that the chunks of every block tile it, and that every block of an output has chunks."""
-    assert collective.weights is not None
-    denominator = chunks.denominator
-    outside = (chunks.offset < 0) | (chunks.share < 0) | (chunks.offset > denominator) | (chunks.share > denominator)
-    if outside.any():
-        raise Invalid(f"chunk {int(np.argmax(outside))} reaches outside of its block; fix its offset or share")
-    order = np.lexsort((chunks.share, chunks.offset, chunks.block))
-    block, begin = chunks.block[order], chunks.offset[order]
-    end = begin + chunks.share[order]
-    first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
-    expected = np.where(first, 0, np.concatenate([[0], end[:-1]])[: len(block)])
-    last = np.append(first[1:], True) if len(block) else first
-    bad = (begin != expected) | (last & (end != denominator))
-    if bad.any():
-        raise Invalid(f"the chunks of block {int(block[np.argmax(bad)])} leave a gap or overlap; they must tile it")
-    lacks_chunk = np.zeros(collective.blocks, bool)
-    lacks_chunk[collective.relation.post_block] = True
-    lacks_chunk &= collective.weights > 0
-    lacks_chunk[chunks.block] = False
-    if lacks_chunk.any():
-        raise Invalid(f"block {int(np.argmax(lacks_chunk))} has no chunk, so nothing can carry it; give it one")
-
-
 @dataclass(frozen=True, eq=False)
 class Buffers:
     """The checked inputs of one run: an array per rank, and the number of elements of a unit of weight."""

@@ -59,7 +59,9 @@ def verify(
     `claims` (steps, rounds, transfers, chunks, ...), if given, are recomputed and compared. `op`, `dtype`: also check
     that switches that combine can do so with this operator and this data type.
     """
-    fault = _check_ranks(schedule, topology) or _check_shares(schedule)
+    fault = _check_ranks(schedule, topology)
+    if fault is None and (gap := schedule.chunks.find_gap(schedule.collective.weights)) is not None:
+        fault = Fault("share", gap[0], chunk=gap[1])
     if fault is None:
         fault = _earliest_fault(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
     if fault is None and claims:
@@ -81,39 +83,6 @@ def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
         have = f"the schedule is for {schedule.collective.ranks} ranks, but topology {topology.name!r}"
         return Fault("topology", f"{have} has {topology.ranks}")
     return None
-
-
-def _check_shares(schedule: Schedule) -> Fault | None:
-    """Check that the chunks of every block tile it; a block of weight 0 has no data and needs no chunk.
-
-    Chunk 0 ends after one half, chunk 1 begins after three quarters:
-
-    >>> from types import SimpleNamespace as Some
-    >>> chunks = Some(block=np.array([0, 0]), offset=np.array([0, 3]), share=np.array([2, 1]), denominator=4)
-    >>> _check_shares(Some(chunks=chunks, collective=Some(weights=np.array([1])))).message
-    'the chunks of block 0 do not tile it: a gap or an overlap at chunk 1'
-    """
-    chunks, weights = schedule.chunks, schedule.collective.weights
-    # Offsets and shares are integers over a common denominator, so tiling is checked exactly.
-    outside = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
-    if outside.any():
-        at = int(np.flatnonzero(outside)[0])
-        return Fault("share", f"chunk {at} does not lie inside its block {chunks.block[at]}", chunk=at)
-    order = np.lexsort((chunks.offset, chunks.block))
-    block, offset = chunks.block[order], chunks.offset[order]
-    end = offset + chunks.share[order]
-    first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
-    # In order of offset, each chunk must begin where the previous one ends, and the last end at 1.
-    expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
-    last = np.append(first[1:], True) if len(block) else first
-    misplaced = (offset != expected) | (last & (end != chunks.denominator))
-    if misplaced.any():
-        at = int(order[np.flatnonzero(misplaced)[0]])
-        why = f"the chunks of block {chunks.block[at]} do not tile it: a gap or an overlap at chunk {at}"
-        return Fault("share", why, chunk=at)
-    # Blocks without any chunk are not in the sorted table: look for them separately.
-    missing = np.flatnonzero((np.bincount(block, minlength=len(weights)) == 0) & (weights > 0))
-    return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
 
 
 def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
