@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from commands import Capture, complaint
 from pages import Page
+from tables import listed
 
 import antiphon
 from antiphon.cli import run
@@ -171,15 +172,16 @@ def test_frontiers_and_sweeps_come_from_their_files(capsys: Capture) -> None:
     assert "wrong.json" in complaint(capsys, "explore", "wrong.json")
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_are_modules_that_parse(name: str, tmp_path: Path) -> None:
+def test_scripts_parse_alone_and_together(ring: Plan, tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    script = tmp_path / "module.mjs"
-    script.write_bytes((FOLDER / f"{name}.js").read_bytes())
-    done = subprocess.run([node, "--check", str(script)], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    texts = {name: (FOLDER / f"{name}.js").read_text() for name in SCRIPTS}
+    for name, text in {**texts, "page": Page(antiphon.pages.explore(ring)).scripts[1]}.items():
+        script = tmp_path / f"{name}.mjs"
+        script.write_text(text)
+        done = subprocess.run([node, "--check", str(script)], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 # ---- in a browser ----
@@ -208,7 +210,7 @@ def visit(
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "blob:")) else None)
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "blob:", "about:")) else None)
     page.goto(f"file://{file}{fragment}")
     page.wait_for_selector("html[data-ready]")
     return page, problems
@@ -315,3 +317,85 @@ def test_a_thousand_ranks_and_a_million_transfers_stay_usable(browser: Any, tmp_
     page.locator(".bars button").first.click()
     assert page.evaluate("explorer.state.pick").startswith("link:")
     assert problems == []
+
+
+def act(page: Any, step: str) -> None:
+    """Do one click, choice or key of a task."""
+    kind, _, rest = step.partition(" ")
+    if kind == "button":
+        page.get_by_role("button", name=rest).first.click()
+    elif kind == "css":
+        page.locator(rest).first.click()
+    elif kind == "filter":
+        page.get_by_label("filter candidates").fill(rest)
+    elif kind == "select":
+        label, _, value = rest.partition("=")
+        page.get_by_label(label).select_option(value)
+    elif kind == "key":
+        page.keyboard.press(rest)
+    else:
+        assert kind == "rank", step
+        page.locator(".machine canvas").click(position=page.evaluate(WHERE_IS_RANK, int(rest)))
+
+
+WHERE_IS_RANK = """(rank) => {
+  const m = explorer.parts.machine, v = m.view || m.fit(m.surface.width, m.surface.height);
+  const n = m.level.nodes.find((n) => n.ranks.includes(rank));
+  return { x: n.x * v.scale + v.x, y: n.y * v.scale + v.y };
+}"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each sort."""
+    folder = tmp_path_factory.mktemp("pages")
+    how: dict[str, Any] = {"nbytes": "1KB:64MB", "search": antiphon.Search(workers="none")}
+    planners = ["ring", "multi-ring", "recursive-doubling", "direct", "nvls"]
+    (folder / "study.toml").write_text(
+        'collectives = "allgather"\nnbytes = "1MB"\nplanners = ["ring"]\n[[machines]]\ntopology = "ring"\n'
+        'vary = { ranks = [4, 8] }\n[[prices]]\nname = "list"\nrank = 2.5\n'
+    )
+    contents: dict[str, Any] = {
+        "tuning": antiphon.tune("allreduce", "dgx1v", planners=planners, **how),
+        "cluster": antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=4"),
+        "table": antiphon.tune("all", "ring:ranks=4", planners=["ring", "direct"], **how).plans,
+        "frontier": antiphon.frontier.find("allgather", "dgx1v", steps=3, effort=1),
+        "sweep": antiphon.sweep.run(folder / "study.toml"),
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_text(antiphon.pages.explore(content))
+    return {name: folder / f"{name}.html" for name in contents}
+
+
+@pytest.mark.slow
+def test_forty_questions_take_at_most_three_clicks(browser: Any, pages: dict[str, Path]) -> None:
+    unanswered = []
+    open_pages = {name: visit(browser, file) for name, file in pages.items()}
+    for question, name, clicks, where, shows in listed("explorer-tasks"):
+        steps = [step for step in clicks.split("; ") if step]
+        assert len(steps) <= 3, question
+        page, problems = open_pages[name]
+        page.goto("about:blank")
+        page.goto(f"file://{pages[name]}")
+        page.wait_for_selector("html[data-ready]")
+        try:
+            for step in steps:
+                act(page, step)
+            text = " ".join(page.locator(where).first.inner_text().split())
+        except Exception as error:
+            text = str(error)
+        if not re.search(shows, text) or problems:
+            unanswered.append((question, text[:300], problems))
+    assert unanswered == []
+
+
+def test_an_address_that_makes_no_sense_shows_the_page(browser: Any, pages: dict[str, Path]) -> None:
+    for fragment in (
+        "time=nan&from=1&to=0&group=7&plan=-4", "pick=link:-1", "pick=rank:999999", "pick=chunk:99999999&time=2",
+        "pick=__proto__:1&theme=x&rows=%3Cb%3E&colour=y&level=z", "pins=0,999,x&sort=-nothing&relative=3&to=1e-9",
+    ):  # fmt: skip
+        page, problems = visit(browser, pages["tuning"], fragment="#" + fragment)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("+")
+        assert problems == [], fragment
+        page.context.close()

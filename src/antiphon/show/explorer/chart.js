@@ -8,7 +8,7 @@ export const nameOf = (candidate) => candidate.planner + (candidate.options ? " 
 
 // Return the name of the colour of every candidate: those that win somewhere or are pinned have one of their own.
 export function candidateColours(group) {
-  const order = [...new Set([...group.ranges.map((range) => range.candidate), ...pinned()])];
+  const order = [...new Set([...group.ranges.map((range) => range.candidate), ...pinned()])].filter((n) => n in group.candidates);
   return new Map(order.map((number, i) => [number, "c" + (i % 8)]));
 }
 

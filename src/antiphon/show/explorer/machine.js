@@ -37,7 +37,7 @@ export class MachineView {
     const nodes = level.nodes.map(([shape, label, place, x, y, halfWidth, halfHeight, ranks, members]) =>
       ({ shape, label, place, x, y, halfWidth, halfHeight, ranks, members }));
     const edges = level.edges.map(([a, b, kind, speed, width, bend, forward, backward], number) =>
-      ({ number, a, b, kind, speed, width, bend, ways: [forward, backward], back: bend }));
+      ({ number, a, b, kind, speed, width, bend, ways: [forward, backward] }));
     const nodeOf = new Int32Array(this.machine.nodes.length);
     nodes.forEach((node, number) => { for (const member of node.members) nodeOf[member] = number; });
     return { nodes, edges, nodeOf, frames: level.frames, size: level.size };
@@ -103,18 +103,18 @@ export class MachineView {
   layer(ctx, name, scene, scale, paint) {
     if (ctx.vector) return paint(ctx);
     const key = [scene.width, scene.height, scale, scene.view.scale, scene.view.x, scene.view.y, state.level, state.colour, state.time > 0].join();
-    let kept = this.layers.get(name);
-    if (kept?.key !== key) {
-      const canvas = kept?.canvas || document.createElement("canvas");
+    let cached = this.layers.get(name);
+    if (cached?.key !== key) {
+      const canvas = cached?.canvas || document.createElement("canvas");
       [canvas.width, canvas.height] = [Math.round(scene.width * scale), Math.round(scene.height * scale)];
-      const own = canvas.getContext("2d");
-      own.setTransform(scale, 0, 0, scale, 0, 0);
-      own.clearRect(0, 0, scene.width, scene.height);
-      paint(own);
-      kept = { key, canvas };
-      this.layers.set(name, kept);
+      const context = canvas.getContext("2d");
+      context.setTransform(scale, 0, 0, scale, 0, 0);
+      context.clearRect(0, 0, scene.width, scene.height);
+      paint(context);
+      cached = { key, canvas };
+      this.layers.set(name, cached);
     }
-    ctx.drawImage(kept.canvas, 0, 0, scene.width, scene.height);
+    ctx.drawImage(cached.canvas, 0, 0, scene.width, scene.height);
   }
 
   drawFrames(ctx, { view, level }) {
@@ -203,11 +203,11 @@ export class MachineView {
       ctx.lineWidth = clamp(3 * scene.view.scale, arrows ? 2 : 1.2, 3.5);
       // A line of which few links are in use is fainter.
       for (const [low, high] of [[0, 0.34], [0.34, 0.67], [0.67, 1.01]]) {
-        const some = lines.filter(([, , share]) => share >= low && share < high);
-        if (!some.length) continue;
+        const similar = lines.filter(([, , share]) => share >= low && share < high);
+        if (!similar.length) continue;
         ctx.globalAlpha = 0.4 + 0.6 * high / 1.01;
         ctx.beginPath();
-        for (const [edge, back] of some) this.trace(ctx, this.curve(scene, edge, back ? -2.2 : 2.2));
+        for (const [edge, back] of similar) this.trace(ctx, this.curve(scene, edge, back ? -2.2 : 2.2));
         ctx.stroke();
       }
       ctx.globalAlpha = 1;

@@ -19,12 +19,12 @@ const KEYS = [
 const page = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const runs = new Map(); // by "group plan": a Run, once it is unpacked
-let links = null, run = null, timer = 0, playing = false, rate = 1, wasWhole = true;
+let links = null, run = null, timer = 0, playing = false, rate = 1, showedLoads = true;
 const parts = {}; // elements that `refresh` fills
 
-const group = () => page.groups?.[state.group] || page.groups?.[0];
-const planNumber = () => (group()?.plans[state.plan] ? state.plan : group()?.shown ?? 0);
-const plan = () => group()?.plans[planNumber()];
+const group = () => page.groups[state.group] || page.groups[0];
+const planNumber = () => (group().plans[state.plan] ? state.plan : group().shown);
+const plan = () => group().plans[planNumber()];
 
 function resourceName(r) {
   if (r >= links.src.length) return "limit " + page.machine.limits[r - links.src.length][0];
@@ -132,7 +132,7 @@ function buildPoints(data) {
 function buildRest() {
   parts.proof = el("ul", {});
   parts.proofSection = el("section", { "aria-label": "the bound" }, el("h2", {}, "Why no plan can be faster than the bound"), parts.proof);
-  if (page.groups?.length) main.append(parts.proofSection);
+  if (page.groups.length) main.append(parts.proofSection);
   if (page.notes.length) main.append(el("section", { "aria-label": "notes" }, el("h2", {}, "To know"), el("ul", {}, ...page.notes.map((note) => el("li", {}, note)))));
   for (const { title, svg, lines } of page.pictures || []) {
     const box = el("div", { class: "scroll picture" });
@@ -156,9 +156,9 @@ async function showPlan() {
   const current = plan(), key = `${state.group} ${planNumber()}`;
   if (!current) return;
   if (!runs.has(key) && current.timed.pack) {
-    const made = new Run(await unpack(current.timed.pack), page.machine);
-    made.linkType = links.type;
-    runs.set(key, made);
+    const unpacked = new Run(await unpack(current.timed.pack), page.machine);
+    unpacked.linkType = links.type;
+    runs.set(key, unpacked);
   }
   if (plan() !== current) return; // another was chosen meanwhile
   run = runs.get(key) || null;
@@ -248,12 +248,12 @@ function showControls() {
     parts.rows.value = state.rows;
     parts.cut.setAttribute("aria-pressed", String(Boolean(state.cut)));
     parts.cutText.hidden = !state.cut || !group().cut;
-    const whole = state.time === 0;
+    const showsLoads = state.time === 0;
     const kinds = page.machine.kinds.map(([kind, paint]) => el("span", {}, el("i", { class: "dot", style: `background:${paint}` }), kind));
-    const most = run ? run.mostLoad : 0;
-    const loads = [el("span", {}, "in use over the whole time: 0 ", el("i", { class: "ramp" }), ` ${percent(most)}`)];
+    const greatest = run ? run.mostLoad : 0;
+    const loads = [el("span", {}, "in use over the whole time: 0 ", el("i", { class: "ramp" }), ` ${percent(greatest)}`)];
     const now = ["copy", "reduce"].map((name) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }), { copy: "copies now", reduce: "reduces now" }[name]));
-    parts.legend.replaceChildren(...(state.colour === "kind" ? kinds : whole ? loads : []), ...(whole ? [] : now));
+    parts.legend.replaceChildren(...(state.colour === "kind" ? kinds : showsLoads ? loads : []), ...(showsLoads ? [] : now));
   }
   parts.relative?.setAttribute("aria-pressed", String(Boolean(state.relative)));
   if (parts.filter && parts.filter.value !== state.filter) parts.filter.value = state.filter;
@@ -271,9 +271,9 @@ function applyTheme(theme = state.theme) {
 function refresh(changed) {
   const any = (...keys) => keys.some((key) => changed.has(key));
   if (any("theme")) applyTheme();
-  if (wasWhole !== (state.time === 0) || !changed.has("time")) showControls();
-  wasWhole = state.time === 0;
-  if (!page.groups?.length) return;
+  if (showedLoads !== (state.time === 0) || !changed.has("time")) showControls();
+  showedLoads = state.time === 0;
+  if (!page.groups.length) return;
   if (any("group")) showGroup();
   if (any("group", "plan")) showPlan();
   if (any("time")) showMoment();
@@ -365,8 +365,8 @@ function listenToKeys() {
 
 async function start() {
   readFragment();
-  if (page.groups?.length) {
-    state.group = clamp(Math.floor(state.group), 0, page.groups.length - 1);
+  if (page.groups.length) {
+    if (!page.groups[state.group]) state.group = 0;
     links = await unpack(page.machine.links);
     buildTabs();
     if (page.points) buildPoints(page.points);
@@ -389,13 +389,16 @@ async function start() {
 }
 
 function showControlsAndGroup() {
-  if (page.groups?.length) showGroup();
+  if (page.groups.length) showGroup();
   showControls();
 }
 
 async function showPlanIfAny() {
-  if (page.groups?.length) await showPlan();
+  if (page.groups.length) await showPlan();
 }
 
 globalThis.explorer = { state, update, parts }; // for the console
-start();
+start().catch((error) => {
+  main.prepend(el("p", { role: "alert" }, `This page cannot be shown here (${error.message}). It needs a browser of 2023 or later.`));
+  throw error;
+});

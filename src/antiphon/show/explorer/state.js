@@ -21,13 +21,21 @@ export const state = { ...DEFAULTS };
 const listeners = [];
 let pending = null;
 
+const CHOICES = { colour: ["load", "kind"], rows: ["ranks", "links"], theme: ["", "light", "dark"] };
+const clip = (value) => Math.min(Math.max(value, 0), 1);
+
+// Take the state from the address. Anyone may have written it: what makes no sense becomes the default.
 export function readFragment() {
   const query = new URLSearchParams(location.hash.slice(1));
   for (const [key, usual] of Object.entries(DEFAULTS)) {
     const text = query.get(key);
     const value = typeof usual === "number" ? Number(text ?? usual) : text ?? usual;
-    state[key] = typeof usual === "number" && !Number.isFinite(value) ? usual : value;
+    const makesSense = typeof usual === "number" ? Number.isFinite(value) : !CHOICES[key] || CHOICES[key].includes(value);
+    state[key] = makesSense ? value : usual;
   }
+  for (const key of ["time", "from", "to"]) state[key] = clip(state[key]);
+  if (state.to - state.from < 1e-7) Object.assign(state, { from: 0, to: 1 });
+  for (const key of ["group", "plan"]) state[key] = Math.trunc(state[key]);
 }
 
 function writeFragment() {
@@ -51,7 +59,7 @@ export function update(changes) {
 }
 
 export const picked = () => {
-  const [kind, id] = state.pick.split(":");
-  return { kind: kind || "", id: Number(id) || 0 };
+  const [, kind, id] = /^(rank|node|link|message|chunk|step):(\d{1,9})$/.exec(state.pick) || [];
+  return { kind: kind || "", id: Number(id || 0) };
 };
-export const pinned = () => state.pins.split(",").filter(Boolean).map(Number);
+export const pinned = () => state.pins.split(",").filter((text) => /^\d{1,6}$/.test(text)).map(Number);

@@ -7,7 +7,7 @@ import { picked, pinned, state, update } from "./state.js";
 const dot = (name) => el("i", { class: "dot", style: `background:var(--${name})`, "aria-hidden": "true" });
 
 // Build a table. A cell is text or an element; figures are aligned to the right; on narrow pages rows are cards.
-function table(name, heads, rows, figures) {
+export function table(name, heads, rows, figures) {
   const head = el("tr", {}, ...heads.map((text, i) => el("th", { scope: "col", class: figures.includes(i) ? "n" : null }, text)));
   const body = rows.map(({ cells, ...attributes }) =>
     el("tr", attributes, ...cells.map((cell, i) => {
@@ -16,12 +16,6 @@ function table(name, heads, rows, figures) {
     })));
   return el("div", { class: "scroll" }, el("table", { class: "cards " + name }, el("thead", {}, head), el("tbody", {}, ...body)));
 }
-
-const byKey = (act) => (event) => {
-  if (event.key !== "Enter" && event.key !== " ") return;
-  event.preventDefault();
-  act();
-};
 
 // A bar of the terms of a time.
 function termsBar(terms) {
@@ -155,13 +149,14 @@ export function describePick(page, run, plan, resourceName) {
 }
 
 const text = (words) => el("p", {}, words);
+const chip = (label, act) => el("button", { type: "button", class: "chip", onclick: act }, label);
 
 function nodeLines({ machine }, id) {
   const node = machine.levels.flatMap((level) => level.nodes).find((each) => each[8].includes(id) && each[0] !== "rank");
   if (!node) return [el("h3", {}, machine.nodes[id] ?? "nothing")];
   const ranks = node[7];
   const lines = [el("h3", {}, node[0] === "stack" ? node[2] : machine.nodes[id]), text(ranks.length ? `${plural(ranks.length, "rank")}: ${ranks[0]} to ${ranks.at(-1)}` : "forwards data")];
-  const buttons = ranks.slice(0, 64).map((rank) => el("button", { type: "button", class: "chip", onclick: () => update({ pick: `rank:${rank}` }) }, String(rank)));
+  const buttons = ranks.slice(0, 64).map((rank) => chip(String(rank), () => update({ pick: `rank:${rank}` })));
   return buttons.length ? [...lines, el("p", { class: "chips" }, ...buttons)] : lines;
 }
 
@@ -179,10 +174,10 @@ function linkLines({ machine }, run, plan, id, count, resourceName) {
 function messageLines(run, plan, id, resourceName) {
   const chunks = run.chunksOf(id);
   const time = (tick) => seconds((tick / TICKS) * plan.timed.total);
-  const buttons = [...chunks.subarray(0, 12)].map((chunk) => el("button", { type: "button", class: "chip", onclick: () => update({ pick: `chunk:${chunk}` }) }, String(chunk)));
+  const buttons = [...chunks.subarray(0, 12)].map((chunk) => chip(String(chunk), () => update({ pick: `chunk:${chunk}` })));
   return [
     el("h3", {}, `rank ${run.src[id]} to rank ${run.dst[id]}`),
-    text(`step ${run.step[id]}: ${["copies", "reduces", "copies and reduces"][run.op[id]]} ${plural(chunks.length, "chunk")}, ${bytes(Math.round(run.shares[run.share[id]] * plan.at))}`),
+    el("p", {}, chip(`step ${run.step[id]}`, () => update({ pick: `step:${run.step[id]}` })), ` ${["copies", "reduces", "copies and reduces"][run.op[id]]} ${plural(chunks.length, "chunk")}, ${bytes(Math.round(run.shares[run.share[id]] * plan.at))}`),
     text(`from ${time(run.start[id])} to ${time(run.end[id])}${run.isCritical[id] ? ", on the critical path" : ""}`),
     ...run.resourcesOf(id).slice(0, 8).map((r) => el("p", {}, el("button", { type: "button", class: "plain", onclick: () => update({ pick: `link:${r}` }) }, resourceName(r)))),
     el("p", { class: "chips" }, chunkWord(chunks.length) + " ", ...buttons, chunks.length > 12 ? ` and ${chunks.length - 12} more` : ""),
@@ -199,5 +194,3 @@ export function momentList(run) {
   const more = messages.length > 60 ? el("span", { class: "note" }, messages.length === 200 ? "and many more" : `and ${messages.length - 60} more`) : null;
   return [...shown, more].filter(Boolean);
 }
-
-export { byKey, table };

@@ -135,10 +135,10 @@ export class Timeline {
   }
 
   drawScrollbar(ctx, width, inner, count) {
-    const whole = count * ROW;
+    const total = count * ROW;
     ctx.fillStyle = colour("rim");
     ctx.globalAlpha = 0.5;
-    ctx.fillRect(width - 5, (this.scrolled / whole) * inner, 4, Math.max((inner / whole) * inner, 12));
+    ctx.fillRect(width - 5, (this.scrolled / total) * inner, 4, Math.max((inner / total) * inner, 12));
     ctx.globalAlpha = 1;
   }
 
@@ -247,9 +247,9 @@ export class Timeline {
       if (!this.run) return;
       if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(-event.deltaY / 240), this.share(place(event)[0]));
       else {
-        const before = this.scrolled, most = Math.max(this.rows.length * ROW - this.surface.height + AXIS + GAP, 0);
+        const before = this.scrolled, end = Math.max(this.rows.length * ROW - this.surface.height + AXIS + GAP, 0);
         if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / 600);
-        else this.scrolled = clamp(this.scrolled + event.deltaY, 0, most);
+        else this.scrolled = clamp(this.scrolled + event.deltaY, 0, end);
         if (this.scrolled === before && !event.shiftKey) return; // at its end the page scrolls
         this.surface.redraw();
       }
