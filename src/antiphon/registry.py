@@ -38,6 +38,7 @@ class PlannerCapabilities:
     tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
     tuned_joined: bool = True  # False: likewise on machines whose links or switches join every two ranks
     sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
+    timed: bool = False  # its steps only order sends, so `tune` uses it under models without barriers alone
     in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
     joined: bool = False  # links or switches must connect all ranks
     most: Mapping[str, int] = field(default_factory=dict)  # maximum number of ranks, by collective
@@ -55,6 +56,7 @@ class ModelCapabilities:
     trace: bool = False  # it can also return a timeline of the schedule
     in_switches: bool = False  # it prices schedules in which switches multicast or reduce
     limits_pieces: bool = False  # it simulates every piece, up to a limit (cost/pieces.py)
+    barriers: bool = True  # a step begins when the one before has ended everywhere
     needs: ClassVar = ("profile",)  # keyword parameters that the caller sets, which are no options
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from antiphon.registry import Entry, ModelCapabilities
 
-# What models can do: record a trace, price switches that multicast and reduce
+# What models can do: record a trace, price switches that multicast and reduce; _FREE: without barriers between steps
 _NO_TRACE = ModelCapabilities()
 _ALL = ModelCapabilities(trace=True)
 _JOINTS = ModelCapabilities(trace=True, in_switches=True)
+_FREE = replace(_JOINTS, barriers=False)
 
 TABLE: dict[str, Entry[ModelCapabilities]] = {
     "alpha-beta": Entry(
@@ -30,7 +31,7 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
         "no barriers: what waits for what, links served in turn",
-        _JOINTS,
+        _FREE,
     ),
     "genmodel": Entry(
         "antiphon.cost.genmodel.genmodel:genmodel",
@@ -48,11 +49,11 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
     "flows": Entry(
         "antiphon.cost.flows.flows:flows",
         "simulated: flows share links max-min fairly, with incast by --profile",
-        replace(_JOINTS, limits_pieces=True),
+        replace(_FREE, limits_pieces=True),
     ),
     "loggp": Entry(
         "antiphon.cost.loggp.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
-        replace(_ALL, limits_pieces=True),
+        replace(_ALL, barriers=False, limits_pieces=True),
     ),
 }

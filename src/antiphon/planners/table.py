@@ -8,6 +8,7 @@ from antiphon.registry import Entry
 from antiphon.registry import PlannerCapabilities as Can
 
 ROOTLESS = ("allgather", "reducescatter", "allreduce")  # every rank gets a result: they have no root
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
 ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ranks^2 rows, so `most` limits them
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
@@ -33,6 +34,7 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 #                won on no such machine (`bench/bench_answers.py planners`)
 #   joined       every two ranks must be linked directly or through switches; otherwise the planner is refused
 #   sizes        the planner makes another schedule for each message size
+#   timed        steps only order the sends: `tune` uses the planner under models without barriers between steps
 #   in_switches  the planner needs switches that multicast or reduce
 #   process      the planner always runs in a process of its own
 #   composes     the planner combines plans of other planners; so it is not used to plan for a group
@@ -153,6 +155,14 @@ TABLE: dict[str, Entry[Can]] = {
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
             effort=85.0, tuned_from=65, most=dict.fromkeys(ALL_ROOTS, 2**10),
+        ),
+    ),
+    "dispatch": _entry(
+        "dispatch.dispatch:dispatch", "trees by time of arrival, every link's sends in order: no steps, small messages",
+        Can(
+            ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), "any connected one", effort=500.0,
+            sizes=True, timed=True, costly=True,
+            most={**dict.fromkeys((*ROOTLESS, *ROOTED), 256), "alltoall": 64},
         ),
     ),
     "trees": _entry(

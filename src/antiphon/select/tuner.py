@@ -120,7 +120,10 @@ def tune(  # noqa: PLR0913
     seconds, processes = budget_of(budget), _count_processes(workers)
     targets = _read_targets(spec, topology, root, ranks)
     named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
-    names = named or usual_planners(topology)
+    measured = None if profile is None else as_profile(profile)
+    model = model if model != "" else model_for(topology, targets, measured)
+    entry, options = _model_of(model)
+    names = named or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
         find("planner", name)
     values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
@@ -129,9 +132,6 @@ def tune(  # noqa: PLR0913
         raise Invalid(
             f"{intact.name} has {intact.ranks} ranks, {topology.name} {topology.ranks}; compare like with like"
         )
-    measured = None if profile is None else as_profile(profile)
-    model = model if model != "" else model_for(topology, targets, measured)
-    entry, options = _model_of(model)
     context = Context(
         topology, targets, model, entry, measured, sizes, seconds, seed, options, deterministic=deterministic,
         effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
@@ -200,18 +200,22 @@ def _read_targets(
     }
 
 
-def usual_planners(topology: Topology) -> list[str]:
+def usual_planners(topology: Topology, *, barriers: bool = True) -> list[str]:
     """Return all planners that are tried if the user names none.
 
     The table entry of a planner leaves it out where another planner is always as good: everywhere (`tuned` is false),
-    on fewer ranks than `tuned_from`, or if links join every two ranks (`tuned_joined` is false). Planners whose
-    schedules let switches multicast or reduce are left out if no switch of the machine can.
+    on fewer ranks than `tuned_from`, if links join every two ranks (`tuned_joined` is false), or under a model with
+    `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are left out if no
+    switch of the machine can.
     """
     joined = _join_all_ranks(topology)
     available = [
         (name, entry)
         for name, entry in table("planner").items()
-        if entry.can.tuned and topology.ranks >= entry.can.tuned_from and (entry.can.tuned_joined or not joined)
+        if entry.can.tuned
+        and topology.ranks >= entry.can.tuned_from
+        and (entry.can.tuned_joined or not joined)
+        and not (entry.can.timed and barriers)
     ]
     return [name for name, entry in available if has_helpful_switches(topology) or not needs_switches(entry)]
 

@@ -22,7 +22,7 @@ SHARED_PAGES = {
     "index": (
         "direct", "binomial-tree", "double-binary-tree", "recursive-doubling", "halving-doubling", "bruck", "pairwise",
         "parameter-server", "colocated-ps", "hierarchical-ps", "ring", "multi-ring", "hierarchical-ring", "relay",
-        "greedy", "flows",
+        "greedy", "flows", "dispatch",
     ),
     "compose": ("groups",),
     "radix": ("kring", "recmult", "permrecmult"),

@@ -1,0 +1,213 @@
+"""The planner `dispatch`: the least finishing time at a size, on links with latencies and bandwidths of their own.
+
+Other planners count steps, or fill links at the greatest rate. In between, where latency and transmission take about as
+long, neither decides: what counts is when each chunk arrives. `dispatch` plans by the rules of the model
+`critical-path`: a send starts as soon as its data and its links are free.
+
+    trees     every piece of a block gets a tree that arrives by a deadline and loads links little (timed_trees.py)
+    order     messages get their turns on links by what is still to come after them (list_scheduling.py)
+
+Both are repeated for several deadlines between the latency alone and the best finishing time, then with the pieces that
+finished last taken first (squeaky wheel optimization, Joslin and Clements 1999), while that is faster; and all of it
+for one piece per block and for more. Collectives that combine data are planned backwards, an allreduce as two halves.
+
+Steps of the schedule only give the order of sends. Models with barriers between steps price such a schedule high, so
+`tune` uses this planner under models without them.
+
+Example: two boxes joined by one link, an allgather. Blocks of ranks next to the link cross first; meanwhile those of
+other ranks arrive there, so that the link is never idle, and the block that has farthest to go in the other box is not
+the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Floats
+from antiphon.core.request import Request
+from antiphon.core.reshape import reverse
+from antiphon.core.routes import Routes
+from antiphon.core.schedule import COPY, Schedule, cut
+from antiphon.core.topology import Topology
+from antiphon.core.transform import compose, dual, invert
+from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.dispatch.list_scheduling import Message, Run, list_messages, order_messages
+from antiphon.planners.dispatch.network import Network
+from antiphon.planners.dispatch.timed_trees import BUSY, Item, Tree, TreeGrower
+from antiphon.planners.shared.reach import Path, suggest_planners
+from antiphon.planners.shared.rows import PiecesOrBest, machine_for_dual
+
+SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
+
+
+@dataclass(frozen=True)
+class DispatchLimits:
+    """Limits of the search. Chosen on TE-CCL's cases (bench/bench_teccl.py)."""
+
+    usual_bytes: int = 1024  # the size planned for without one: latency decides
+    pieces: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)  # per block
+    min_bytes: int = 32  # of a piece
+    min_gain: float = 1.002  # more pieces must be this much faster ...
+    patience: int = 2  # ... and the search ends after so many numbers of pieces in turn that are not
+    deadlines: tuple[float, ...] = (0.25, 1.0)  # from the latency alone (0) to the best finishing time (1)
+    cycles: int = 6  # of all deadlines; from the second on, the pieces that finished last are taken first
+    # pieces times arcs of the machine, which a round looks at: one million takes about ten CPU seconds
+    max_arcs: int = 2**19  # with one piece per block
+    max_arcs_in_pieces: int = 2**17
+
+
+LIMITS = DispatchLimits()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The result of a round."""
+
+    messages: Sequence[Message]
+    run: Run
+
+
+def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Schedule]:
+    """Yield for every size the schedule with the least finishing time that was found."""
+    topology, collective = request.topology, request.collective
+    sizes = [LIMITS.usual_bytes if nbytes is None else max(nbytes, 1) for nbytes in request.sizes]
+    for nbytes in dict.fromkeys(sizes):
+        schedule, piece_count = _plan_collective(topology, collective, nbytes, pieces)
+        yield replace(
+            schedule, provenance={"planner": "dispatch", "options": {"pieces": piece_count}, "nbytes": nbytes}
+        )
+
+
+def _plan_collective(
+    topology: Topology, collective: Collective, nbytes: int, pieces: int | None
+) -> tuple[Schedule, int]:
+    """Return the plan of any collective and its pieces per block."""
+    if collective.kind in SPREADING:
+        return _plan_spread(topology, collective, nbytes, pieces)
+    if collective.kind == "allreduce":
+        scatter, gather = (
+            Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
+        )
+        second, piece_count = _plan_collective(topology, gather, nbytes, pieces)
+        first, _ = _plan_collective(topology, scatter, nbytes, piece_count)
+        return compose(first, second), piece_count
+    # where switches multicast or reduce, only the reversed machine has the abilities that the dual needs
+    machine, opposite = (reverse(topology), None) if topology.abilities else machine_for_dual(topology)
+    schedule, piece_count = _plan_spread(machine, dual(collective)[0], nbytes, pieces)
+    return invert(schedule, opposite), piece_count
+
+
+def _plan_spread(
+    topology: Topology, collective: Collective, nbytes: int, pieces: int | None
+) -> tuple[Schedule, int]:  # fmt: skip
+    """Return the fastest schedule over several numbers of pieces, and that number."""
+    network, best, best_count, patience = Network(topology), None, 1, LIMITS.patience
+    block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
+    for piece_count in LIMITS.pieces if pieces is None else (pieces,):
+        items = _list_items(network, collective, block_bytes / piece_count, piece_count)
+        arcs = len(items) * network.arcs
+        if best is not None and (
+            arcs > LIMITS.max_arcs_in_pieces or block_bytes.max(initial=0.0) < LIMITS.min_bytes * piece_count
+        ):
+            break
+        if arcs > LIMITS.max_arcs:
+            raise Unsupported(
+                f"planner dispatch: {collective.kind} on {topology.name} in {len(items)} pieces over {network.arcs} "
+                f"hops takes too long; {suggest_planners(topology, collective, 'relay', 'flows', 'trees', 'compose')}"
+            )
+        plan = _search(network, items)
+        patience -= 1
+        if best is None or plan.run.finish * LIMITS.min_gain < best.run.finish:
+            patience = LIMITS.patience
+        if best is None or plan.run.finish < best.run.finish:
+            best, best_count = plan, piece_count
+        if not patience:
+            break
+    assert best is not None
+    return _to_schedule(collective, best, best_count), best_count
+
+
+def _list_items(network: Network, collective: Collective, piece_bytes: Floats, piece_count: int) -> list[Item]:
+    """Return the pieces that somebody wants; `piece_bytes`: by block."""
+    relation = collective.relation
+    source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
+    receivers: dict[int, set[int]] = {block: set() for block in source}
+    for block, rank in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
+        receivers[block].add(rank)
+    turns = {size: network.turns(size) for size in set(piece_bytes.tolist())}
+    return [
+        Item(number * collective.blocks + block, rank, frozenset(receivers[block] - {rank}), turns[piece_bytes[block]])
+        for number in range(piece_count)
+        for block, rank in source.items()
+        if receivers[block] - {rank}
+    ]
+
+
+def _search(network: Network, items: Sequence[Item]) -> _Plan:
+    """Return the fastest plan of several rounds."""
+    best = _plan_round(network, items, None, None)
+    # no piece arrives earlier than alone on an idle machine
+    floor = max((_grow(TreeGrower(network, []), item, None).finish for item in items), default=0)
+    for cycle in range(LIMITS.cycles):
+        finish_before = best.run.finish
+        for share in LIMITS.deadlines:
+            if best.run.finish <= floor:
+                return best
+            deadline = floor + int(share * (best.run.finish - floor))
+            plan = _plan_round(network, items, deadline, best)
+            if plan.run.finish < best.run.finish:
+                best = plan
+        if cycle and best.run.finish == finish_before:
+            break
+        finish: dict[int, int] = {}
+        for message, end in zip(best.messages, best.run.ends, strict=True):
+            finish[message.chunk] = max(finish.get(message.chunk, 0), end)
+        items = sorted(items, key=lambda item: -finish[item.chunk])
+    return best
+
+
+def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, before: _Plan | None) -> _Plan:
+    """Grow the trees of all items in this order, with prices by the loads of the plan before, and order messages."""
+    load = [0] * len(network.pace)
+    for message in before.messages if before is not None else ():
+        for resource, turn in message.turns.items():
+            load[resource] += turn
+    fullest = max(load, default=0) or 1
+    grower = TreeGrower(network, [1 + BUSY * busy / fullest for busy in load])
+    messages = list_messages([_grow(grower, item, deadline) for item in items], network.ranks)
+    return _Plan(messages, order_messages(messages, len(network.pace)))
+
+
+def _grow(grower: TreeGrower, item: Item, deadline: int | None) -> Tree:
+    tree = grower.grow(item, deadline)
+    if tree is None:
+        raise Infeasible(
+            f"planner dispatch: no links lead from rank {item.source} of {grower.network.topology.name} to all ranks "
+            "that want its data, not even by way of others; no planner can do that"
+        )
+    return tree
+
+
+def _to_schedule(collective: Collective, plan: _Plan, piece_count: int) -> Schedule:
+    """Return the schedule: each message in the first step after those that it waits for, for data or for a link."""
+    routes: dict[Path, int] = {}
+    rows: list[tuple[int, ...]] = []
+    last_step: dict[int, int] = {}  # by resource
+    steps = [0] * len(plan.messages)
+    for joint, number in enumerate(plan.run.order):
+        message = plan.messages[number]
+        data = steps[message.before] if message.before >= 0 else -1
+        step = steps[number] = 1 + max(data, *(last_step.get(resource, -1) for resource in message.turns))
+        last_step.update(dict.fromkeys(message.turns, step))
+        for receiver, path in message.receivers:
+            route, in_joint = routes.setdefault(path, len(routes)), joint if len(message.receivers) > 1 else -1
+            rows.append((step, message.chunk, message.source, receiver, COPY, route, in_joint))
+    step_column, chunk, src, dst, op, route_column, joint_column = np.array(rows, np.int32).reshape(-1, 7).T
+    return Schedule(
+        collective, cut(collective, piece_count), step_column, chunk, src, dst, op.astype(np.uint8), route=route_column,
+        routes=Routes.of(routes), joint=joint_column,
+    )  # fmt: skip

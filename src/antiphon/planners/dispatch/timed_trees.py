@@ -1,0 +1,166 @@
+"""Grow trees into a timeline: each piece of data gets a tree that arrives in time and loads links as little as it can.
+
+Pieces are taken one after the other; each sees the turns that earlier ones have booked. For each
+
+    1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
+    2. A node may do without the earliest arrival: whatever arrives by the deadline is as good. So nodes move to arcs of
+       less cost, the most costly first, as long as all that is below them still arrives by the deadline. The cost of an
+       arc is the time of its turns, where busy resources count more.
+    3. The turns of the tree are booked.
+
+Example: two boxes with several links between them. The earliest tree sends a block over all of these, as every GPU of
+the other box gets it soonest so. With a deadline, one link carries it, and GPUs of the other box forward it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from antiphon.planners.dispatch.network import Arc, Network, Timeline
+
+BUSY = 4.0  # a resource that is busy all the time costs 1 + BUSY times as much as an idle one
+
+
+@dataclass(frozen=True)
+class Item:
+    """A piece of a block: what is sent as one chunk."""
+
+    chunk: int
+    source: int
+    receivers: frozenset[int]  # ranks that want it, without the source
+    turns: Sequence[int]  # femtoseconds by resource
+
+
+@dataclass
+class _Visit:
+    """When data are at a node of a tree, in femtoseconds.
+
+    At a switch, the message that carries them goes on: it was ready at `ready`, its turns so far end at `end`, and its
+    latencies so far are `latency`. At a rank the data have arrived, which is when the next message is ready.
+    """
+
+    ready: int
+    end: int
+    latency: int
+
+    @property
+    def arrival(self) -> int:
+        return self.end + self.latency
+
+
+@dataclass
+class Tree:
+    """The arc by which every node of a tree is reached, parents first."""
+
+    item: Item
+    arcs: dict[int, Arc] = field(default_factory=dict)
+    finish: int = 0  # femtoseconds
+
+
+class TreeGrower:
+    """Grows the trees of all items; `price` has the cost per femtosecond of every resource."""
+
+    def __init__(self, network: Network, price: Sequence[float]) -> None:
+        self.network, self.price = network, price
+        self.timeline = Timeline(len(network.pace))
+
+    def grow(self, item: Item, deadline: int | None) -> Tree | None:
+        """Return the booked tree of an item, None if a rank is out of reach. Without a deadline the earliest tree."""
+        visits, arcs = self._find_earliest(item)
+        if not item.receivers <= arcs.keys():
+            return None
+        _prune(arcs, item)
+        if deadline is not None:
+            self._cheapen(item, visits, arcs, deadline)
+            _prune(arcs, item)
+        return self._book(item, visits, arcs)
+
+    def _visit(self, turns: Sequence[int], before: _Visit, arc: Arc, book: bool = False) -> _Visit:
+        """Return when data cross an arc, and book its turns if so asked."""
+        ready, end, timeline = before.ready, before.end, self.timeline
+        for resource in arc.resources:
+            begin = timeline.find_turn(resource, ready, turns[resource])
+            end = max(end, begin + turns[resource])
+            if book:
+                timeline.book_turn(resource, begin, turns[resource])
+        latency = before.latency + arc.latency
+        if arc.head < self.network.ranks:
+            return _Visit(end + latency, end + latency, 0)
+        return _Visit(ready, end, latency)
+
+    def _find_earliest(self, item: Item) -> tuple[dict[int, _Visit], dict[int, Arc]]:
+        """Return the earliest visits of nodes, and the arcs that lead there (Dijkstra)."""
+        visits, arcs = {item.source: _Visit(0, 0, 0)}, {}
+        heap, done, missing = [(0, item.source)], set(), set(item.receivers)
+        while heap and missing:
+            _, node = heapq.heappop(heap)
+            if node in done:
+                continue
+            done.add(node)
+            missing.discard(node)
+            for arc in self.network.out[node]:
+                if arc.head not in done:
+                    visit = self._visit(item.turns, visits[node], arc)
+                    if arc.head not in visits or visit.arrival < visits[arc.head].arrival:
+                        visits[arc.head], arcs[arc.head] = visit, arc
+                        heapq.heappush(heap, (visit.arrival, arc.head))
+        return visits, {node: arc for node, arc in arcs.items() if node in done}
+
+    def _cheapen(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc], deadline: int) -> None:
+        """Move nodes to arcs of less cost while all that is wanted arrives by the deadline."""
+
+        def cost_of(arc: Arc) -> float:
+            return sum(item.turns[resource] * self.price[resource] for resource in arc.resources)
+
+        children: dict[int, set[int]] = {node: set() for node in (item.source, *arcs)}
+        for node, arc in arcs.items():
+            children[arc.tail].add(node)
+        for node in sorted(arcs, key=lambda node: (-cost_of(arcs[node]), -visits[node].arrival, node)):
+            old = arcs[node]
+            below = [node]
+            for other in below:
+                below.extend(sorted(children[other]))
+            options = [
+                (cost_of(arc), arc.tail, arc.links, arc)
+                for arc in self.network.into[node]
+                if arc.tail in children and arc.tail not in below and cost_of(arc) < cost_of(old)
+            ]
+            for *_, arc in sorted(options, key=lambda option: option[:3]):
+                moved = {arc.tail: visits[arc.tail]}
+                for other in below:
+                    into = arc if other == node else arcs[other]
+                    moved[other] = self._visit(item.turns, moved[into.tail], into)
+                if all(moved[other].arrival <= deadline for other in below if other in item.receivers):
+                    children[old.tail].discard(node)
+                    children[arc.tail].add(node)
+                    arcs[node] = arc
+                    visits.update(moved)
+                    break
+
+    def _book(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc]) -> Tree:
+        """Book the turns of a tree, parents first, and return it."""
+        tree, booked = Tree(item), {item.source: _Visit(0, 0, 0)}
+        todo = sorted(arcs, key=lambda node: (visits[node].arrival, node), reverse=True)
+        while todo:
+            node = todo.pop()
+            if arcs[node].tail not in booked:  # arrives with its parent, or by the moves even before it
+                todo += [node, arcs[node].tail]
+            elif node not in booked:
+                booked[node] = self._visit(item.turns, booked[arcs[node].tail], arcs[node], book=True)
+                tree.arcs[node] = arcs[node]
+                tree.finish = max(tree.finish, booked[node].arrival)
+        return tree
+
+
+def _prune(arcs: dict[int, Arc], item: Item) -> None:
+    """Drop the nodes below which nothing is wanted."""
+    needed = {item.source}
+    for rank in item.receivers:
+        node = rank
+        while node not in needed:
+            needed.add(node)
+            node = arcs[node].tail
+    for node in arcs.keys() - needed:
+        del arcs[node]

@@ -1,0 +1,171 @@
+"""Planner dispatch: valid for every collective and machine; its clock is that of critical-path, where it wins."""
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import antiphon
+from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.cost import prepare
+from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.dispatch import dispatch as planner
+from antiphon.planners.dispatch.network import Timeline
+from antiphon.planners.table import TABLE
+from antiphon.topologies import topology
+
+GB = Fraction(10**9)
+NEAR, FAST, SLOW = LinkType("near", 10 * GB, 1e-6), LinkType("fast", 40 * GB, 0.3e-6), LinkType("wan", GB, 9e-6)
+KINDS = TABLE["dispatch"].can.collectives
+
+
+def plan(kind: str | Collective, machine: Topology, nbytes: int, pieces: int | None = None) -> Schedule:
+    collective = kind if isinstance(kind, Collective) else Collective(kind, machine.ranks, roots=roots(kind))
+    (schedule,) = planner.dispatch(Request(machine, collective, nbytes=nbytes), pieces=pieces)
+    verify(schedule, machine).or_raise()
+    return schedule
+
+
+def roots(kind: str) -> tuple[int, ...]:
+    return (0,) if kind in ROOTED else ()
+
+
+def microseconds(schedule: Schedule, machine: Topology, nbytes: int) -> float:
+    return 1e6 * float(prepare("critical-path", schedule, machine)(nbytes).seconds)
+
+
+def random_machine(seed: int) -> Topology:
+    """Return a random connected machine: links of three kinds, a switch, a shared limit."""
+    rng = random.Random(seed)
+    ranks, switches = rng.randint(2, 6), rng.randint(0, 2)
+    links = [link for node in range(1, ranks + switches) for link in both_ways(
+        [(rng.randrange(node), node)], rng.choice((NEAR, FAST, SLOW)))]  # fmt: skip
+    for _ in range(rng.randint(0, 8)):
+        a, b = rng.sample(range(ranks + switches), 2)
+        links.append((a, b, rng.choice((NEAR, FAST, SLOW))))
+    limits = [SharedLimit("bus", tuple(rng.sample(range(len(links)), 2)), 8 * GB)] if rng.random() < 0.5 else []
+    return build(f"random {seed}", ranks, links, switches=switches, limits=limits)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_on_random_machines_plans_are_valid_and_take_the_time_by_which_they_were_chosen(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, finishes, order = random_machine(seed), list[int](), planner.order_messages
+    rng = random.Random(seed)
+    kind, nbytes = rng.choice(("broadcast", "scatter", "allgather", "alltoall")), rng.choice((1, 5000, 10**6))
+
+    def recorded(*args):
+        run = order(*args)
+        finishes.append(run.finish)
+        return run
+
+    monkeypatch.setattr(planner, "order_messages", recorded)
+    schedule = plan(kind, machine, nbytes, pieces=rng.randint(1, 3))
+    assert microseconds(schedule, machine, nbytes) == pytest.approx(min(finishes) / 1e9, rel=1e-6)
+    for combining in ("reduce", "gather", "reducescatter", "allreduce"):
+        plan(combining, machine, nbytes, pieces=rng.randint(1, 2))
+
+
+def test_turns_are_the_first_free_ones() -> None:
+    rng, timeline, busy = random.Random(1), Timeline(1), set[int]()
+    for _ in range(200):
+        ready, length = rng.randrange(400), rng.randrange(1, 6)
+        begin = timeline.find_turn(0, ready, length)
+        assert begin == next(t for t in range(ready, 9999) if not busy & set(range(t, t + length)))
+        timeline.book_turn(0, begin, length)
+        busy |= set(range(begin, begin + length))
+    assert sum(end - begin for begin, end in zip(timeline.begins[0], timeline.ends[0], strict=True)) == len(busy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "nbytes", "most"),
+    [  # microseconds: known optima, or far below what planners that count steps take
+        ("allgather", "mesh:dims=3x4", 1000, 5.02),  # 5 hops of 1 us
+        ("allgather", "mesh:dims=3x4", 256_000, 6.3),  # sccl: 9.7
+        ("allreduce", "mesh:dims=3x4", 256_000, 12.6),  # compose: 18.0
+        ("alltoall", "dgx1v", 4_096_000, 55.4),  # the bandwidth bound
+        ("reducescatter", "dgx1v", 256_000, 3.0),  # sccl: 3.3
+    ],
+)
+def test_finishing_times(kind: str, spec: str, nbytes: int, most: float) -> None:
+    machine = topology(spec)
+    assert microseconds(plan(kind, machine, nbytes), machine, nbytes) <= most
+
+
+def test_a_detour_of_quick_links_beats_a_slow_link() -> None:
+    quick, slow = LinkType("quick", 25 * GB, 1e-7), LinkType("slow", 25 * GB, 1e-4)
+    machine = build("detour", 3, [*both_ways([(0, 2), (2, 1)], quick), *both_ways([(0, 1)], slow)])
+    assert microseconds(plan("broadcast", machine, 1024), machine, 1024) <= 0.29
+
+
+def test_what_is_forwarded_farther_goes_first() -> None:
+    """Rank 0 has a block for rank 1, and one for rank 3 at the end of a chain, which is listed later."""
+    machine = build("chain", 4, both_ways([(0, 1), (1, 2), (2, 3)], NEAR))
+    schedule = plan("scatter", machine, 40_000, pieces=1)
+    first_hops = {int(c): int(s) for s, c, a in zip(schedule.step, schedule.chunk, schedule.src, strict=True) if a == 0}
+    assert first_hops[3] < first_hops[2] < first_hops[1]
+    assert microseconds(schedule, machine, 40_000) == pytest.approx(6.0)  # three hops of 2 us, the others behind
+
+
+def star(multicast: bool, reduce: bool) -> Topology:
+    links = both_ways([(rank, 4) for rank in range(4)], NEAR)
+    return build("star", 4, links, switches=1, abilities=[Ability(multicast=multicast, reduce=reduce)])
+
+
+def test_switches_multicast_and_reduce_where_they_can() -> None:
+    able, one_way = star(multicast=True, reduce=True), star(multicast=True, reduce=False)
+    for kind, machine, uses in [
+        ("broadcast", able, True), ("reduce", able, True), ("broadcast", one_way, True), ("reduce", one_way, False),
+        ("allgather", one_way, True), ("allreduce", able, True), ("broadcast", star(False, False), False),
+    ]:  # fmt: skip
+        schedule = plan(kind, machine, 100_000)
+        assert (schedule.joint is not None) == uses, (kind, machine.abilities)
+    # one message of 10 us that the switch copies, 2 us of latency
+    assert microseconds(plan("broadcast", able, 100_000, pieces=1), able, 100_000) == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_uneven_blocks_and_several_roots(kind: str) -> None:
+    machine = topology("mesh:dims=2x3")
+    plan(Collective(kind, 6, (0, 2, 5), (2,) if kind in ROOTED else ()), machine, 10_000)
+    if kind in ("broadcast", "reduce"):
+        plan(Collective(kind, 6, roots=(1, 4)), machine, 10_000)
+    if kind in ("allgather", "reducescatter"):
+        plan(Collective(kind, 6, weights=np.array((3, 0, 1, 1, 7, 2))), machine, 10_000)
+
+
+def test_a_plan_for_every_size_and_pieces_that_reproduce_it() -> None:
+    machine = topology("dgx1v")
+    collective = Collective("allreduce", 8)
+    schedules = list(planner.dispatch(Request(machine, collective, nbytes=10**6, also=(None, 1024, 10**4))))
+    assert [s.provenance["nbytes"] for s in schedules] == [10**6, 1024, 10**4]
+    for schedule in schedules:
+        again = plan(collective, machine, schedule.provenance["nbytes"], **schedule.provenance["options"])
+        assert again.same_as(schedule)
+
+
+def test_tune_uses_it_under_models_without_barriers() -> None:
+    results = {
+        model: antiphon.tune("allgather", "ring:ranks=5", nbytes="64KB", model=model, nccl=False)
+        for model in ("alpha-beta", "critical-path")
+    }
+    tried = {model: {c.planner for c in result.candidates} for model, result in results.items()}
+    assert "dispatch" in tried["critical-path"] - tried["alpha-beta"]
+    assert results["critical-path"].ranges[0].candidate.planner == "dispatch"
+
+
+def test_errors() -> None:
+    machine = topology("torus:dims=8x8")
+    with pytest.raises(Unsupported, match=r"planner dispatch: alltoall on .* takes too long; use planner relay"):
+        plan("alltoall", machine, 1000)
+    cut_off = build("cut off", 3, both_ways([(0, 1)], NEAR))
+    with pytest.raises(Infeasible, match="planner dispatch: no links lead from rank 0 of cut off"):
+        plan("broadcast", cut_off, 1000)
+    assert replace(TABLE["dispatch"].can).timed
