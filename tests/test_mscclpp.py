@@ -79,6 +79,7 @@ MACHINES = [
     *(f"full:ranks={n}" for n in range(2, 17)), *(f"ring:ranks={n}" for n in range(3, 17)), "dgx1v", "dgx1p",
     "delta:nodes=2", "delta:nodes=4",
 ]  # fmt: skip
+STAGED_ON = ("full:ranks=5", "dgx1v", "delta:nodes=2")  # some minutes each
 
 
 @pytest.mark.slow
@@ -102,6 +103,7 @@ def test_all_planners_and_collectives(machine: str) -> None:
                 continue
             for form, options in (
                 ("mscclpp-json", {"packets": "64KiB"}), ("msccl-xml", {}), ("msccl-xml", {"fused": False}),
+                *([("mscclpp-json", {"staged": True})] if machine in STAGED_ON else ()),
             ):  # fmt: skip
                 try:
                     files = emit(plan, form, options={"alone": True, **options})
