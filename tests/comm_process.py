@@ -119,6 +119,19 @@ def check_shapes(c: Any) -> None:
     assert c.reducescatter(np.zeros((2 * c.ranks, 3))).shape == (2, 3)
 
 
+def check_learning(c: Any, calls: int = 500) -> None:
+    """Calls of three sizes, in place and not, with delays that each process draws: all right, whatever is tried."""
+    draw = np.random.default_rng(c.rank)
+    for call in range(calls):
+        row = np.arange(50_000 if call % 2 else 300 + call // 200, dtype=np.float32)
+        want = c.ranks * row + call * c.ranks * (c.ranks - 1) // 2
+        given = row + call * c.rank
+        if draw.random() < 0.05:
+            time.sleep(draw.random() * 1e-3)
+        got = c.allreduce(given, out=given if call % 3 else None)
+        assert np.array_equal(got, want), call
+
+
 def refused(what: str, call: Any) -> None:
     said = "nothing"
     try:
@@ -149,7 +162,13 @@ def run_mpi(table: str) -> None:
     """The world by a table, by none; a group of some by a plan for them; groups that fit nothing."""
     from mpi4py import MPI
 
-    world, told = MPI.COMM_WORLD, {}
+    world, told = MPI.COMM_WORLD, dict[str, Any]()
+    if os.environ.get("ANTIPHON_LEARN"):
+        with antiphon.comm.connect(world, table) as c:
+            check_learning(c)
+            if world.rank == 0:
+                tell({"report": c.report()})
+        return
     with antiphon.comm.connect(world, table) as c:
         check_all(c)
         check_shapes(c)
@@ -188,6 +207,8 @@ def run_one(rank: int, ranks: int, address: str, table: str, checks: list[str]) 
             check_all(c)
             check_shapes(c)
             check_wrong_calls(c)
+        if "learns" in checks:
+            check_learning(c)
         if "killed" in checks:
             if rank == ranks - 1:
                 os.kill(os.getpid(), 9)

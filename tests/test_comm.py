@@ -28,7 +28,7 @@ from antiphon.core.program import decode, prove
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
-from antiphon.runtimes.serve.group_book import DEFAULTS, default_book, group_book, read_any
+from antiphon.runtimes.serve.group_book import DEFAULTS, NEAR, default_book, group_book, read_any
 from antiphon.select import save_plans
 
 PROGRAM = str(Path(__file__).with_name("comm_process.py"))
@@ -107,6 +107,34 @@ def test_over_sockets_and_through_shared_memory(tmp_path: Path, monkeypatch: pyt
     default = {name.partition(" ")[0] for _, name, _ in found if "(default)" in name}
     others = set() if near else {"bruck", "recursive-doubling"}
     assert default >= {"direct", "binomial-tree", *others}  # what the table has nothing for
+
+
+def learned(report: list[dict[str, Any]]) -> set[str]:
+    """The schedules that served allreduces of 200 KB, after what is said of the choices has been checked."""
+    rows = [row for row in report if row["served_by"] == "learned"]
+    assert {row["schedule"] for row in rows} >= {"calls of 1200 bytes", "calls of 200000 bytes"}
+    assert all("(first search)" in row["why"] for row in rows)
+    return {row["schedule"] for row in report if row["collective"] == "allreduce" and row["nbytes"] > 100_000}
+
+
+@needs_cc
+@pytest.mark.parametrize("near", [True, False])
+def test_learning_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
+    monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
+    monkeypatch.setenv("ANTIPHON_LEARN", "1")
+    (told, *_, ended), said = over_sockets(3, "", "learns")
+    assert ended == {"codes": [0, 0, 0]}, said
+    names = learned(told["report"])
+    assert {name.partition(" ")[0] for name in names} == {name for _, name in (NEAR if near else DEFAULTS)["allreduce"]}
+    assert any(" x" in name for name in names)
+
+
+@needs_cc
+@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.slow)], indirect=True)
+def test_learning_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
+    command = [*mpi.mpiexec(3), mpi.python, PROGRAM, "mpi", str(table(tmp_path, 3))]
+    (told,), said = launch(command, {**mpi.env, "ANTIPHON_LEARN": "1"})
+    assert {"ring", "ring x2", "the library"} <= learned(told["report"]), said
 
 
 SHARES = """

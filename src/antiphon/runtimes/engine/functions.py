@@ -88,6 +88,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_learner_exchanged": (None, c_void_p, c_double),
     "ap_learner_begin": (POINTER(c_double), c_void_p, c_void_p, c_void_p),
     "ap_learner_refuse": (None, c_void_p),
+    "ap_learner_restart": (None, c_void_p),
     "ap_learner_arms": (c_uint32, c_void_p, c_void_p),
     "ap_learner_choices": (c_uint32, c_void_p, c_void_p),
     # wires

@@ -91,7 +91,7 @@ class Learner:
         self._own, self._candidate, self._aligns = np.zeros(_NUMBERS), _Candidate(), c_int()
         self._own_address = self._own.ctypes.data
         self._time: Any = None
-        self.calls = 0
+        self.candidate = Candidate(first)  # of the last call
 
     def report(self) -> NDArray[np.float64] | None:
         """Return numbers whose maximum over all processes `update` needs before this call; None for most calls."""
@@ -106,8 +106,9 @@ class Learner:
     def begin(self) -> Candidate:
         """Return the candidate for the next call."""
         self._time = self._functions.ap_learner_begin(self._handle, byref(self._candidate), byref(self._aligns))
-        self._time[0], self.calls = _NEVER, self.calls + 1
-        return Candidate(self._candidate.program, self._candidate.slices)
+        self._time[0] = _NEVER
+        self.candidate = _named(self._candidate)
+        return self.candidate
 
     @property
     def aligns(self) -> bool:
@@ -121,6 +122,10 @@ class Learner:
     def refuse(self) -> None:
         """Never choose the candidate of `begin` again; the same at all processes."""
         self._functions.ap_learner_refuse(self._handle)
+
+    def restart(self) -> None:
+        """Forget the times: calls are of another size from now on."""
+        self._functions.ap_learner_restart(self._handle)
 
     def recall(self, arm: Arm) -> None:
         """Before the first call: start with what an earlier job learned."""

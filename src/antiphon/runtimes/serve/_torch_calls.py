@@ -79,7 +79,7 @@ class Calls:
         """Return the page for blocks of `unit` elements. `library`: whether gloo could make the call instead."""
         assert self.serving is not None
         call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
-        page = self.serving.find(call, seconds, library)
+        page = self.serving.find(call, seconds, library, learns=True)
         self._why_no_page = "" if page is not None else self.serving.why_not(call)
         return page
 
@@ -90,8 +90,11 @@ class Calls:
             why = why or self._why_no_page
             self.serving.agree(seconds)
         start().wait(timedelta(seconds=seconds))
+        duration = time.perf_counter() - began
+        if self.serving is not None:
+            self.serving.record(duration)
         row = self.ledger.row(kind, "gloo", "library", why)
-        self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), time.perf_counter() - began)
+        self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), duration)
 
     def _run_page(self, page: Page, unit: int, source: Any, target: Any, seconds: float, op: str = "sum") -> None:
         assert self.serving is not None

@@ -259,7 +259,7 @@ class Comm:
             nbytes = self._serving.nbytes(kind, unit, target.dtype.itemsize)
             self._serving.begin(kind, unit * target.dtype.itemsize, type_code(target.dtype), op, root)
             call = Call(kind, nbytes, root)
-            page = self._serving.find(call, self.timeout, self._library is not None)
+            page = self._serving.find(call, self.timeout, self._library is not None, learns=True)
             if page is not None:
                 self._serving.run(page, unit, source, target, op, self.timeout)
                 return
@@ -269,7 +269,9 @@ class Comm:
             self._serving.agree(self.timeout)
             self._library.run(kind, unit, source, target, op, root)
             row = self._ledger.row(kind, "the library", "library", why)
-            self._ledger.count(row, nbytes, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._serving.record(seconds)
+            self._ledger.count(row, nbytes, seconds)
 
     def _check_root(self, root: int) -> int:
         if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < self.ranks:

@@ -135,13 +135,17 @@ def start_serving(
             raise
     if auto is not None:
         _ask_for_plans(auto, serving, group)
+    if offers[0].get("learn"):
+        serving.learn(base64_of(offers[0]["learn"], "process 0"))
     return serving
 
 
 def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     """Return what process 0 adds to the first exchange: the book, and programs that all need from the start."""
     auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
+    learns = os.environ.get(LEARN, "") not in ("", "0") and group.ranks > 1
     return {
+        "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
         "auto": "1" if auto and group.ranks == group.everyone else "",
@@ -216,6 +220,8 @@ def _raise_fault(group: Processes, messages: Sequence[dict[str, Any]]) -> None:
             print_once(error, prints=rank == group.rank)
             raise error
 
+
+LEARN = "ANTIPHON_LEARN"
 
 # ---- table auto ----
 

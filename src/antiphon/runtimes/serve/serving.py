@@ -28,6 +28,7 @@ from antiphon.core.choose import Call, Chooser, SizeChooser
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import (
     MOVED,
+    PLANNED_SLICES,
     Engine,
     Mismatch,
     NativePlan,
@@ -40,12 +41,14 @@ from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.runtimes.serve.group_book import default_book
+from antiphon.runtimes.serve.learning import Learners, sliced_name
 from antiphon.runtimes.serve.ledger import Ledger
 
 Array = NDArray[Any]
 # whose buffers hold a block for each rank
 SPLIT_KINDS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
+LEARNED = "learning tries the library, or found it faster"
 MAX_PLANS = 64  # cached, each with its scratch
 MAX_EARLY_PLANS = 16  # prepared before they are needed
 
@@ -70,14 +73,16 @@ class Serving:
         self.chooser: Chooser[Page] = self.pages
         self._programs: dict[bytes, OpenProgram] = {}
         self._program_of: dict[int, bytes] = {}  # by id of the page
-        self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
+        self._plans: dict[tuple[int, int, int, bool, int], NativePlan] = {}
         self._planned_calls: set[tuple[str, int]] = set()  # (kind, root) for which a plan was made at once
         self._broadcast_program = base
         self._books: list[Book] = []  # in the order in which pages are searched
         self._turns: Turns | None = None
-        self._prepared_plans: dict[tuple[int, int, int, bool], NativePlan] = {}  # plans for a book not yet in use
+        self._prepared_plans: dict[tuple[int, int, int, bool, int], NativePlan] = {}  # plans for a book not yet in use
         self._warming: Warming | None = None
         self._sum_program = b""
+        self._learners: Learners | None = None
+        self._slices = PLANNED_SLICES  # of the running call
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
         # rebound when the group asks for plans, and once it has failed
@@ -118,10 +123,35 @@ class Serving:
         """Return the size of a call with blocks of `unit` elements, as plans count it."""
         return unit * itemsize * (self.ranks if kind in SPLIT_KINDS else 1)
 
-    def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
-        """Return the page of a call, or None for the library. `library`: whether the library supports the call."""
+    def learn(self, program: bytes) -> None:
+        """Choose among candidates for each call from now on (see learning). `program`: an allreduce."""
+        self._sum_program = program
+
+        def exchange(values: Array, timeout: float) -> None:
+            self._combine_over_processes(values, "max", timeout)
+            self.head.stage(0)
+
+        def align(timeout: float) -> None:
+            self.head.stage(3)
+            self.agree(timeout)
+            self.head.stage(0)
+
+        def open_program(page: Page) -> OpenProgram:
+            return self._open_program(self._program_of[id(page)])
+
+        self._learners = Learners(self.engine, self.ranks, self.ledger, exchange, align, open_program)
+
+    def find(self, call: Call, timeout: float = 0.0, library: bool = True, learns: bool = False) -> Page | None:
+        """Return the page of a call, or None for the library. `library`: whether the library supports the call.
+
+        `learns`: the caller makes the call at once, and `record` follows if it makes it by the library."""
+        self._slices = PLANNED_SLICES
         # a call that the library does not support needs a page with a program
         page = (self.chooser if library else self._runnable).page(call)
+        if page is not None and learns and self._learners is not None and call.nbytes and not page.ordered:
+            pages = [other for book in self._books for other in book.pages]
+            chosen, self._slices = self._learners.choose(page, call, pages, library, timeout)
+            return chosen
         if page is not None:
             return page if page.program >= 0 else None
         key = (call.kind, call.root)
@@ -131,14 +161,21 @@ class Serving:
         book = self._make_default_book(call.kind, call.root, timeout)
         self._planned_calls.add(key)
         self._add_book(book)
-        return self.find(call, timeout, library)
+        return self.find(call, timeout, library, learns)
 
     def why_not(self, call: Call) -> str:
         """Return the reason why `find` returned None."""
         page = self.chooser.page(call)
         if page is None:
             return "no schedule for it in the table"
+        if self._learners is not None and page.program >= 0:
+            return LEARNED
         return SLOWER if page.measured else UNMEASURED
+
+    def record(self, seconds: float) -> None:
+        """Say how long the library took for the call for which `find` returned None."""
+        if self._learners is not None:
+            self._learners.record(seconds)
 
     def run(
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
@@ -154,8 +191,9 @@ class Serving:
             self.agree(timeout)
         if not counted:
             return
-        row = self.ledger.row(page.kind, page.planner, "antiphon")
-        self.ledger.count(row, nbytes, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.record(seconds)
+        self.ledger.count(self.ledger.row(page.kind, sliced_name(page, self._slices), "antiphon"), nbytes, seconds)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
         """Execute the call that was begun, an alltoall of uneven blocks (Wire.uneven)."""
@@ -182,13 +220,13 @@ class Serving:
 
     def _prepare_plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
         """Return the plan of a page for a size, from the cache or new."""
-        key = (id(page), unit, itemsize, in_place)
+        key = (id(page), unit, itemsize, in_place, self._slices)
         plan = self._plans.pop(key, None)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 # dictionaries keep insertion order, and a plan that is used is inserted again
                 del self._plans[next(iter(self._plans))]  # the least recently used
-            plan = self._open_program(self._program_of[id(page)]).plan(self.rank, unit, in_place)
+            plan = self._open_program(self._program_of[id(page)]).plan(self.rank, unit, in_place, slices=self._slices)
         self._plans[key] = plan
         return plan
 
@@ -251,9 +289,13 @@ class Serving:
     def _sum_over_processes(self, values: Array) -> None:
         """Add up values over all processes, in place."""
         assert self._turns is not None
+        self._combine_over_processes(values, "sum", self._turns.timeout)
+
+    def _combine_over_processes(self, values: Array, op: str, timeout: float) -> None:
+        """Combine values over all processes, in place, as a stage of the running call."""
         self.head.stage(3)
         plan = self._open_program(self._sum_program).plan(self.rank, len(values), True)
-        self._run_plan(plan, None, values, "sum", self._turns.timeout)
+        self._run_plan(plan, None, values, op, timeout)
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
         """Make plans by a book for calls like those whose plans are cached, and touch their memory. A plan per step."""
@@ -263,13 +305,13 @@ class Serving:
         old_pages = {id(page): page for old in self._books for page in old.pages}
         yield
         # the most recently used plans are the best guess at the next calls
-        for page_id, unit, itemsize, in_place in list(self._plans)[-MAX_EARLY_PLANS:]:
+        for page_id, unit, itemsize, in_place, _ in list(self._plans)[-MAX_EARLY_PLANS:]:
             kind, root = old_pages[page_id].kind, old_pages[page_id].root
             new_page = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
             if new_page is not None and new_page.program >= 0:
                 with suppress(AntiphonError):  # the call itself will raise it
                     plan = self._open_program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
-                    self._prepared_plans[id(new_page), unit, itemsize, in_place] = plan
+                    self._prepared_plans[id(new_page), unit, itemsize, in_place, PLANNED_SLICES] = plan
                 yield
         # touch the memory in a background thread, and report "not ready" until it is done
         self._warming = Warming([(plan, key[2]) for key, plan in self._prepared_plans.items()])
