@@ -108,6 +108,26 @@ def test_a_page_loads_nothing_and_hostile_names_stay_names(ring: Plan) -> None:
         assert page.data["machine"]["name"] == plan.topology.name
 
 
+def test_measurements_stand_beside_the_prediction_and_odd_claims_do_no_harm(ring: Plan) -> None:
+    (entry,) = ring.entries
+    rows = [{"nbytes": 65536, "seconds": 5e-05, "over_library": 0.9}, {"nbytes": "x", "seconds": 1}, None, 7]
+    claims = {**entry.claims, "measured": True, "at": 65536, "measurements": rows}
+    (group,) = Page(antiphon.pages.explore(Plan.of(ring.topology, entry.schedule, claims))).data["groups"]
+    assert group["plans"][0]["measured"] == [{"nbytes": 65536, "seconds": 5e-05}]
+    assert (group["ranges"][0]["at"], 65536 in group["sizes"]) == (65536, True)
+    odd = {
+        "planner": [1],
+        "options": 3,
+        "at": -1,
+        "speedup": "fast",
+        "model": "",
+        "chunks": {},
+        "measurements": {"a": 1},
+    }
+    (group,) = Page(antiphon.pages.explore(Plan.of(ring.topology, entry.schedule, odd))).data["groups"]
+    assert (group["ranges"][0]["speedup"], group["plans"][0]["measured"]) == (None, [])
+
+
 def test_folded_drawings_stand_for_all_links() -> None:
     plan = antiphon.plan("broadcast", "cluster:box=hgx-h100,boxes=32", planner="binomial-tree")
     machine = Page(antiphon.pages.explore(plan)).data["machine"]

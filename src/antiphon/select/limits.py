@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds import Bound, Witness, bound
 from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
@@ -53,6 +53,7 @@ class Limit:
     without_switches: Fraction | None = None  # greatest rate if switches that can multicast or reduce only forward
     model: str = ""  # the cost model of `times`; "" if these are unknown
     times: Mapping[int, float] = field(default_factory=dict)  # size -> least seconds under the cost model
+    witness: Witness | None = None  # the proof of `bytes_per_second`, for pictures
 
     @staticmethod
     def of(
@@ -69,8 +70,9 @@ class Limit:
         seconds = latency.seconds if latency else 0.0
         unaided = bound.without_switches if bound.unaided is not None else None
         return Limit(
-            bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided, model if times else "", times or {}
-        )
+            bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided, model if times else "", times or {},
+            bound.witness,
+        )  # fmt: skip
 
     def gap(self, nbytes: int, seconds: float) -> float | None:
         """Return a time divided by the least time under the same model; None if that is unknown or 0."""

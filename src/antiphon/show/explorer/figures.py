@@ -34,7 +34,6 @@ class PlanFigures:
     candidates: tuple[Candidate, ...]
     ranges: tuple[Range, ...]
     limit: Limit | None
-    bound: Bound | None
     library: LibraryModel | None
     predictors: tuple[Predictor, ...]  # one per entry
 
@@ -77,7 +76,7 @@ def price_plan(
     library = find_library_model(plan.topology, (plan.collective,)) if model.partition(":")[0] == "calls" else None
     return PlanFigures(
         plan, model, tuple(sizes), tuple(candidate for _, _, candidate in priced), tuple(ranges), limit,
-        limits, library and replace(library, lower_bounds={}),
+        library and replace(library, lower_bounds={}),
         tuple(predictor for _, predictor, _ in of_entry),
     )  # fmt: skip
 

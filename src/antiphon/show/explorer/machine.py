@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from antiphon.core.bounds import Cut, Partition
 from antiphon.core.topology import Topology
+from antiphon.select import Limit
 from antiphon.show.explorer.packing import Pack
 from antiphon.show.pictures.graph import Graph, fold_levels, graph_of
 from antiphon.show.pictures.layout import arrange
@@ -83,19 +85,21 @@ def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str,
     return {"nodes": nodes, "edges": edges, "frames": frames, "size": [drawing.width, drawing.height]}
 
 
-def cut_json(topology: Topology, witness: Any, buffer_weight: int) -> dict[str, Any] | None:
+def cut_json(topology: Topology, limit: Limit | None) -> dict[str, Any] | None:
     """Return a bound's witness for drawing: the sides of a cut or partition, or the links with a price; None if there
     is none."""
-    if witness is None:
+    if limit is None or limit.witness is None:
         return None
-    value = {"kind": witness.kind, "text": witness.describe(topology, buffer_weight), "parts": [], "links": []}
-    if witness.kind in ("cut", "partition"):
-        sides = [list(witness.side)] if witness.kind == "cut" else [list(side) for side in witness.parts]
+    witness = limit.witness
+    words = next((line for line in limit.because if line.startswith(witness.kind)), witness.kind)
+    value: dict[str, Any] = {"kind": witness.kind, "text": words, "parts": [], "links": []}
+    if isinstance(witness, Cut | Partition):
+        sides = [list(witness.side)] if isinstance(witness, Cut) else [list(side) for side in witness.parts]
         part_of = np.full(topology.nodes, -1)
         for number, side in enumerate(sides):
             part_of[side] = number
         crossing = part_of[topology.link_src] != part_of[topology.link_dst]
-        if witness.kind == "cut":  # data leave the side
+        if isinstance(witness, Cut):  # data leave the side
             crossing &= part_of[topology.link_src] == 0
         value |= {"parts": sides, "links": np.flatnonzero(crossing).tolist()}
     else:

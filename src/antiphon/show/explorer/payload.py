@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from antiphon.core.bounds import Bound, bound
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
@@ -64,7 +63,7 @@ def tuning_page(tuning: Tuning) -> dict[str, Any]:
         ranges = [r for r in tuning.ranges if r.collective == kind]
         plan = tuning.plans.get(kind)
         group = _group(
-            kind, tuning.of(kind), ranges, tuning.sizes, tuning.limits.get(kind),
+            tuning.topology, kind, tuning.of(kind), ranges, tuning.sizes, tuning.limits.get(kind),
             lambda size, kind=kind: tuning.baseline(kind, size),  # type: ignore[misc]
             _baseline_name(tuning, kind),
         )  # fmt: skip
@@ -74,8 +73,6 @@ def tuning_page(tuning: Tuning) -> dict[str, Any]:
             _plan_json(tuning.topology, entry, _predictor(tuning, entry), r, rows)
             for entry, r in zip(plan.entries if plan is not None else (), ranges, strict=True)
         ]
-        if plan is not None:
-            group["cut"] = _find_cut(plan, None)
         groups.append(group)
     ok = [c for c in tuning.candidates if c.status == "ok"]
     low, high = (format_size(size) for size in tuning.span)
@@ -125,15 +122,15 @@ def plans_page(
     for kind, plan in plans.items():
         figures = price_plan(plan, sizes, nbytes, model, profile)
         group = _group(
-            kind, figures.candidates, figures.ranges, figures.sizes, figures.limit, _library_baseline(figures, kind),
+            plan.topology, kind, figures.candidates, figures.ranges, figures.sizes, figures.limit,
+            _library_baseline(figures, kind),
             f"{figures.library.name.upper()}, by the model of it" if figures.library is not None else "",
         )  # fmt: skip
-        group["headline"] = _plan_headline(figures, nbytes)
+        group["headline"] = _plan_headline(figures)
         group["plans"] = [
             _plan_json(plan.topology, entry, predictor, r, rows)
             for entry, predictor, r in zip(plan.entries, figures.predictors, figures.ranges, strict=True)
         ]
-        group["cut"] = _find_cut(plan, figures.bound)
         groups.append(group)
         models.append(figures.model)
         bases += [r.rests_on for r in figures.ranges]
@@ -156,7 +153,7 @@ def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
     return seconds
 
 
-def _plan_headline(figures: PlanFigures, nbytes: int | None) -> str:
+def _plan_headline(figures: PlanFigures) -> str:
     """Return one sentence: which sizes to serve by the plan, or how near to the bound it is and what limits it."""
     ranges = figures.ranges
     if len(ranges) > 1 or ranges[0].speedup is not None:
@@ -193,10 +190,9 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
     if figures is None:
         raise Invalid("this frontier holds no points, only bounds; there is nothing to explore")
     kind = frontier.collective.kind
-    group = _group(kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, "")
+    group = _group(frontier.topology, kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, "")
     count = plural(len(points), "point")
     group |= {"headline": f"{count} from the fewest steps to the least time on the links", "plans": plans, "shown": 0}
-    group["cut"] = cut_json(frontier.topology, frontier.limits.witness, frontier.collective.buffer_weight)
     page = _page(frontier.topology, [group], f"times by model {figures.model}, {ranges[0].rests_on}", [])
     impossible = [f"no {i.collective} of {i.steps} steps has R/C below {i.ratio}" for i in frontier.impossible]
     page["points"] = {
@@ -264,10 +260,10 @@ def _page(topology: Topology, groups: list[dict[str, Any]], model: str, facts: l
 
 
 def _group(
-    kind: str, candidates: Sequence[Candidate], ranges: Sequence[Range], sizes: Sequence[int], limit: Limit | None,
-    baseline: Baseline, baseline_name: str,
+    topology: Topology, kind: str, candidates: Sequence[Candidate], ranges: Sequence[Range], sizes: Sequence[int],
+    limit: Limit | None, baseline: Baseline, baseline_name: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the figures of one collective; the caller adds headline, plans and cut."""
+    """Return the figures of one collective; the caller adds headline and plans."""
     numbers = {id(c): i for i, c in enumerate(candidates)}
     proof = [] if limit is None else [*limit.because, *filter(None, [unaided_bound_text(limit)])]
     theirs = [baseline(size) for size in sizes]
@@ -282,7 +278,7 @@ def _group(
         "shown": _first_shown(ranges),
         "notes": [],
         "plans": [],
-        "cut": None,
+        "cut": cut_json(topology, limit),
     }
 
 
@@ -349,7 +345,6 @@ def _plan_json(
     }  # fmt: skip
     facts |= {key.replace("_", " "): ratio(entry.claims[key]) for key in ("bandwidth_gap", "latency_gap")
               if isinstance(entry.claims.get(key), float | int)}  # fmt: skip
-    measured = entry.claims.get("measurements")
     return {
         "name": candidate_text(r.candidate),
         "at": r.at,
@@ -357,15 +352,16 @@ def _plan_json(
         "terms": dict(terms),
         "bottleneck": bottleneck,
         "facts": {"steps": entry.schedule.steps, "transfers": entry.schedule.transfers, **facts},
-        "measured": measured if isinstance(measured, list) else [],
+        "measured": _measurements(entry),
         "timed": timed,
     }
 
 
-def _find_cut(plan: Plan, limits: Bound | None) -> dict[str, Any] | None:
-    """Return the witness of the bound, which says what limits every plan; None if there is none."""
-    try:
-        limits = limits or bound(plan.topology, plan.collective)
-    except AntiphonError:
-        return None
-    return cut_json(plan.topology, limits.witness, plan.collective.buffer_weight)
+def _measurements(entry: Entry) -> list[dict[str, float]]:
+    """Return the sizes and seconds that a measured entry claims."""
+    rows = entry.claims.get("measurements")
+    return [
+        {"nbytes": row["nbytes"], "seconds": row["seconds"]}
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and all(type(row.get(key)) in (int, float) for key in ("nbytes", "seconds"))
+    ]
