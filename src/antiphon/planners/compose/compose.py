@@ -135,7 +135,8 @@ class _Search:
 
     `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `why`: the first
     error of a split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules,
-    by mark. `forth`, `back`: plan groups on the machine, and on the machine with all links reversed.
+    by mark. `rotated`: splits with their levels in every cyclic order. `forth`, `back`: plan groups on the machine, and
+    on the machine with all links reversed.
     """
 
     request: Request
@@ -147,6 +148,7 @@ class _Search:
     why: str = ""
     all_examined: bool = False
     built: dict[Mark, list[_BuiltPlan]] = field(default_factory=dict)
+    rotated: dict[Split, list[Split]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forth = GroupPlanner(self.request, self.names)
@@ -255,14 +257,15 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
             break
         search.request.tell(f"groups {split}, for {aim}")
         try:
-            plan = Plan.of_one(search.stage_split(split, aim))
+            staged = search.stage_split(split, aim)
         except AntiphonError as error:
             search.why = search.why or str(error)
             continue
+        plan = Plan.of_one(staged)
         examined.append((AIMS[aim](plan), number, plan))
         # rotations of the levels balance their loads, which improves only rate and time; with a root they cannot
         if search.turn is not False and aim != "steps" and not search.request.collective.roots:
-            rotated_plan = _plan_with_rotations(search, split, aim)
+            rotated_plan = _plan_with_rotations(search, staged, aim)
             if rotated_plan is not None:
                 examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
     if search.turn:  # required: single-order plans only if there is nothing else
@@ -293,15 +296,17 @@ def _best_of(search: _Search, aim: str, likely: Sequence[Plan]) -> list[_BuiltPl
     return [min(plans, key=AIMS[aim])]
 
 
-def _plan_with_rotations(search: _Search, split: Split, aim: str) -> Plan | None:
+def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str) -> Plan | None:
     """Return the plan in which every cyclic order of the levels carries a share of the data; None if that gains
     nothing.
     """
-    rotated_splits = rotate_levels(split)
-    if len(rotated_splits) < 2:
+    split = staged.split
+    if split not in search.rotated:
+        search.rotated[split] = rotate_levels(split)
+    if len(search.rotated[split]) < 2:
         return None
     try:
-        return share_data([search.stage_split(rotated_split, aim) for rotated_split in rotated_splits])
+        return share_data([staged, *(search.stage_split(rotated, aim) for rotated in search.rotated[split][1:])])
     except AntiphonError:
         return None
 

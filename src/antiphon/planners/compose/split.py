@@ -6,9 +6,13 @@ Seats are positions in an order of the ranks in which every group is contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from antiphon.core.columns import Longs
-from antiphon.planners.shared.groups import Groups
+from antiphon.core.transform import Spans
+from antiphon.planners.shared.groups import Exchange, Groups, list_exchanges, units_per_seat
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +21,12 @@ class Split:
 
     seating: Longs
     groups: Groups
+
+    @cached_property
+    def exchanges(self) -> list[Exchange]:
+        """Return the exchanges of an allgather, listed once: plans for several aims have them in common."""
+        line = len(self.seating) * units_per_seat(self.groups)
+        return list_exchanges(self.groups, Spans.side_by_side(np.array([line])))
 
     def __str__(self) -> str:
         return str(self.groups)

@@ -68,8 +68,8 @@ def rotate_levels(split: Split) -> list[Split]:
     fans = fans_of(split.groups)
     grid = split.seating.reshape(fans[::-1])  # axis 0: the outermost
     axes = list(range(len(fans)))
-    out = []
-    for first in axes:
+    out = [split]
+    for first in axes[1:]:
         order = axes[first:] + axes[:first]
         rotated_fans = [grid.shape[axis] for axis in order][::-1]
         out.append(Split(grid.transpose(order).ravel(), Groups.of_fans(rotated_fans)))

@@ -44,7 +44,6 @@ from antiphon.planners.shared.groups import (
     Groups,
     delay_after,
     find_stretches,
-    list_exchanges,
     reverse_parts,
     units_per_seat,
 )
@@ -260,9 +259,7 @@ def _blocks_in_seat_order(split: Split, units: int) -> Spans:
 def _stage_allgather(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
     units = units_per_seat(split.groups)
     line = len(split.seating) * units
-    stages, placements = _stage_exchanges(
-        forth, list_exchanges(split.groups, Spans.side_by_side(np.array([line]))), line
-    )
+    stages, placements = _stage_exchanges(forth, split.exchanges, line)
     return StagedPlan(split, tuple(placements), tuple(stages), _blocks_in_seat_order(split, units))
 
 
@@ -279,7 +276,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     """
     line = len(split.seating) * units_per_seat(split.groups)
     all_spans = Spans.side_by_side(np.array([line]))
-    outer, *inner = list_exchanges(split.groups, all_spans)
+    outer, *inner = split.exchanges
     joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     among = forth.plan_stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
     first, second = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
