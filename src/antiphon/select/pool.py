@@ -178,7 +178,7 @@ def _run_in_workers(
 ) -> None:  # fmt: skip
     """Run tasks on forked workers, each with its budget."""
     ends: dict[int, Done] = {}
-    cache.forget_last()  # else every worker would hold a copy of that schedule
+    cache.last_schedule = None  # else every worker would hold a copy of that schedule
     last_watch = time.monotonic()
 
     def watch(tasks: Sequence[tuple[Task, float]]) -> None:

@@ -83,35 +83,21 @@ class ScheduleCache:
 
     evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
     prices: dict[tuple[str, bytes] | None, Prices] = field(default_factory=dict)  # of verified rows, as simulated
-    _last_schedule: Schedule | None = None
-
-    def same_rows(self, schedule: Schedule) -> Schedule | None:
-        """Return the schedule verified last, with the pieces of this one, if both have the same rows; else None.
-
-        Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached
-        loads, too. Joints are an exception: whether a switch supports one may depend on the pieces.
-        """
-        if self._last_schedule is None or schedule.joint is not None or not _rows_equal(self._last_schedule, schedule):
-            return None
-        return replace(self._last_schedule, pieces=schedule.pieces, provenance=schedule.provenance)
-
-    def set_last(self, schedule: Schedule) -> None:
-        """Store the schedule that was verified last."""
-        self._last_schedule = schedule
-
-    def forget_last(self) -> None:
-        """Free the schedule verified last: before another is verified, and before the cache is sent to a process."""
-        self._last_schedule = None
+    last_schedule: Schedule | None = None  # freed before another is verified, and before the cache goes to a process
 
 
 def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology) -> Schedule:
-    """Return the schedule, verified: the last one in other pieces if both have the same rows."""
-    verified = cache.same_rows(schedule)
-    if verified is not None:
-        return verified
-    cache.forget_last()
+    """Return the schedule, verified: if it has the rows of the one verified last, that one with the pieces of this.
+
+    Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached loads,
+    too. Joints are an exception: whether a switch supports one may depend on the pieces.
+    """
+    last = cache.last_schedule
+    if last is not None and schedule.joint is None and _rows_equal(last, schedule):
+        return replace(last, pieces=schedule.pieces, provenance=schedule.provenance)
+    cache.last_schedule = last = None
     verify(schedule, topology).or_raise()
-    cache.set_last(schedule)
+    cache.last_schedule = schedule
     return schedule
 
 
