@@ -88,7 +88,8 @@ def _(tuning: Tuning) -> str:
         head, cells = range_cells(group_ranges([r for r in tuning.ranges if r.collective == kind]))
         rows += [[*([kind] if len(kinds) > 1 else []), *row] for row in cells]
     picture = _picture(lambda: chart(tuning, kinds[0], *CHART_SIZE)) if len(kinds) == 1 else ""
-    return _page(lines, picture, _table([*(["collective"] if len(kinds) > 1 else []), *head], rows))
+    key = _note("in colour the best plans, dashed what stands for NCCL, dotted the lower bound") if picture else ""
+    return _page(lines, picture, key, _table([*(["collective"] if len(kinds) > 1 else []), *head], rows))
 
 
 @html_of.register
