@@ -5,6 +5,7 @@ ended, and how it went by rank, "right", "wrong" or "error". Ranks compare that 
 messages go on when the lab has found another path. SECONDS is the timeout of a call.
 """
 
+import faulthandler
 import json
 import sys
 import time
@@ -87,6 +88,8 @@ class TorchGroup:
                 started = self.exchange(True)
             except (AntiphonError, RuntimeError) as error:
                 print(f"rank {self.rank}: no group: {error}", file=sys.stderr, flush=True)
+                # PyTorch names groups by a count of attempts, which must be the same at all processes
+                self.dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
                 started = self.exchange(False)
 
     def allreduce(self, values: Any) -> Any:
@@ -115,6 +118,7 @@ def main(kind: str, folder: Path, seconds: float) -> None:
     group.renew(seconds)
     call = 0
     while True:
+        faulthandler.dump_traceback_later(45)  # where a rank waits that makes no progress
         result = group.allreduce(numbers(call, group.rank))
         expected = sum(numbers(call, rank) for rank in range(group.ranks))
         how = "error" if result is None else "right" if np.array_equal(result, expected) else "wrong"

@@ -95,7 +95,7 @@ class Job:
         return calls
 
     def last_messages(self) -> str:
-        return (self.folder / "messages").read_text(encoding="utf-8", errors="replace")[-2000:]
+        return (self.folder / "messages").read_text(encoding="utf-8", errors="replace")[-20000:]
 
     def close(self) -> None:
         (self.folder / "stop").touch()
