@@ -306,7 +306,10 @@ def bound_command(
     nbytes: Annotated[
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
-    model: Annotated[str, typer.Option(metavar="MODEL", help="cost model of the times by size")] = "alpha-beta",
+    model: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False),
+    ] = "alpha-beta",
     certificate: arg.Certificate = None,
     json: arg.Json = False,
 ) -> None:

@@ -31,7 +31,7 @@ from antiphon.units import parse_seconds, parse_size, parse_sizes
 
 PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
 ChoiceModel = Annotated[
-    str, typer.Option("--model", metavar="NAME", help="cost model that chooses among several schedules, for --nbytes")
+    str, typer.Option("--model", metavar="NAME", help="cost model, for --nbytes (default: alpha-beta)")
 ]
 KeepAll = Annotated[bool, typer.Option("--all", help="keep all schedules: -o plan.json writes plan-1.json, ...")]
 TreeRoot = Annotated[
