@@ -198,7 +198,7 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric": treelike,
     HELPED: in_one_switch,
     f"{HELPED.partition(' and')[0]}, reduce and send on what they combined": partial(in_one_switch, through=True),
-    "boxes of equal size, where switches in the boxes or among them multicast and reduce": in_boxes,
+    "boxes, where switches in the boxes or among them multicast and reduce": in_boxes,
 }
 
 

@@ -65,6 +65,9 @@ FitFile = Annotated[
     ),
 ]
 FitIterations = Annotated[int, typer.Option("--iterations", metavar="N", help="number of runs; the median counts")]
+MeasuredSizes = Annotated[
+    list[str] | None, typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable")
+]
 FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="number of warm-up runs")]
 CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the measurements as CSV")]
 
@@ -179,10 +182,7 @@ def genmodel_command(
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="measure with 2, 3, ... N ranks (default 4)")
     ] = None,
-    nbytes: Annotated[
-        list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 256KiB:4MiB:4)"),
-    ] = None,
+    nbytes: MeasuredSizes = None,
     plan: Annotated[
         list[str] | None,
         typer.Option("--plan", metavar="NAME", help="cps, incast or ring; repeatable (default cps and incast)"),
@@ -194,6 +194,7 @@ def genmodel_command(
 ) -> None:
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
+    Sizes: 256KiB:4MiB:4, without --nbytes.
     """
     from antiphon.cost.fit import write_plan_times
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
@@ -218,10 +219,7 @@ def genmodel_command(
 
 def loggp_command(
     on: arg.On = "mpi",
-    nbytes: Annotated[
-        list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 1B:1MiB)"),
-    ] = None,
+    nbytes: MeasuredSizes = None,
     messages: Annotated[int, typer.Option("--messages", metavar="N", help="messages sent one after the other")] = 16,
     ranks: Annotated[
         int | None,
@@ -246,6 +244,7 @@ def loggp_command(
 
     With -n also the number of messages that a rank sends and receives at once, and with --between a host. Starts the
     processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
+    Sizes: 1B:1MiB, without --nbytes.
     """
     from antiphon.cost.fit import write_round_trips
     from antiphon.runtimes.measure.bench_loggp import SIZES, bench_loggp
@@ -284,10 +283,7 @@ def micro_command(
         list[str] | None,
         typer.Option("--pattern", metavar="NAME", help="chain-forward, mimo, ...; repeatable (default all)"),
     ] = None,
-    nbytes: Annotated[
-        list[str] | None,
-        typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable (default 1MB:16MB:4)"),
-    ] = None,
+    nbytes: MeasuredSizes = None,
     pieces: Annotated[
         int | None, typer.Option("--pieces", metavar="N", help="pipelining depth (default: by size, up to 32)")
     ] = None,
@@ -302,6 +298,7 @@ def micro_command(
 
     How much the busiest link carries, beside what the model says and what the paper measured on V100s. Every element is
     checked. Starts the processes by itself; under mpiexec or srun it is one of them.
+    Sizes: 1MB:16MB:4, without --nbytes.
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.runtimes.measure.tables import write_csv

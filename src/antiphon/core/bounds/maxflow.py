@@ -82,10 +82,10 @@ class Flows:
             shift = max(shift - 20, 0)
             while True:
                 residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
-                more = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual])
-                if not more.value:  # what flows in circles beside it has no end
+                extra = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual])
+                if not extra.value:  # what flows in circles beside it has no end
                     break
-                gained = [int(x) - int(y) for x, y in zip(more.flow[:count], more.flow[count:], strict=True)]
+                gained = [int(x) - int(y) for x, y in zip(extra.flow[:count], extra.flow[count:], strict=True)]
                 flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]
         return np.array(flow, object)
 

@@ -91,8 +91,8 @@ def analyse(schedule: Schedule) -> Analysis:
     >>> [(groups.operand[a:a+n].tolist(), groups.row[a:a+n].tolist()) for a, n in zip(groups.first, groups.count)]
     [([0, 1, 2], [-1, 0, 1]), ([0], [2]), ([0], [3])]
     """
-    wanted = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
-    if (gap := schedule.chunks.find_gap(schedule.collective.weights * wanted)) is not None:
+    is_needed = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
+    if (gap := schedule.chunks.find_gap(schedule.collective.weights * is_needed)) is not None:
         raise Invalid(gap[0])
     first, last = _find_ends(schedule)
     rows = schedule.transfers
