@@ -263,7 +263,7 @@ def repair(
     Returns
     -------
     Plan
-        A verified plan for the degraded machine. Its claim `repaired` says how many transfers were kept, and
+        A verified plan for the degraded machine. Its claim `repaired` gives the number of transfers kept, and
         `bandwidth_gap` how much faster any new plan could be at most.
 
     Raises

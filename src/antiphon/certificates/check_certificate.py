@@ -47,7 +47,7 @@ class Machine:
         self.back = self if backward else Machine(topology, backward=True)
 
     def cheapest(self, starts, steps, length):
-        """Return the least cost to every node in these steps, each of which crosses one link into a rank."""
+        """Return the least cost to every node in these steps, where each crosses one link into a rank."""
         far = [0 if node in starts else FAR for node in range(self.nodes)]
         for step in range(steps):
             far[self.ranks :] = [FAR] * (self.nodes - self.ranks)

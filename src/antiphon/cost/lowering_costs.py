@@ -9,7 +9,7 @@ The time of a schedule is linear in the costs of a lowering:
 
     start + step * steps + copy * copies + seconds of the busiest links / share
 
-Example: 2 steps by copies, in each of which a rank makes 3 copies, with start 5 us, step 4 us and copy 2 us: 25 us
+Example: 2 steps by copies, where a rank makes 3 copies in each, with start 5 us, step 4 us and copy 2 us: 25 us
 without the bytes.
 """
 

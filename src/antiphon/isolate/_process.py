@@ -1,6 +1,6 @@
 """The parent's side of one isolated process: start it, assign jobs, read its messages, enforce its budget, end it.
 
-A `Process` is forked for one job, or a worker that gets one job after another (`assign`). Whoever owns it calls
+A `Process` is forked for one job, or a worker that gets one job after another (`assign`). Its owner calls
 `receive` when its pipe is readable and `check` regularly, because that is where budgets are enforced. Both return
 `Ended` when the job is over: with its value, or with an exception that says why there is none.
 

@@ -315,7 +315,7 @@ class Ledger:
         self._report_progress(task)
 
     def _report_progress(self, ended: Task | None = None) -> None:
-        """Report who is at work, else what ended last; and the best so far, if all that is of one collective."""
+        """Report who is at work, else what ended last; and the best so far, if it is all of one collective."""
         tasks = [self.tasks[index] for index in self.at_work] or ([] if ended is None else [ended])
         if self.progress is None or not tasks:
             return

@@ -8,10 +8,10 @@ Every schedule of the plan (one per range of sizes) passes these steps:
     3. if chunks move along no trees, or the result takes over `REPLAN_ABOVE` times the lower bound, the planner of the
        old schedule also plans anew, else planners that work on any machine; the faster of both is kept
 
-The claim `repaired` says how many transfers of the old schedule were kept, and of which planner it was. No new plan can
+The claim `repaired` gives the number of transfers of the old schedule that were kept, and its planner. No new plan can
 be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
 
-Example: an allreduce on a torus of 512 ranks of which 1 % of the links fail: 96 % of the transfers stay, and the rate
+Example: an allreduce on a torus of 512 ranks where 1 % of the links fail: 96 % of the transfers stay, and the rate
 is 0.96 of the bound.
 """
 

@@ -303,7 +303,7 @@ def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
 
 
 def _simulated_key(context: Context, kind: str, rows: bytes, schedule: Schedule) -> tuple[str, bytes] | None:
-    """Return a key that is equal for schedules of which a simulator simulates the same rows and pieces.
+    """Return a key that is equal for schedules whose rows and pieces are the same to a simulator.
 
     None if the model is no simulator, or if switches multicast or reduce: that is verified for each number of pieces.
     `rows`: the digest of the schedule's rows.

@@ -151,7 +151,7 @@ def failure_name(topology: Topology, text: str) -> str:
 class _Item:
     """Something that can fail: links, the shared limits that stand for it, and the number of an unconnected card.
 
-    `wires`: how many unit links in each direction fail; 0: all.
+    `wires`: the number of unit links that fail in each direction; 0: all.
     """
 
     name: str
@@ -219,7 +219,7 @@ class _Failures:
         return _Item(text, links, wires=int(which[:9]) if which.isdigit() else 0)
 
     def count_wires(self, name: str) -> Fraction:
-        """Return how many unit links a link has in its wider direction."""
+        """Return the number of unit links of a link in its wider direction."""
         topology, links = self.topology, self.find_link(name).links
         ends = topology.link_src[links]
         total = [sum(map(topology.bandwidth, links[ends == end].tolist()), Fraction(0)) for end in np.unique(ends)]

@@ -60,7 +60,7 @@ Route = tuple[int, ...]  # links
 class _TreeRequest:
     """A kind of tree to look for.
 
-    `block`: the block of which the tree carries a share. `direction`: "out" of `root` to all `ends`, or "in" from all
+    `block`: the tree carries a share of this block. `direction`: "out" of `root` to all `ends`, or "in" from all
     `ends` to `root`. `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with
     which sign. `second_row`: another equation in which they count with sign -1; for an allreduce it says that all that
     leaves a root by trees "out" has come to it by trees "in".

@@ -29,7 +29,7 @@ class MessageGraph:
     their numbers. Checked when built, in linear time: ranges, and that dependencies have no cycle.
 
     `nbytes`, `combined`, `seconds`
-        Per message its bytes; how many of them the receiver combines with its own data; and how long it then computes.
+        Per message its bytes; the number that the receiver combines with its own data; and how long it then computes.
     `deps_ptr`, `deps`
         Message i starts when the messages deps[deps_ptr[i]:deps_ptr[i + 1]] are done.
     `left`

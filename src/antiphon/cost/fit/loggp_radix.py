@@ -40,7 +40,7 @@ MAX_PROCESSOR_SHARE_LARGE, MAX_PROCESSOR_SHARE_SMALL = 0.5, 0.9
 
 @dataclass(frozen=True)
 class SimultaneousFit:
-    """How many messages of one kind and size proceed at the same time, fitted to times of 1, 2, 3, ... messages."""
+    """The number of equal messages that proceed at the same time, fitted to times of 1, 2, 3, ... messages."""
 
     kind: str  # burst, fan-out, fan-in or pairs: which ranks send to which (loggp_tables.py)
     nbytes: int

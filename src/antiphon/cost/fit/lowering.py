@@ -97,7 +97,7 @@ class LoweringFit:
 
     @cached_property
     def costs(self) -> dict[str, LoweringCosts]:
-        """The costs of the lowerings of which all are determined, if perhaps weakly."""
+        """The costs of the lowerings whose costs are all determined, if perhaps weakly."""
         complete = {}
         for lowering, estimates in self.parameters.items():
             values = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}

@@ -82,7 +82,7 @@ class Simulation:
 
     @property
     def is_large(self) -> bool:
-        """Return whether there are so many messages that predictions have no critical path."""
+        """Return whether predictions have no critical path because there are too many messages."""
         return len(self.work) > MAX_LOGGED_MESSAGES
 
     def takes_less(self, nbytes: int, seconds: float) -> bool:

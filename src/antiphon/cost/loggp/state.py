@@ -121,7 +121,7 @@ def contribute(  # noqa: PLR0913, PLR0917
     contribution_time: float,
     m: int,
 ) -> int:
-    """Let message m contribute to conditions[first:end] at `contribution_time`; return how many messages become ready.
+    """Let message m contribute to conditions[first:end] at `contribution_time`; return the number that become ready.
 
     Their numbers are written to the beginning of `made_ready`, in ascending order. A condition holds from the latest
     time of its contributions; then it contributes to the condition after it. `last_contributor`: c -> the message that

@@ -265,7 +265,7 @@ def _launch_tables(variant: _Variant, lowering: str) -> str:
 
 
 def _max_listed(stream: Sequence[Statement]) -> int:
-    """Return the length of the longest run of "to" and "from" statements, each of which adds an operand to a list."""
+    """Return the length of the longest run of "to" and "from" statements that each add an operand to a list."""
     longest = run = 0
     for statement in stream:
         run = run + 1 if statement.form[0] in ("to", "from") else 0

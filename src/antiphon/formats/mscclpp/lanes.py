@@ -219,7 +219,7 @@ class _SeparateLanes:
         self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
 
     def _add_data(self, item: Item) -> None:
-        """Add an operation on data, of which each thread does a part when it comes to it.
+        """Add an operation on data; each thread does a part when it comes to it.
 
         The first thread may do so before any thread has waited; the last comes after all earlier waits.
         """

@@ -1,13 +1,13 @@
 """Plans for large calls whose ranks write only into each other's scratch, so that users' buffers may move freely.
 
 The executor connects ranks anew for every pair of allocations, unless a plan says `reuse_resources`; then it may reach
-no memory of others but 64 MiB of scratch, which all such plans share. Here all that a rank receives goes to scratch,
+no memory of others but 64 MiB of scratch, which all such plans share. Here all received data goes to scratch,
 from where it is copied or added; what goes through a port is copied to scratch first, since ports read nothing else.
 
 Larger messages pass through it in units (a pipeline). Every block works on a chunk of its own of each operation, for
 which chunks are cut: with tbg_info, the loop would count its turns by whole chunks, and run beyond the block's share.
 
-    turn 0   tell senders that the slot is free, wait to be told so, put unit 0, signal, wait, add unit 0 from the slot
+    turn 0   signal that the slot is free, wait for such a signal, put unit 0, signal, wait, add unit 0 from the slot
     turn 1   the same with unit 1, in the same slot, and so on
 
 A turn does what a call does, in streams that share no data. So what makes calls safe one after the other makes turns:

@@ -251,7 +251,7 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 class _Price:
     """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
 
-    `speedup`: how many times faster than `library` it was, 0 if unknown.
+    `speedup`: the factor by which it was faster than `library` it was, 0 if unknown.
     """
 
     at: int
@@ -325,7 +325,7 @@ def _has_equal_counts(collective: Collective) -> bool:
 
 
 def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
-    """Return a function that tells whether two members are on different hosts, and the hosts' numbers of members."""
+    """Return a function that is true if two members are on different hosts, and the hosts' numbers of members."""
     number = {rank: place for place, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()

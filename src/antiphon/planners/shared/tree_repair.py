@@ -64,7 +64,7 @@ LIMITS = RepairLimits()
 
 @dataclass(frozen=True, eq=False)
 class RepairedTrees:
-    """A schedule without pipelining, and how many of the old schedule's `transfers` it keeps."""
+    """A schedule without pipelining, and the number of the old schedule's `transfers` that it keeps."""
 
     schedule: Schedule
     kept_transfers: int
@@ -472,7 +472,7 @@ def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
 
 
 def _count_slices(share: Floats, capacity: Floats, ranks: int, rate: Fraction | None) -> Longs:
-    """Return into how many slices each tree's chunk is split, so that a slice is a small share of a link's load."""
+    """Return the number of slices of each tree's chunk, so that a slice is a small share of a link's load."""
     if rate is None or not len(share):
         return np.ones(len(share), np.int64)
     relative = share * float(rate) / float(capacity.min())

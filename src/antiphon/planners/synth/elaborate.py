@@ -1,6 +1,6 @@
 """Turn a SAT solver's proof of unsatisfiability (in the format DRUP) into resolution chains that are simple to check.
 
-A clause is a list of literals (x, or -x for "not x") of which one must be true. A DRUP proof lists the clauses that the
+A clause is a list of literals (x, or -x for "not x") where one must be true. A DRUP proof lists the clauses that the
 solver learned (lemmas); each must follow by unit propagation from the clauses before it: assume its negation, derive
 every literal that a clause then forces, and reach a conflict. Checking that needs an efficient propagator. A resolution
 chain needs none: it names the clauses to combine, in order, where (A or x) and (B or -x) give (A or B). Three passes:

@@ -121,7 +121,7 @@ class Packing:
         return place
 
     def _room(self, step: int, resource: int) -> int:
-        """Return how many more moves the resource can carry in the step; negative if it carries too many."""
+        """Return the number of moves that the resource can add in the step; negative if it carries too many."""
         numerator, denominator = self.capacity[resource]
         return self.rounds[step] * numerator // denominator - len(self.occupants[step][resource])
 
@@ -205,7 +205,7 @@ class Packing:
         self.budget.pay(work * PLACE)
 
     def _excess(self, step: int) -> int:
-        """Return how many moves too many the resources of a step carry."""
+        """Return the number of moves by which the resources of a step are overloaded."""
         return sum(max(0, -self._room(step, r)) for r in self.occupants[step])
 
     def shave(self, depth: int) -> bool:

@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """What is known of a candidate; seconds: the latest median, the least, the greatest."""
+    """A candidate's measurements; seconds: the latest median, the least, the greatest."""
 
     candidate: Candidate
     chosen: bool
@@ -116,7 +116,7 @@ class Learner:
         return bool(self._aligns.value)
 
     def end(self, seconds: float) -> None:
-        """Say how long the call took."""
+        """Report the call's duration."""
         self._time[0] = seconds
 
     def refuse(self) -> None:

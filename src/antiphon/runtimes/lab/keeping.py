@@ -56,7 +56,7 @@ class Lab:
         return topology
 
     def change(self, batches: Sequence[Batch], dead: str | None = None) -> None:
-        """Run commands in its namespaces. `dead`: what its processes are told to be dead, before that."""
+        """Run commands in its namespaces. `dead`: the dead parts that its processes learn of before that."""
         spec = json.dumps({"batches": batches, "dead": dead}).encode() + b"\n"
         done = subprocess.run([*SCRIPT, "change", str(self.keeper)], input=spec, capture_output=True, check=False)
         if done.returncode:

@@ -21,7 +21,7 @@ With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messa
     pairs     n ranks of the first half each send to one of the other half
 
 All ranks take part in each of them, so the cost of a call and of beginning together is the same in all. In the code,
-`far` is the rank that plays rank 1, and `cover` how many gaps a delay must last.
+`far` is the rank that plays rank 1, and `cover` the number of gaps that a delay must last.
 """
 
 from __future__ import annotations

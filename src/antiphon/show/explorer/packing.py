@@ -2,7 +2,7 @@
 
 Each column is written in the narrowest whole type that holds it, or as the differences of neighbours where those
 compress better (`delta`). All columns of a pack are deflated together and written as base64. Times are whole ticks:
-their total is 2**30 ticks, so that a float error of 1e-9 is all that is lost.
+their total is 2**30 ticks, so that a float error of 1e-9 is the whole loss.
 
 Example: the steps 0, 0, 1, 1, 1 become the differences 0, 0, 1, 0, 0; `{"fields": [["step", "i4", 5, 1]], "data": ...}`
 names the column, its type, its length and that it holds differences.

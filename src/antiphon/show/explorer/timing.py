@@ -1,6 +1,6 @@
 """List when every transfer of a plan is under way, by the model that predicts its time, for the page to play back.
 
-A *message* is all that a rank sends to another in a step over one route. Messages are listed in the order of their
+A *message* is everything that a rank sends to another in a step over one route. Messages are listed in order of
 start, so that a page finds those of a moment by bisection; uses of links by (link, start), so that it finds those of a
 link. Times are those of the model's own events (cost/trace.py), hence the last message lands at the predicted time.
 

@@ -73,7 +73,7 @@ class DataTrees:
 
     `trees`: each with its share of the data, share / `total`.
     `root`: the root of all of them; -1 if they have several roots.
-    `roots`: number of roots of the schedule, of which one or all are here.
+    `roots`: number of roots of the schedule; one or all are here.
     """
 
     trees: tuple[tuple[int, DataTree], ...]
@@ -85,7 +85,7 @@ class DataTrees:
 def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = None) -> DataTrees:
     """Return the trees of a schedule; if there are many roots, those of `root`, or of the first. O(rows log rows).
 
-    A collective with several blocks has several roots, of which one is drawn. An allreduce has one block; all of its
+    A collective with several blocks has several roots; one is drawn. An allreduce has one block; all of its
     trees are drawn, unless they are many.
     """
     shares = _sum_shares(schedule, _rows_by_chunk(schedule, topology), *_tree_ends(schedule.collective))
