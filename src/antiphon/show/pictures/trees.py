@@ -205,7 +205,7 @@ def _make_panel_layout(graph: Graph) -> PanelLayout:
 
 
 def _measure_overhang(panel_layout: PanelLayout, curves: Sequence[Curve]) -> list[float]:
-    """Return the pixels by which lines reach beyond the drawing of the nodes: to the left, above, to the right, below."""
+    """Return the pixels by which lines reach beyond the drawing of nodes: to the left, above, to the right, below."""
     control_points = np.array([*panel_layout.links, *curves]).reshape(-1, 3, 2)
     if not len(control_points):
         return [0.0] * 4
