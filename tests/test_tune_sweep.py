@@ -344,6 +344,7 @@ def test_each_size_of_the_machine_is_tuned_as_if_alone(tmp_path: Path) -> None:
     for ranks, one in found.tunings.items():
         alone = quick({"pieces": [1, 4]}, "allgather", f"ring:ranks={ranks}", nbytes="1KB:1MB")
         assert one.as_json() == alone.as_json()
+    heard = [told for told in heard if "at work" not in told[2]]
     assert [done for done, _, _ in heard] == list(range(1, len(heard) + 1))
     assert heard[-1][:2] == (6, 6)
     assert all(done <= total for done, total, _ in heard)
