@@ -26,6 +26,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import decode, prove
 from antiphon.errors import Invalid
+from antiphon.runtimes.engine.learned import read_learned
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
 from antiphon.runtimes.serve.group_book import DEFAULTS, NEAR, default_book, group_book, read_any
@@ -127,6 +128,19 @@ def test_learning_over_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     names = learned(told["report"])
     assert {name.partition(" ")[0] for name in names} == {name for _, name in (NEAR if near else DEFAULTS)["allreduce"]}
     assert any(" x" in name for name in names)
+
+
+@needs_cc
+def test_what_was_learned_over_sockets_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_LEARN", "1")
+    monkeypatch.setenv("ANTIPHON_LEARNED", str(tmp_path / "learned.txt"))
+    for why in ("(first search)", "(learned before)"):
+        (told, *_, ended), said = over_sockets(2, "", "learns")
+        assert ended == {"codes": [0, 0]}, said
+        (text,) = [row["why"] for row in told["report"] if row["schedule"] == "calls of 200000 bytes"]
+        assert text.partition(";")[0].endswith(why)
+    chosen = [line for line in read_learned(tmp_path / "learned.txt") if line.chosen]
+    assert {(line.collective, line.ranks, line.nbytes) for line in chosen} >= {("allreduce", 2, 200_000)}
 
 
 @needs_cc

@@ -9,7 +9,10 @@ from mpi_env import Mpi
 from test_preload import Run, compiled, folder
 
 import antiphon
+from antiphon.cli import run as cli
 from antiphon.core.plan import Entry, Plan
+from antiphon.errors import Invalid
+from antiphon.runtimes.engine.learned import HEADER, diff_learned, merge_learned, read_learned
 from antiphon.select import save_plans
 
 __all__ = ["folder"]
@@ -55,6 +58,47 @@ def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
     assert {row["planner"] for row in large["candidates"]} == {"the library", "ring", "direct", "recursive-doubling"}
     assert {row["slices"] for row in large["candidates"]} > {1}
     assert len(large["choices"]) > 1
+
+
+def test_what_was_learned_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> None:
+    """The next job begins with it; `table` shows, merges and compares it."""
+    command, file = [compiled(folder, mpich, "drawn"), "300", "0"], tmp_path / "learned.txt"
+    settings = {"ANTIPHON_LEARN": "1", "ANTIPHON_LEARNED": str(file), "ANTIPHON_TRIED": "3:1"}
+    for why in ("first search", "learned before"):
+        run = Run(mpich, folder, 4, command, [ranges_table(folder)], **settings).right()
+        assert run.warnings == []
+        first = learned(run, "allreduce", 64_000)["choices"][0]
+        assert (first["planner"], first["why"]) == ("the library", why)
+    lines = read_learned(file)
+    assert {line.planner for line in lines if line.chosen} == {"the library"}
+    twice = merge_learned([lines, lines])
+    assert [line.samples for line in twice] == [2 * line.samples for line in lines]
+    assert [row["new"] for row in diff_learned(lines, twice)] == ["the library"] * 4
+    other = tmp_path / "both.txt"
+    for words in (
+        ["show", str(file)],
+        ["merge", str(file), str(file), "-o", str(other)],
+        ["diff", str(file), str(other)],
+    ):
+        assert cli(["table", *words]) == 0
+    assert read_learned(other) == antiphon.replay.learned([file, file]) == twice
+    assert cli(["table", "merge", str(file)]) == cli(["table", "diff", str(file)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no file of what was learned"),
+        ("{}", "no file of what was learned"),
+        (HEADER + "\nallreduce\t4\n", "line 2: expected 12 cells"),
+        (HEADER + "\nallreduce\t4\t-1\t8\tzz\t4\t1\t1\t1\t1\t1\tring\n", "line 2: expected 12 cells"),
+        (HEADER + "\nallreduce\t4\t-1\t8\t0\t4\t1\tnan\t1\t1\t1\tring\n", "line 2: expected 12 cells"),
+    ],
+)
+def test_files_of_what_was_learned_that_are_none(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "wrong.txt").write_text(text)
+    with pytest.raises(Invalid, match=problem):
+        read_learned(tmp_path / "wrong.txt")
 
 
 def test_a_clear_case(mpich: Mpi, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Recorded jobs, once more with our plans (docs/replay.md)."""
 
-from antiphon.api.replaying import policies
+from antiphon.api.replaying import learned, policies
 from antiphon.api.replaying import replay as job
 from antiphon.deprecations import stay_callable
 
-__all__ = ["job", "policies"]
+__all__ = ["job", "learned", "policies"]
 
 stay_callable(__name__)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from antiphon.api._kinds import MachineLike, Path, PlanLike, ProfileLike, Row
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
+    from antiphon.runtimes.engine.learned import Line
 
 
 MAX_SIZES = 64  # of one collective, for which plans are tuned; other sizes use the plan of the next smaller one
@@ -131,6 +132,29 @@ def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) ->
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise Invalid(f"names: expected names of policies, got {quote(names)}")
     return compare_policies(read_recordings(path_of(file, "file")), names)
+
+
+@public
+def learned(files: Path | Sequence[Path]) -> list[Line]:
+    """Read files of what jobs have learned (ANTIPHON_LEARNED), several of them merged.
+
+    Parameters
+    ----------
+    files
+        One file or several. Of equal candidates samples add up; of the chosen ones the fastest is chosen.
+
+    Returns
+    -------
+    list of Line
+        A line per candidate: `calls` (collective, ranks, root, nbytes), `name`, `samples`, `seconds`, `low`, `high`,
+        `chosen`.
+    """
+    from antiphon.runtimes.engine.learned import merge_learned, read_learned
+
+    paths = [files] if _inputs.is_path(files) else files
+    if not isinstance(paths, Sequence) or isinstance(paths, str | bytes) or not paths:
+        raise Invalid(f"files: expected some, got {quote(files)}")
+    return merge_learned([read_learned(path_of(file, "files")) for file in paths])
 
 
 def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:

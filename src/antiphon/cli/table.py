@@ -117,6 +117,11 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),
+        CommandGroup("table", None, "Show, merge or compare what jobs have learned.", "table show learned.txt", (
+            Command("show", "learned:show_learned_command", None, "table show learned.txt"),
+            Command("merge", "learned:merge_learned_command", None, "table merge a.txt b.txt -o learned.txt"),
+            Command("diff", "learned:diff_learned_command", None, "table diff monday.txt tuesday.txt"),
+        )),
         CommandGroup("store", None, "List, get or delete the plans that are kept.", "store list", (
             Command("list", "sweeping:list_stored_command", None, "store list"),
             Command("get", "sweeping:get_command", None, "store get allreduce dgx1v -o plan.json"),

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
+from antiphon.runtimes.engine.learned import parse_learned, read_learned, write_learned
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.auto_question import (
     AUTO,
@@ -136,7 +137,9 @@ def start_serving(
     if auto is not None:
         _ask_for_plans(auto, serving, group)
     if offers[0].get("learn"):
-        serving.learn(base64_of(offers[0]["learn"], "process 0"))
+        path = os.environ.get(LEARNED, "") if group.rank == 0 else ""
+        lines = parse_learned(str(offers[0].get("learned", "")))
+        serving.learn(base64_of(offers[0]["learn"], "process 0"), lines, path)
     return serving
 
 
@@ -144,8 +147,11 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     """Return what process 0 adds to the first exchange: the book, and programs that all need from the start."""
     auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
     learns = os.environ.get(LEARN, "") not in ("", "0") and group.ranks > 1
+    path = os.environ.get(LEARNED, "")
+    earlier = read_learned(path) if learns and path and os.path.exists(path) else []
     return {
         "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
+        "learned": write_learned(earlier),
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
         "auto": "1" if auto and group.ranks == group.everyone else "",
@@ -221,7 +227,7 @@ def _raise_fault(group: Processes, messages: Sequence[dict[str, Any]]) -> None:
             raise error
 
 
-LEARN = "ANTIPHON_LEARN"
+LEARN, LEARNED = "ANTIPHON_LEARN", "ANTIPHON_LEARNED"
 
 # ---- table auto ----
 

@@ -12,6 +12,7 @@ call, a few numbers, and only at the calls that the learners name. An example, a
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call
 from antiphon.errors import AntiphonError
-from antiphon.runtimes.engine.learner import PLANNED_SLICES, Learner
+from antiphon.runtimes.engine.learned import Line
+from antiphon.runtimes.engine.learner import PLANNED_SLICES, Arm, Candidate, Learner
 from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.ledger import Ledger
@@ -37,6 +39,8 @@ class _Learning:
 
     learner: Learner
     pages: list[Page | None]
+    checksums: list[str]  # of their programs, in hexadecimal
+    page: Page  # that the book has for the calls
     nbytes: int
     untimed: int = 0  # calls in a row of other sizes
 
@@ -45,14 +49,16 @@ class Learners:
     """The learners of a group, by page and size class.
 
     `exchange`: replaces numbers by their maxima over all processes; `align`: returns when all have begun the call;
-    `open_program`: of a page."""
+    `program_of`: the program of a page, also `open_program`; `earlier`: what jobs have learned before, all alike."""
 
     def __init__(
         self, engine: Engine, ranks: int, ledger: Ledger, exchange: Callable[[NDArray[Any], float], None],
-        align: Callable[[float], None], open_program: Callable[[Page], OpenProgram],
+        align: Callable[[float], None], program_of: Callable[[Page], bytes],
+        open_program: Callable[[bytes], OpenProgram], earlier: Sequence[Line],
     ) -> None:  # fmt: skip
         self._engine, self._ranks, self._ledger = engine, ranks, ledger
-        self._exchange, self._align, self._open_program = exchange, align, open_program
+        self._exchange, self._align, self._program_of, self._open = exchange, align, program_of, open_program
+        self._earlier = earlier
         self._learners: dict[tuple[int, int, bool], _Learning] = {}
         self._timed: Learner | None = None  # of the running call
 
@@ -88,26 +94,49 @@ class Learners:
 
     def _make_learning(self, page: Page, pages: Sequence[Page], nbytes: int, library: bool) -> _Learning:
         candidates: list[Page | None] = [None]
-        programs = set()
+        programs: list[bytes] = []
         position = next((i for i, other in enumerate(pages) if other is page), 0)
         # the page itself, then the nearest ones: those for neighbouring sizes
         for i in sorted(range(len(pages)), key=lambda i: abs(i - position)):
             other = pages[i]
             same_calls = (other.kind, other.root) == (page.kind, page.root) and other.program >= 0
-            program = self._open_program(other) if same_calls else None
-            if program is not None and id(program) not in programs and len(candidates) < 2 + MAX_ALTERNATIVES:
+            program = self._program_of(other) if same_calls else b""
+            if program and program not in programs and len(candidates) < 2 + MAX_ALTERNATIVES:
                 candidates.append(other)
-                programs.add(id(program))
+                programs.append(program)
         first = 1 if page.program >= 0 else 0
         sliced = nbytes >= MIN_SLICED_BYTES and all(map(self._can_be_sliced, candidates[1:]))
         functions = self._engine.library
-        return _Learning(Learner(functions, len(candidates), first, library, sliced), candidates, nbytes)
+        learner = Learner(functions, len(candidates), first, library, sliced)
+        checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]
+        learning = _Learning(learner, candidates, checksums, page, nbytes)
+        for line in self._earlier:
+            size = line.nbytes.bit_length() == nbytes.bit_length()
+            if size and line.calls[:3] == (page.kind, self._ranks, page.root) and line.checksum in checksums:
+                candidate = Candidate(checksums.index(line.checksum), line.slices)
+                times = line.samples, line.seconds, line.low, line.high
+                if candidate.program or library:
+                    learner.recall(Arm(candidate, bool(line.chosen), *times))
+        return learning
+
+    def lines(self) -> list[Line]:
+        """Return what was learned, for a file."""
+        rows = []
+        for learning in self._learners.values():
+            for arm in learning.learner.arms() if learning.learner.choices() else ():
+                page = learning.pages[arm.candidate.program]
+                low, high = min(arm.low, arm.seconds), max(arm.high, arm.seconds)
+                calls = learning.page.kind, self._ranks, learning.page.root, learning.nbytes
+                program = learning.checksums[arm.candidate.program], arm.candidate.slices
+                name = "the library" if page is None else page.planner
+                rows.append(Line(*calls, *program, arm.samples, arm.seconds, low, high, int(arm.chosen), name))
+        return rows
 
     def _can_be_sliced(self, page: Page | None) -> bool:
         """Return whether every rank can run a page in more and fewer slices. All processes find the same."""
         if page is None or self._ranks > MAX_CHECKED_RANKS:
             return False
-        program = self._open_program(page)
+        program = self._open(self._program_of(page))
         try:
             for rank in range(self._ranks):
                 for in_place in range(2):

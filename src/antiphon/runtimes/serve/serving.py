@@ -17,7 +17,7 @@ carry the call that they belong to, a process that makes a different call gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call, Chooser, SizeChooser
 from antiphon.errors import AntiphonError, Invalid, TimedOut
+from antiphon.runtimes.engine.learned import Line, keep_learned
 from antiphon.runtimes.engine.native import (
     MOVED,
     PLANNED_SLICES,
@@ -82,6 +83,7 @@ class Serving:
         self._warming: Warming | None = None
         self._sum_program = b""
         self._learners: Learners | None = None
+        self._learned_path = ""
         self._slices = PLANNED_SLICES  # of the running call
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
@@ -123,9 +125,11 @@ class Serving:
         """Return the size of a call with blocks of `unit` elements, as plans count it."""
         return unit * itemsize * (self.ranks if kind in SPLIT_KINDS else 1)
 
-    def learn(self, program: bytes) -> None:
-        """Choose among candidates for each call from now on (see learning). `program`: an allreduce."""
-        self._sum_program = program
+    def learn(self, program: bytes, earlier: Sequence[Line], path: str) -> None:
+        """Choose among candidates for each call from now on (see learning). `program`: an allreduce.
+
+        `earlier`: what earlier jobs have learned; `path`: where process 0 keeps that at the end, "" for nowhere."""
+        self._sum_program, self._learned_path = program, path
 
         def exchange(values: Array, timeout: float) -> None:
             self._combine_over_processes(values, "max", timeout)
@@ -136,10 +140,12 @@ class Serving:
             self.agree(timeout)
             self.head.stage(0)
 
-        def open_program(page: Page) -> OpenProgram:
-            return self._open_program(self._program_of[id(page)])
+        def program_of(page: Page) -> bytes:
+            return self._program_of[id(page)]
 
-        self._learners = Learners(self.engine, self.ranks, self.ledger, exchange, align, open_program)
+        self._learners = Learners(
+            self.engine, self.ranks, self.ledger, exchange, align, program_of, self._open_program, earlier
+        )
 
     def find(self, call: Call, timeout: float = 0.0, library: bool = True, learns: bool = False) -> Page | None:
         """Return the page of a call, or None for the library. `library`: whether the library supports the call.
@@ -361,5 +367,8 @@ class Serving:
                 raise self._failed_error(error) from None
 
     def close(self) -> None:
+        if self._learners is not None and self._learned_path and not self.broken:
+            with suppress(OSError, Invalid):  # a group ends in any case
+                keep_learned(self._learned_path, self._learners.lines())
         self.fail("the group was closed")
         self._plans.clear()

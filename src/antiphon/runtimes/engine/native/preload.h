@@ -68,6 +68,7 @@ typedef struct {
     int32_t any_hosts;      /* ranks may be on other hosts than the tables say */
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
+    char learned_path[AP_PATH]; /* file of what was learned; "": none */
     char dead[AP_PATH];     /* name of what is dead, or behind an @ the file that names it; "": nothing is */
 } ap_settings;
 
@@ -99,6 +100,7 @@ typedef struct {
     ap_table table[AP_MAX_BOOKS];
     int32_t *host; /* per process of the world, a number of its host; NULL: not needed */
     int32_t *near; /* per process of the world: equal numbers share memory, -1: shares with none */
+    char *learned; /* what earlier jobs learned: the text of that file; NULL: nothing */
     MPI_Group world;
     _Atomic uint64_t fallbacks[AP_KINDS][AP_REASONS];
     _Atomic int served; /* whether any call ran by a plan */
@@ -381,14 +383,18 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
                    ap_error *error);
 void ap_learn_refuse(ap_group *g); /* what ap_learn_begin has just chosen cannot run, at any process */
 void ap_learning_free(ap_group *g);
+/* At process 0: reads the file of what was learned, from malloc (NULL: none); writes it, with what this job has learned. */
+char *ap_learned_read(ap_settings *s, char problem[AP_TEXT]);
+void ap_learned_write(void);
 
 /* What process 0 knows of a learner. */
 typedef struct ap_learned ap_learned;
 struct ap_learned {
     ap_learned *next;
     const ap_page *page;                      /* that the table has for these calls */
-    const ap_page *program[AP_MAX_PROGRAMS];  /* per program (learn.h) its page; NULL: the library */
-    int scale, ranks;
+    const ap_page *program[AP_MAX_PROGRAMS]; /* per program (learn.h) its page; NULL: the library */
+    uint32_t checksum[AP_MAX_PROGRAMS];      /* of its program; 0: the library */
+    int scale, ranks, root;
     uint64_t bytes, calls; /* of the calls that are timed */
     uint32_t arms, choices;
     ap_arm arm[AP_MAX_ARMS];

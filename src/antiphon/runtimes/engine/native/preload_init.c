@@ -58,7 +58,7 @@ static void check_mpi(void) {
 
 typedef struct {
     ap_settings set;
-    uint64_t size[AP_MAX_BOOKS];
+    uint64_t size[AP_MAX_BOOKS], learned_bytes;
     int32_t automatic, tables, of_world[AP_MAX_BOOKS], position[AP_MAX_BOOKS];
     char problem[AP_TEXT];
 } message;
@@ -96,6 +96,16 @@ static int share_table(ap_table *t) {
     t->book = ap_book_open(t->bytes, (size_t)t->size, &error);
     if (t->book && ap_preload.set.report) t->use = calloc(t->book->pages + 1ul, sizeof *t->use);
     return all_good(t->book && (t->use || !ap_preload.set.report));
+}
+
+/* False: MPI failed. A process without memory starts without what was learned, and so do all. */
+static int share_learned(uint64_t bytes) {
+    ap_state *p = &ap_preload;
+    if (p->rank) p->learned = malloc((size_t)bytes);
+    if (all_good(p->learned != NULL)) return !PMPI_Bcast(p->learned, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
+    free(p->learned);
+    p->learned = NULL;
+    return 1;
 }
 
 /* For each process of the world the first one on the same host. */
@@ -209,6 +219,8 @@ static void set_up(void) {
     if (!p->rank) {
         ap_read_settings(&m.set, p->problem);
         read_tables(&m);
+        p->learned = ap_learned_read(&m.set, p->problem);
+        m.learned_bytes = p->learned ? strlen(p->learned) + 1 : 0;
         memcpy(m.problem, p->problem, sizeof m.problem);
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
@@ -223,6 +235,7 @@ static void set_up(void) {
         ap_complain(p->problem, "not all processes could take table %d", p->table[i].position + 1);
         drop_table(i);
     }
+    if (m.learned_bytes && !share_learned(m.learned_bytes)) return;
     find_hosts();
     for (uint32_t i = 0; i < p->tables;) {
         if (!ap_contradicts_hosts(&p->table[i])) {
@@ -247,6 +260,7 @@ static void tear_down(void) {
     if (p->automatic) ap_auto_end();
     if (p->set.report) ap_report();
     else if (p->on) ap_report_unused();
+    if (p->on) ap_learned_write();
     ap_group *g = NULL;
     int exists = 0;
     if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &exists) && exists)

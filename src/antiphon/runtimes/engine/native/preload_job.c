@@ -117,6 +117,8 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     double seconds[2];
     const char *learns = getenv("ANTIPHON_LEARN");
     s->learns = learns && *learns && strcmp(learns, "0") && s->timeout <= 0;
+    const char *learned = getenv("ANTIPHON_LEARNED");
+    if (learned && s->learns) snprintf(s->learned_path, sizeof s->learned_path, "%s", learned);
     if (learns && *learns && strcmp(learns, "0") && !s->learns)
         ap_complain(problem, "ANTIPHON_LEARN has no effect with ANTIPHON_TIMEOUT: calls of MPI cannot time out");
     if (override && *override && strncmp(override, "drawn:", 6) && !ap_trial_override(0, seconds))

@@ -4,11 +4,16 @@
  *
  * A learner belongs to a communicator, a row and a size class (power of two). Only calls of one size of the class are timed, as
  * others take longer or shorter; when that size does not come any more, another one is taken. Process 0 of the world has a
- * record (ap_learned) of each learner on its communicators, for the report.
+ * record (ap_learned) of each learner on its communicators, for the report, and for the file that keeps what was learned
+ * (ANTIPHON_LEARNED). It reads that in MPI_Init and broadcasts it, so all learners begin alike. Its lines have, between tabs:
+ *
+ *     collective, ranks, root, bytes, checksum of the program (0: the library), slices, samples, seconds, low, high, chosen, planner
  *
  * Threading: a learner is used by the calls of its communicator, one at a time; records have a lock.
  * Ownership: learners are freed with their communicator, records stay.
  */
+#include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +33,7 @@ struct ap_learning {
     uint64_t bytes, calls; /* of the calls that are timed */
     ap_learner *learner;
     ap_row *program[AP_MAX_PROGRAMS]; /* rows of the candidates; the first is NULL: the library */
-    uint32_t programs;
+    uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* checksum: for the file */
     double *last; /* time of the last call that was timed, by `candidate` */
     ap_candidate candidate;
     ap_learned *record;
@@ -39,15 +44,17 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for records */
 /* Finds or makes the record of a learner; NULL: none is kept. Another communicator of the same kind takes it over. */
 static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
     ap_learned *record;
-    if (ap_preload.rank || !ap_preload.set.report) return NULL;
+    if (ap_preload.rank || (!ap_preload.set.report && !ap_preload.set.learned_path[0])) return NULL;
     pthread_mutex_lock(&lock);
     for (record = ap_learned_records; record; record = record->next)
         if (record->page == l->row->page && record->scale == l->scale && record->ranks == g->size) break;
     if (!record && (record = calloc(1, sizeof *record))) {
-        *record = (ap_learned){.next = ap_learned_records, .page = l->row->page, .scale = l->scale, .ranks = g->size};
+        *record = (ap_learned){.next = ap_learned_records, .page = l->row->page, .scale = l->scale, .ranks = g->size,
+                               .root = l->row->range.root};
         ap_learned_records = record;
     }
     for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->program[i]->page;
+    if (record) memcpy(record->checksum, l->checksum, sizeof l->checksum);
     pthread_mutex_unlock(&lock);
     return record;
 }
@@ -61,6 +68,106 @@ static void write_record(const ap_learning *l) {
     record->choices = ap_learner_choices(l->learner, record->choice);
     pthread_mutex_unlock(&lock);
 }
+
+/* ---- what was learned before, and stays ---- */
+
+static const char header[] = "antiphon-learned\t1\n";
+static const int64_t MAX_FILE = 1 << 24; /* bytes */
+
+typedef struct {
+    char collective[16], planner[128];
+    int ranks, root, slices, chosen;
+    uint32_t checksum;
+    uint64_t bytes, samples;
+    double seconds, low, high;
+} learned_line;
+
+static int scale_of(uint64_t bytes) { return bytes ? 63 - __builtin_clzll(bytes) : 0; }
+
+static int parse_line(const char *text, learned_line *x) {
+    return sscanf(text, "%15[a-z]\t%d\t%d\t%" SCNu64 "\t%" SCNx32 "\t%d\t%" SCNu64 "\t%lf\t%lf\t%lf\t%d\t%127[^\t\n]", x->collective,
+                  &x->ranks, &x->root, &x->bytes, &x->checksum, &x->slices, &x->samples, &x->seconds, &x->low, &x->high,
+                  &x->chosen, x->planner) == 12 &&
+           x->samples && x->low > 0 && x->low <= x->seconds && x->seconds <= x->high && x->high < 1e9 && x->slices >= 1 &&
+           x->slices <= 64;
+}
+
+static const char *next_line(const char *text) {
+    const char *end = strchr(text, '\n');
+    return end ? end + 1 : text + strlen(text);
+}
+
+char *ap_learned_read(ap_settings *s, char problem[AP_TEXT]) {
+    FILE *file = s->learned_path[0] ? fopen(s->learned_path, "r") : NULL;
+    char *text = file ? calloc(1, (size_t)MAX_FILE + 1) : NULL;
+    if (s->learned_path[0] && !file && errno != ENOENT) {
+        ap_complain(problem, "ANTIPHON_LEARNED: %.150s: %s", s->learned_path, strerror(errno));
+        s->learned_path[0] = 0;
+    }
+    if (text && fread(text, 1, (size_t)MAX_FILE, file) && strncmp(text, header, sizeof header - 1)) {
+        ap_complain(problem, "ANTIPHON_LEARNED: %.150s is no file of what was learned; it stays as it is", s->learned_path);
+        s->learned_path[0] = text[0] = 0;
+    }
+    if (file) fclose(file);
+    char *exact = text ? strdup(text) : NULL;
+    free(text);
+    return exact;
+}
+
+/* Starts a learner with the lines of the file that are about its calls and programs. */
+static void recall(const ap_group *g, ap_learning *l) {
+    learned_line x;
+    for (uint32_t p = 1; ap_preload.set.learned_path[0] && p < l->programs; p++)
+        l->checksum[p] = ap_crc32(l->program[p]->program->bytes, l->program[p]->program->size);
+    for (const char *at = ap_preload.learned ? ap_preload.learned : ""; *at; at = next_line(at)) {
+        if (!parse_line(at, &x) || strcmp(x.collective, ap_kind_names[l->kind]) || x.ranks != g->size) continue;
+        if (x.root != l->row->range.root || scale_of(x.bytes) != l->scale) continue;
+        for (uint32_t p = 0; p < l->programs; p++)
+            if (l->checksum[p] == x.checksum)
+                ap_learner_recall(l->learner, &(ap_arm){{(int32_t)p, x.slices}, 1, x.chosen, x.samples, x.seconds, x.low, x.high});
+    }
+}
+
+static void write_lines(const ap_learned *r, FILE *file) {
+    for (uint32_t i = 0; i < r->arms; i++) {
+        const ap_arm *a = &r->arm[i];
+        const ap_page *page = r->program[a->candidate.program];
+        if (!a->samples) continue;
+        fprintf(file, "%s\t%d\t%d\t%" PRIu64 "\t%" PRIx32 "\t%d\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\t%d\t%.*s\n",
+                ap_kind_names[r->page->kind], r->ranks, r->root, r->bytes, r->checksum[a->candidate.program], a->candidate.slices,
+                a->samples, a->seconds, a->low < a->seconds ? a->low : a->seconds, a->high > a->seconds ? a->high : a->seconds,
+                a->chosen, page ? (int)(page->label_bytes < 120 ? page->label_bytes : 120) : 11, page ? page->label : "the library");
+    }
+}
+
+/* Whether this job has learned about the calls of a line. */
+static int is_replaced(const learned_line *x) {
+    for (const ap_learned *r = ap_learned_records; r; r = r->next)
+        if (r->choices && !strcmp(x->collective, ap_kind_names[r->page->kind]) && x->ranks == r->ranks && x->root == r->root &&
+            scale_of(x->bytes) == r->scale)
+            return 1;
+    return 0;
+}
+
+void ap_learned_write(void) {
+    const char *path = ap_preload.set.learned_path;
+    char draft[AP_PATH + 8];
+    learned_line x;
+    if (ap_preload.rank || !path[0]) return;
+    snprintf(draft, sizeof draft, "%s.new", path);
+    FILE *file = fopen(draft, "w");
+    if (file) {
+        fputs(header, file);
+        for (const char *at = ap_preload.learned ? ap_preload.learned : ""; *at; at = next_line(at))
+            if (parse_line(at, &x) && !is_replaced(&x)) fwrite(at, 1, (size_t)(next_line(at) - at), file);
+        for (const ap_learned *r = ap_learned_records; r; r = r->next)
+            if (r->choices) write_lines(r, file);
+        if (!fclose(file) && !rename(draft, path)) return;
+    }
+    fprintf(stderr, "antiphon: ANTIPHON_LEARNED: %s: %s\n", path, strerror(errno));
+}
+
+/* ---- candidates ---- */
 
 /* Adds rows whose programs can serve the same calls, the nearest in the table first: those for neighbouring sizes. */
 static void add_alternatives(const ap_group *g, ap_learning *l) {
@@ -79,7 +186,7 @@ static void add_alternatives(const ap_group *g, ap_learning *l) {
 
 /* Finds or makes the learner of such calls, and moves it to the front; NULL: out of memory. */
 static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t bytes) {
-    const int scale = 63 - __builtin_clzll(bytes);
+    const int scale = scale_of(bytes);
     for (ap_learning **at = &g->learning; *at; at = &(*at)->next) {
         ap_learning *l = *at;
         if (l->row != row || l->kind != kind || l->scale != scale) continue;
@@ -92,6 +199,7 @@ static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t b
     if (row->program) l->program[l->programs++] = row;
     add_alternatives(g, l);
     if ((l->learner = ap_learner_open(l->programs, row->program ? 1 : 0, 1, bytes >= MIN_SLICED_BYTES))) {
+        recall(g, l);
         g->learning = l, l->record = find_record(g, l);
         return l;
     }

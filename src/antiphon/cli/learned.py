@@ -1,0 +1,65 @@
+"""The commands `table show`, `merge` and `diff`: files of what jobs have learned (ANTIPHON_LEARNED)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antiphon.api.replaying import learned
+from antiphon.cli.arguments import Json, Output
+from antiphon.cli.output import dash, emit
+from antiphon.errors import Invalid
+from antiphon.runtimes.engine.learned import Line, diff_learned, read_learned, write_learned
+from antiphon.show.columns import table
+from antiphon.units import format_seconds, format_size
+
+LearnedFiles = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="what jobs wrote to ANTIPHON_LEARNED; several are merged")
+]
+
+
+def show_learned_command(files: LearnedFiles, json: Json = False) -> None:
+    """Show what jobs have learned: each candidate with its time, spread and number of samples."""
+    lines = learned(files)
+    emit({"rows": [line.as_json() for line in lines]}, learned_text(lines), json)
+
+
+def merge_learned_command(files: LearnedFiles, output: Output = None, json: Json = False) -> None:
+    """Merge files of what jobs have learned: samples add up, and of what was chosen the fastest stays."""
+    if output is None:
+        raise Invalid("table merge: name the file for the result: -o FILE")
+    lines = learned(files)
+    output.write_text(write_learned(lines), encoding="utf-8")
+    emit({"rows": [line.as_json() for line in lines]}, f"{len(lines)} candidates -> {output}", json)
+
+
+def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
+    """Compare what two jobs have chosen."""
+    if len(files) != 2:
+        raise Invalid(f"table diff: expected two files, got {len(files)}")
+    rows = diff_learned(*map(read_learned, files))
+    head = ["collective", "ranks", "nbytes", "old", "takes", "new", "takes"]
+    cells = [
+        [
+            row["collective"], str(row["ranks"]), format_size(row["nbytes"]), dash(row["old"], str),
+            dash(row["old_seconds"]), dash(row["new"], str), dash(row["new_seconds"]),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    changed = sum(row["old"] != row["new"] for row in rows)
+    emit({"rows": rows}, "\n".join([f"{changed} of {len(rows)} choices differ", *table(head, cells)]), json)
+
+
+def learned_text(lines: Sequence[Line]) -> str:
+    """Return a table of candidates; the ones in use are marked."""
+    head = ["", "collective", "ranks", "root", "nbytes", "candidate", "takes", "least", "most", "samples"]
+    cells = []
+    for line in lines:
+        calls = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]
+        times = map(format_seconds, (line.seconds, line.low, line.high))
+        mark = "*" if line.chosen else ""
+        cells.append([mark, *calls, format_size(line.nbytes), line.name, *times, str(line.samples)])
+    return "\n".join([*table(head, cells), "  *: in use"])

@@ -1,0 +1,152 @@
+"""Files of what jobs have learned (ANTIPHON_LEARNED, native/preload_learn.c): read, merge, compare.
+
+A file has a line per candidate of each collective, number of ranks, root and size: how often it was timed, its latest
+median, its spread, and whether it is the one that is used. A candidate is a program, known by its checksum, in a number
+of slices; so lines of another version of a table are never used for its plans.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from math import isfinite
+from typing import Any, NamedTuple
+
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.errors import Invalid, quote
+from antiphon.runtimes.engine.learner import PLANNED_SLICES
+
+HEADER = "antiphon-learned\t1"
+
+
+class Calls(NamedTuple):
+    """What a choice is made for."""
+
+    collective: str
+    ranks: int
+    root: int  # -1: none
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A candidate. Seconds: the latest median, the least, the greatest."""
+
+    collective: str
+    ranks: int
+    root: int
+    nbytes: int
+    checksum: str  # of the program; 0: the library
+    slices: int  # in quarters of the planned number
+    samples: int
+    seconds: float
+    low: float
+    high: float
+    chosen: int
+    planner: str
+
+    @property
+    def calls(self) -> Calls:
+        return Calls(self.collective, self.ranks, self.root, self.nbytes)
+
+    @property
+    def name(self) -> str:
+        """The planner, with the factor by which the slices are more than planned."""
+        return self.planner if self.slices == PLANNED_SLICES else f"{self.planner} x{self.slices / PLANNED_SLICES:g}"
+
+    def as_json(self) -> dict[str, Any]:
+        slices, chosen = self.slices / PLANNED_SLICES, bool(self.chosen)
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "slices": slices, "chosen": chosen}
+
+
+_TYPES = {"str": str, "int": int, "float": float}
+
+
+def read_learned(path: str | os.PathLike[str]) -> list[Line]:
+    """Read a file of what was learned; Invalid, with the line, where it is wrong."""
+    with reading(name_of(path)):
+        return parse_learned(read_bytes(path).decode("utf-8", "replace"))
+
+
+def parse_learned(text: str) -> list[Line]:
+    """Return the lines of a file's text."""
+    first, *lines = text.removesuffix("\n").split("\n")
+    if first != HEADER:
+        raise Invalid("this is no file of what was learned; ANTIPHON_LEARNED=FILE writes one")
+    return [_read_line(number, line) for number, line in enumerate(lines, 2)]
+
+
+def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
+    """Write lines into a file of what was learned, in place of those about the same calls."""
+    about = {_class_of(line) for line in lines}
+    remaining = [line for line in read_learned(path) if _class_of(line) not in about] if os.path.exists(path) else []
+    draft = f"{os.fspath(path)}.new"
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(write_learned([*remaining, *lines]))
+    os.replace(draft, path)
+
+
+def _class_of(line: Line) -> tuple[Any, ...]:
+    return (*line.calls[:3], line.nbytes.bit_length())
+
+
+def _read_line(number: int, text: str) -> Line:
+    cells = text.split("\t")
+    try:
+        values = [_TYPES[str(f.type)](cell) for f, cell in zip(fields(Line), cells, strict=True)]
+        line = Line(*values)
+        int(line.checksum, 16)
+        if not (line.samples > 0 and 0 < line.low <= line.seconds <= line.high and isfinite(line.high)):
+            raise ValueError
+    except (ValueError, TypeError):
+        raise Invalid(
+            f"line {number}: expected {len(fields(Line))} cells with tabs between, got {quote(text)}"
+        ) from None
+    return line
+
+
+def write_learned(lines: Sequence[Line]) -> str:
+    """Return the text of a file."""
+    return "".join(f"{row}\n" for row in [HEADER, *("\t".join(map(str, astuple(line))) for line in lines)])
+
+
+def merge_learned(files: Sequence[Sequence[Line]]) -> list[Line]:
+    """Return one list: of equal candidates samples add up, the spread is that of all, and the time is that of the file
+    with more samples. The fastest of the chosen ones is chosen."""
+    merged: dict[tuple[Any, ...], Line] = {}
+    for line in (line for lines in files for line in lines):
+        key = (line.calls, line.checksum, line.slices)
+        merged[key] = _add_lines(merged[key], line) if key in merged else line
+    best = _chosen_lines([line for line in merged.values() if line.chosen])
+    return [replace(line, chosen=int(best.get(line.calls) is line)) for line in merged.values()]
+
+
+def _add_lines(a: Line, b: Line) -> Line:
+    """Return what two files say together about one candidate."""
+    seconds = (a if a.samples >= b.samples else b).seconds
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    return replace(
+        a, samples=a.samples + b.samples, seconds=seconds, low=low, high=high, chosen=max(a.chosen, b.chosen)
+    )
+
+
+def _chosen_lines(lines: Sequence[Line]) -> dict[Calls, Line]:
+    """Return the fastest chosen candidate of each kind of calls."""
+    best: dict[Calls, Line] = {}
+    for line in lines:
+        if line.chosen and (line.calls not in best or line.seconds < best[line.calls].seconds):
+            best[line.calls] = line
+    return best
+
+
+def diff_learned(old: Sequence[Line], new: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return a row for each kind of calls: what is chosen in both files, and the seconds."""
+    before, after = _chosen_lines(old), _chosen_lines(new)
+    rows = []
+    for calls in dict.fromkeys([*before, *after]):
+        a, b = before.get(calls), after.get(calls)
+        row: dict[str, Any] = {**calls._asdict(), "old": a and a.name, "new": b and b.name}
+        row |= {"old_seconds": a and a.seconds, "new_seconds": b and b.seconds}
+        rows.append(row)
+    return rows
