@@ -65,8 +65,8 @@ BEATEN = "others are as fast or faster at every size"
 MAX_REASON = 500  # characters
 # If many sizes are tuned, planners whose schedule depends on the size plan for some sizes only: the largest, and each
 # that is at least SIZE_STEP times smaller than the previous one, down to MIN_PLANNED_SIZE bytes. For smaller sizes
-# latency dominates, and one plan serves all; but not for planners in time, whose plans differ at all sizes.
-SIZE_STEP = 16
+# latency dominates, and one plan serves all. Plans in time (`can.timed`) suit fewer sizes: TIMED_SIZE_STEP, all sizes.
+SIZE_STEP, TIMED_SIZE_STEP = 16, 4
 MIN_PLANNED_SIZE = 2**18
 WARM_UP_PLANNERS = ("relay", "direct", "recursive-doubling")  # quick on a few ranks
 
@@ -260,11 +260,8 @@ def _make_requests(context: Context, task: Task) -> list[Request]:
     assert task.entry is not None
     sizes: tuple[int | None, ...] = (*context.sizes, None)
     if len(context.sizes) > 1:  # first the plan for any size
-        sizes = (
-            (None, *_spaced_sizes(context.sizes, 1 if task.entry.can.timed else MIN_PLANNED_SIZE))
-            if task.entry.can.sizes
-            else (None,)
-        )
+        smallest, step = (1, TIMED_SIZE_STEP) if task.entry.can.timed else (MIN_PLANNED_SIZE, SIZE_STEP)
+        sizes = (None, *_spaced_sizes(context.sizes, smallest, step)) if task.entry.can.sizes else (None,)
     request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
         seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],
@@ -272,11 +269,11 @@ def _make_requests(context: Context, task: Task) -> list[Request]:
     return [request] if task.entry.own else [replace(request, nbytes=nbytes, also=()) for nbytes in sizes]
 
 
-def _spaced_sizes(sizes: Sequence[int], smallest: int) -> tuple[int, ...]:
-    """Return the largest of these sizes, the largest that is SIZE_STEP times smaller, and so on, down to `smallest`."""
+def _spaced_sizes(sizes: Sequence[int], smallest: int, step: int) -> tuple[int, ...]:
+    """Return the largest of these sizes, the largest that is `step` times smaller, and so on, down to `smallest`."""
     spaced: list[int] = []
     for size in sorted(sizes, reverse=True):
-        if size >= smallest and (not spaced or size * SIZE_STEP <= spaced[-1]):
+        if size >= smallest and (not spaced or size * step <= spaced[-1]):
             spaced.append(size)
     return tuple(spaced)
 
