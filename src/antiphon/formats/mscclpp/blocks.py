@@ -1,18 +1,22 @@
-"""Steps of a rank as thread blocks of the executor: channels and remote buffers numbered, cut where a block is full.
+"""Write the steps of a rank as thread blocks of MSCCL++'s executor, which limits what a thread block holds.
 
-What does not fit into one block goes on in the next, which waits for the one before: by a semaphore, and when these
-are used up by a barrier. A barrier serves two blocks, or a **crowd**: each comes to it as often as there are others,
-the first when it is done, the second once before its work and then when that is done, and so on. So
+The steps of a rank come in **streams**, sequences that run at the same time; each is written to a thread block. Where
+that is full, the stream continues in the next thread block, which waits for the one before: by a semaphore, or by a
+barrier once no semaphore is left. A barrier serves two thread blocks or a **crowd** of more. Each visits it as often as
+there are others; block k works after its k-th visit:
 
     block 0   work  barrier  barrier
     block 1   barrier  work  barrier
     block 2   barrier  barrier  work
 
-Where streams are few, a **group** of blocks shares each: every block does all steps of the stream on its own part of
-every operation, with memory channels of its own, so that no block of a group waits for another. All operations of the
-stream then have one size, and begin at multiples of it: else a part of one operation were the part of another block in
-the next. Ports are left to the first block, which moves all at once: one proxy serves them, one request after another.
-Before it does so the group meets at a barrier, and behind it again. Cutting and dividing of streams: groups.py.
+Where streams are few, each is shared by a **group** of thread blocks: every member does all steps, on its own share of
+every operation, with memory channels of its own, so that members need not wait for each other. That is only right if
+the same member always has the same bytes, so all operations of the stream have one size and begin at multiples of it
+(`cut_steps` in groups.py). Port channels belong to member 0, which moves all data of the group through them, since one
+proxy thread serves them in order. The group meets at a barrier before and after that. A stream with more partners than
+a thread block has channels may be **divided**: each member then signals and waits for some of the partners.
+
+Below, a **lane** is one member's version of a stream; without groups streams and lanes are the same.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
@@ -54,19 +59,22 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.form import SWITCH as SWITCHES
+from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 from antiphon.lower.onesided.packets import ByPackets
 from antiphon.lower.onesided.steps import Dealt, OneSided
 from antiphon.lower.onesided.switched import ADVICE, Switched
 from antiphon.lower.uncollected import uncollected
 
-NOP = '{"name":"nop"}'
+NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
-PART = 2**14  # bytes that all threads of a thread block copy at once: fewer are no work for another one
+MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
 MOST_GROUPED = 2**15  # operations of all ranks: the loader reads the whole file for every new size
 FEW = 4  # streams, where more do not fit
-CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
+CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to chain all blocks of a GPU
+# Names of the executor's operations on packets: data with flags, which a reader polls instead of waiting for a signal.
+PUT_PACKETS, SEND_SCRATCH_PACKETS, COPY_TO_PACKETS, UNPACK_PACKETS = "ppkt", "rppkt", "cpkt", "upkt"
+PUT_SIGNAL_FLUSH = "pwsf"  # put through a port, signal, and wait until both have left
 
 
 Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
@@ -74,16 +82,16 @@ Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
 
 @dataclass
 class BlockText:
-    """A thread block as text. A channel or buffer has a number at its rank, and in the block a position of its own."""
+    """A thread block: operations as JSON, and the channels and remote buffers that they use."""
 
-    operations: list[str] = field(default_factory=list)  # as JSON
-    # by type: number at the rank -> position in the block
+    operations: list[str] = field(default_factory=list)
+    # by type of channel: number at the rank -> position in the block
     channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
 
-    def add_ends(self, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Add these channels and buffers if there is room for all of them; return whether the block has them."""
-        own_channels, own_buffers = self.channels[kind], self.buffers[kind]
+    def add_channels(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
+        """Add these channels and remote buffers if all of them fit; return whether the block has them."""
+        own_channels, own_buffers = self.channels[channel_type], self.buffers[channel_type]
         new_channels, new_buffers = (
             [number for number in channels if number not in own_channels],
             [number for number in buffers if number not in own_buffers],
@@ -102,46 +110,49 @@ class BlockText:
         return True
 
 
-Group = tuple[tuple[int, ...], str]
+SwitchGroup = tuple[tuple[int, ...], str]  # ranks that a switch joins, and the name of the buffer that it accesses
+BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, type of channel
 
 
 @dataclass
-class Links:
-    """The used semaphores and barriers of a rank, and the most blocks of a barrier."""
+class Chaining:
+    """Semaphores and barriers that a rank has used so far. `max_crowd`: thread blocks that may share a barrier."""
 
-    crowd: int
+    max_crowd: int
     semaphores: int = 0
     barriers: int = 0
 
 
 @dataclass
 class Gpu:
-    """A rank: `channels` by type and peer, `groups` of switches as (ranks, kind), `buffers` as (peer, kind, type)."""
+    """A rank. `channels`: by type, the peer of each channel."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]
-    buffers: list[tuple[int, str, str]]
-    links: Links
-    groups: list[Group] = field(default_factory=list)
+    buffers: list[BufferKey]
+    chaining: Chaining
+    switch_groups: list[SwitchGroup] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Ends:
-    """How a rank reaches others: by a port where `far` is true. `kinds`: the names of buffers in the file. `groups`:
-    the groups of switches with this rank."""
+    """How a rank reaches others: through a port channel where `far` is true, else by writing to their memory.
+
+    `buffer_names`: as in the file, by buffer of the program. `switch_groups`: those with this rank.
+    """
 
     rank: int
     far: Far
-    kinds: tuple[str, ...]
-    groups: list[Group] = field(default_factory=list)
+    buffer_names: tuple[str, ...]
+    switch_groups: list[SwitchGroup] = field(default_factory=list)
 
-    def type(self, peer: int) -> str:
+    def channel_type(self, peer: int) -> str:
         return PORT if self.far(self.rank, peer) else MEMORY
 
 
 @dataclass(frozen=True)
 class Share:
-    """A member of a group of `size` blocks; `barrier`: where these meet, -1 if they do not."""
+    """The share of a member of a group of `size` thread blocks. `barrier`: where the group meets, -1 if it does not."""
 
     member: int
     size: int
@@ -156,54 +167,56 @@ class Share:
 
 
 def gpu_of(
-    ends: Ends, streams: Iterable[list[Step]], crowd: int = 2, group: int = 1, divided: Collection[int] = ()
+    ends: Ends, streams: Iterable[list[Step]], max_crowd: int = 2, group: int = 1, divided: Collection[int] = ()
 ) -> Gpu:
-    """Return the thread blocks of a rank, at most `crowd` at a barrier, `group` for each stream. Its channels are
-    numbered by peer, then by stream and block of its group, on both sides alike. `divided`: streams that are."""
-    # Member k of a group stands for a stream of its own; ports belong to member 0.
-    steps_of_block = [
+    """Return the thread blocks of a rank, at most `max_crowd` at a barrier, `group` for each stream. Its channels are
+    numbered by peer, then by lane, on both sides alike. `divided`: the numbers of the streams that are. In groups, the
+    caller has deferred puts to ports."""
+    steps_of_lane = [
         divide_steps(steps, member, group) if stream in divided else steps
         for stream, steps in enumerate(streams)
         for member in range(group)
     ]
-    # 1. Channels: one per peer and block; both ends sort by (peer, block), so the k-th channels match.
-    connections: set[tuple[int, int]] = set()  # (peer, block); switches have channels of their own
-    for block, steps in enumerate(steps_of_block):
+    # 1. Channels: one per peer and lane; both ends sort by (peer, lane), so the k-th channels match.
+    connections: set[tuple[int, int]] = set()  # (peer, lane); switches have channels of their own
+    for lane, steps in enumerate(steps_of_lane):
         for step in steps:
-            if step.kind not in (SWITCHES, SPREAD):
-                connections.update([(peer, block) for peer in step.peers])
-                connections.update([(move.peer, block) for move in step.moves if move.peer != ends.rank])
+            if step.kind not in (SWITCH_STEP, SPREAD):
+                connections.update([(peer, lane) for peer in step.peers])
+                connections.update([(move.peer, lane) for move in step.moves if move.peer != ends.rank])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
-    channel_of: list[dict[int, int]] = [{} for _ in steps_of_block]  # by block: peer -> channel
-    for peer, block in sorted(connections):
-        kind = ends.type(peer)
-        if kind == MEMORY or block % group == 0:
-            channel_of[block][peer] = len(channels[kind])
-            channels[kind].append(peer)
-    # 2. Blocks: cut each stream into thread blocks that respect the executor's limits.
-    gpu = Gpu([], channels, [], Links(crowd), ends.groups)
-    buffers: dict[tuple[int, str, str], int] = {}
-    for block, (channel_of_peer, steps) in enumerate(zip(channel_of, steps_of_block, strict=True)):
-        if not steps:
+    channels_of_lane: list[dict[int, int]] = [{} for _ in steps_of_lane]  # by lane: peer -> channel
+    for peer, lane in sorted(connections):
+        channel_type = ends.channel_type(peer)
+        if channel_type == MEMORY or lane % group == 0:
+            channels_of_lane[lane][peer] = len(channels[channel_type])
+            channels[channel_type].append(peer)
+    # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
+    gpu = Gpu([], channels, [], Chaining(max_crowd), ends.switch_groups)
+    buffers: dict[BufferKey, int] = {}
+    for first_lane in range(0, len(steps_of_lane), group):
+        if not steps_of_lane[first_lane]:
             continue
-        if block % group == 0:
-            has_ports = any(ends.type(peer) == PORT for peer in channel_of_peer)
-            # only a stream that uses ports has puts to defer
-            ported = _defer_to_ports(ends, steps) if has_ports else steps
-            meets = group > 1 and (has_ports or block // group in divided)
-            if meets:
-                gpu.links.barriers += 1
-                if gpu.links.barriers > MOST_BARRIERS:
-                    raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks meet")
-        share = Share(block % group, group, gpu.links.barriers - 1 if meets else -1)
-        gpu.blocks += _Cut(ends, channel_of_peer, buffers, gpu.links, share).blocks(steps if divided else ported)
+        has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
+        barrier = -1
+        if group > 1 and (has_ports or first_lane // group in divided):
+            barrier = gpu.chaining.barriers
+            gpu.chaining.barriers += 1
+            if gpu.chaining.barriers > MOST_BARRIERS:
+                raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks meet")
+        for member in range(group):
+            steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
+            if has_ports and group == 1:
+                steps = _defer_to_ports(ends, steps)
+            share = Share(member, group, barrier)
+            gpu.blocks += _Cut(ends, channel_of_peer, buffers, gpu.chaining, share).blocks(steps)
     gpu.buffers = list(buffers)
     return gpu
 
 
 def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
-    """Defer puts through ports to the signal that follows, and join them with it: the proxy performs both in order, and
-    the rank continues when the data has left."""
+    """Move puts through ports into the signal that follows: the proxy performs both in order, and the rank continues
+    when the data has left. Steps that have been deferred before stay the same."""
     pending: dict[int, list[Move]] = {}
     ported: list[Step] = []
     for step in steps:
@@ -221,19 +234,20 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
 
 
 class _Cut:
-    """The blocks of one stream, or of one member of its group."""
+    """Writes one lane into thread blocks. `channel`: by peer, its channel in this lane."""
 
     def __init__(
-        self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: Links, share: Share
+        self, ends: Ends, channel: dict[int, int], buffers: dict[BufferKey, int], chaining: Chaining, share: Share
     ) -> None:
-        self.ends, self.channel, self.buffers, self.links, self.share = ends, channel, buffers, links, share
-        self.part = share.text()
-        self.kinds = ends.kinds
+        self.ends, self.channel, self.buffers, self.chaining, self.share = ends, channel, buffers, chaining, share
+        self.share_text = share.text()
+        self.buffer_names = ends.buffer_names
         self.block_texts = [BlockText()]
-        self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
-        self.move_names: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
+        # texts and ids of the last block, by step and by moves: they recur, and are local to the block
+        self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}
+        self.move_ids: dict[tuple[object, ...], tuple[str, list[int]]] = {}
         self.crowd: list[BlockText] = []  # at the last barrier
-        self.room = MOST_OPERATIONS - self._operations_behind()
+        self.room = MOST_OPERATIONS - self._count_chain_operations()  # operations that the last block may have
 
     def blocks(self, steps: list[Step]) -> list[BlockText]:
         for step in steps:
@@ -257,29 +271,31 @@ class _Cut:
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
-        # fast path: the same signal was written in this block before, and its numbers are valid here
-        text = self.signal_texts.get(step[:2])
+        # fast path: the same signal was written in this block before, and its ids are valid here
+        signal_key = step.kind, step.peers
+        text = self.signal_texts.get(signal_key)
         if text is not None and not step.moves and len(self.block_texts[-1].operations) < self.room:
             self.block_texts[-1].operations.append(text)
             return
-        moves = {move.peer for move in step.moves}
-        kinds = {peer: self.ends.type(peer) for peer in step.peers}
-        meets = PORT in kinds.values() and self.share.size > 1  # the group, before its first block signals for all
+        put_peers = {move.peer for move in step.moves}  # their signal goes with the put
+        channel_types = {peer: self.ends.channel_type(peer) for peer in step.peers}
+        # Member 0 uses ports for its group, which meets before it signals, and after it has put or waited.
+        meets = PORT in channel_types.values() and self.share.size > 1
         if meets and step.kind == SIGNAL:
             self._append_operations([self.share.barrier_text()])
         if step.moves and self.share.member == 0:
             self._write_port_puts(step.moves)
-        for kind in (MEMORY, PORT):
-            peers = [peer for peer in step.peers if kinds[peer] == kind and peer not in moves]
-            if peers and (kind == MEMORY or self.share.member == 0):
+        for channel_type in (MEMORY, PORT):
+            peers = [peer for peer in step.peers if channel_types[peer] == channel_type and peer not in put_peers]
+            if peers and (channel_type == MEMORY or self.share.member == 0):
                 channels = [self.channel[peer] for peer in peers]
-                block = self._find_block(1, kind, channels, ())
-                ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
+                block = self._find_block(1, channel_type, channels, ())
+                ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
-                block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
+                block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{channel_type}"}}')
                 # only a signal to one type of channel is one text that can be reused
                 if len(peers) == len(step.peers) and not meets:
-                    self.signal_texts[step[:2]] = block.operations[-1]
+                    self.signal_texts[signal_key] = block.operations[-1]
         if meets and (step.moves or step.kind == WAIT):
             self._append_operations([self.share.barrier_text()])
 
@@ -294,54 +310,58 @@ class _Cut:
             self._append_operations([NOP])
         final = list(last.values())
         for low in range(0, len(final), MOST_OF_ONE):
-            self._write_put("pwsf", PORT, tuple(final[low : low + MOST_OF_ONE]))
+            self._write_put(PUT_SIGNAL_FLUSH, PORT, tuple(final[low : low + MOST_OF_ONE]))
         self._append_operations([NOP])
 
-    def _write_put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
-        block, ids, target = self._name_moves(kind, moves)
+    def _write_put(self, name: str, channel_type: str, moves: tuple[Move, ...]) -> None:
+        block, ids, target = self._find_ids(channel_type, moves)
         source = ",".join([self._local_text(move.source, move.size) for move in moves])
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
-            f'"channel_type":"{kind}"{self.part if kind == MEMORY else ""}}}'
+            f'"channel_type":"{channel_type}"{self.share_text if channel_type == MEMORY else ""}}}'
         )
 
     def _write_pack(self, moves: tuple[Move, ...]) -> None:
         """Write packets to other ranks; for ports first to this rank's scratch, from where they send them."""
         if moves[0].source[0] == PACKETS:
-            self._write_put("rppkt", PORT, moves)
+            self._write_put(SEND_SCRATCH_PACKETS, PORT, moves)
         elif moves[0].peer != self.ends.rank:
-            self._write_put("ppkt", MEMORY, moves)
+            self._write_put(PUT_PACKETS, MEMORY, moves)
         else:
             for move in moves:
                 source, target = (self._local_text(place, move.size) for place in (move.source, move.target))
-                self._append_operations([f'{{"name":"cpkt","src_buff":[{source}],"dst_buff":[{target}]{self.part}}}'])
+                self._append_operations(
+                    [f'{{"name":"{COPY_TO_PACKETS}","src_buff":[{source}],"dst_buff":[{target}]{self.share_text}}}']
+                )
 
     def _write_fold(self, step: Step) -> None:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
-        # the packet variants of reduce read flagged data and need no wait
+        # ADD folds packets: names of such reductions end in pkt, as in recspkt: r, e(duce), c(opy), s(end)
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
-            name = "upkt" if step.kind == UNPACK else "copy"
-            self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]{self.part}}}'])
+            name = UNPACK_PACKETS if step.kind == UNPACK else "copy"
+            self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]{self.share_text}}}'])
         elif not step.moves:
             self._append_operations(
-                [f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.part}}}']
+                [
+                    f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.share_text}}}'
+                ]
             )
         else:
             own = [move for move in step.moves if move.peer == self.ends.rank]
             sent = [move for move in step.moves if move.peer != self.ends.rank]
-            block, ids, target = self._name_moves(MEMORY, sent)
+            block, ids, target = self._find_ids(MEMORY, sent)
             target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
             name = f"re{'c' if own else ''}{'s' if sent else ''}{flagged}"
             block.operations.append(
                 f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
-                f'"channel_type":"memory","reduce_op":"sum"{self.part}}}'
+                f'"channel_type":"memory","reduce_op":"sum"{self.share_text}}}'
             )
 
     def _write_switch(self, step: Step) -> None:
-        places = [step.into, *step.operands] if step.kind == SWITCHES else [step.into]
-        ids = [self.ends.groups.index((step.peers, self.kinds[place[0]])) for place in places]
+        places = [step.into, *step.operands] if step.kind == SWITCH_STEP else [step.into]
+        ids = [self.ends.switch_groups.index((step.peers, self.buffer_names[place[0]])) for place in places]
         block = self._find_block(1, SWITCH, ids, ())
         target, *source = (
             f'{{"switch_channel_id":{block.channels[SWITCH][at]},"index":{place[1]},"size":{step.size}}}'
@@ -352,29 +372,30 @@ class _Cut:
         read = source[0] if source else self._local_text(step.operands[0], step.size)
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{operator}'
-            f"{self.part}}}"
+            f"{self.share_text}}}"
         )
 
     def _local_text(self, place: Place, size: int) -> str:
-        return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
+        return f'{{"type":"{self.buffer_names[place[0]]}","index":{place[1]},"size":{size}}}'
 
-    def _name_moves(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
-        """Return a block with room for an operation with these moves, its numbers of their channels, and targets."""
+    def _find_ids(self, channel_type: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
+        """Return a block with room for an operation with these moves and, as JSON, their channels and targets in it."""
         # moves to the same peers and buffers have the same channel and buffer ids within a block
-        key = (kind, *[(move.peer, move.target[0]) for move in moves])
-        names = self.move_names.get(key)
-        if names is None or len(self.block_texts[-1].operations) >= self.room:
+        key = (channel_type, *[(move.peer, move.target[0]) for move in moves])
+        ids = self.move_ids.get(key)
+        if ids is None or len(self.block_texts[-1].operations) >= self.room:
             channels = [self.channel[move.peer] for move in moves]
-            ends = [(move.peer, self.kinds[move.target[0]], kind) for move in moves]
-            buffers = [self.buffers.setdefault(end, len(self.buffers)) for end in ends]
-            block = self._find_block(1, kind, channels, buffers)
-            ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
-            names = self.move_names[key] = ids, [block.buffers[kind][number] for number in buffers]
+            keys = [(move.peer, self.buffer_names[move.target[0]], channel_type) for move in moves]
+            buffers = [self.buffers.setdefault(buffer_key, len(self.buffers)) for buffer_key in keys]
+            block = self._find_block(1, channel_type, channels, buffers)
+            channel_ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
+            ids = self.move_ids[key] = channel_ids, [block.buffers[channel_type][number] for number in buffers]
+        channel_ids, buffer_ids = ids
         target = [
             f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
-            for at, move in zip(names[1], moves, strict=True)
+            for at, move in zip(buffer_ids, moves, strict=True)
         ]
-        return self.block_texts[-1], names[0], ",".join(target)
+        return self.block_texts[-1], channel_ids, ",".join(target)
 
     def _write_sync(self) -> None:
         operations = self.block_texts[-1].operations
@@ -389,12 +410,12 @@ class _Cut:
     def _append_operations(self, operations: list[str]) -> None:
         self._find_block(len(operations), MEMORY, (), ()).operations.extend(operations)
 
-    def _find_block(self, count: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
+    def _find_block(self, count: int, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
         """Return the block with room for `count` operations with these channels and buffers; a new one if necessary."""
         block = self.block_texts[-1]
         # the second try is an empty block; if that has no room, nothing has
         for _ in range(2):
-            if len(block.operations) + count <= self.room and block.add_ends(kind, channels, buffers):
+            if len(block.operations) + count <= self.room and block.add_channels(channel_type, channels, buffers):
                 return block
             block = self._next_block()
         raise Unsupported(
@@ -406,50 +427,53 @@ class _Cut:
 
     def _next_block(self) -> BlockText:
         old, new = self.block_texts[-1], BlockText()
-        links, before = self.links, 2
-        # preferred link to the next block: a semaphore, two operations, independent of other blocks
-        if links.semaphores < MOST_SEMAPHORES:
-            ids = f'"semaphore_ids":[{links.semaphores}]'
+        chaining = self.chaining
+        # preferred: a semaphore, two operations, independent of other blocks
+        if chaining.semaphores < MOST_SEMAPHORES:
+            ids = f'"semaphore_ids":[{chaining.semaphores}]'
             if not old.operations or old.operations[-1] is not NOP:
                 old.operations.append(NOP)
             old.operations.append(f'{{"name":"sem_release",{ids}}}')
             new.operations += [f'{{"name":"sem_acquire",{ids}}}', NOP]
-            links.semaphores, before = links.semaphores + 1, 0  # they stand there already
+            chaining.semaphores += 1
+            visits_before = 0
         else:
-            # semaphores are used up: link by a barrier, which `crowd` blocks share
-            if len(self.crowd) in (0, links.crowd):
+            # semaphores are used up: a barrier, which up to `max_crowd` blocks share
+            if len(self.crowd) in (0, chaining.max_crowd):
                 self._begin_crowd(old)
-            before = len(self.crowd)
+            visits_before = len(self.crowd)  # written when the crowd is complete
             self.crowd.append(new)
         self.block_texts.append(new)
-        # ids are local to a block
-        self.signal_texts, self.move_names = {}, {}
-        self.room = MOST_OPERATIONS - before - self._operations_behind()
+        self.signal_texts, self.move_ids = {}, {}
+        self.room = MOST_OPERATIONS - visits_before - self._count_chain_operations()
         return new
 
-    def _operations_behind(self) -> int:
-        """Return how many operations link the last block to the one after it."""
-        if self.links.semaphores < MOST_SEMAPHORES:
+    def _count_chain_operations(self) -> int:
+        """Return the number of operations at the end of the last block that chain it to the next."""
+        max_crowd = self.chaining.max_crowd
+        if self.chaining.semaphores < MOST_SEMAPHORES:
             return 2
-        return self.links.crowd - (len(self.crowd) or self.links.crowd) or self.links.crowd - 1
+        if len(self.crowd) in (0, max_crowd):  # it would begin a crowd
+            return max_crowd - 1
+        return max_crowd - len(self.crowd)  # visits of a barrier after those of its predecessors
 
     def _begin_crowd(self, first: BlockText) -> None:
         self._meet_crowd()
-        if self.links.barriers == MOST_BARRIERS:
-            max_linked = MOST_SEMAPHORES + MOST_BARRIERS * (self.links.crowd - 1)
+        if self.chaining.barriers == MOST_BARRIERS:
+            max_linked = MOST_SEMAPHORES + MOST_BARRIERS * (self.chaining.max_crowd - 1)
             raise Unsupported(
                 f"rank {self.ends.rank}: more than {max_linked} of its thread blocks go on where another is full, and "
                 "GPUs have no more semaphores and barriers"
             )
-        self.links.barriers += 1
+        self.chaining.barriers += 1
         self.crowd = [first]
 
     def _meet_crowd(self) -> None:
         """Write the visits of all blocks of the last barrier."""
         count = len(self.crowd)
-        barrier = f'{{"name":"barrier","barrier_id":{self.links.barriers - 1},"num_threadblocks":{count}}}'
+        barrier = f'{{"name":"barrier","barrier_id":{self.chaining.barriers - 1},"num_threadblocks":{count}}}'
         for number, block in enumerate(self.crowd):
-            # block k starts after k visits: block 0 has met the others once, block 1 twice, ...
+            # block k works after k visits, and before the other count - 1 - k
             block.operations[:0] = [barrier] * number
             block.operations += [barrier] * (count - 1 - number)
         self.crowd = []
@@ -458,9 +482,9 @@ class _Cut:
 # ---- all ranks ----
 
 
-def buffer_kinds(program: Program) -> tuple[str, ...]:
-    """Return the names of input, output, scratch and packets. In place the one buffer is the input or the output that
-    callers hand over, whichever is larger."""
+def name_buffers(program: Program) -> tuple[str, ...]:
+    """Return the names, in the file, of input, output, scratch and packets. In place the one buffer is the input or the
+    output that callers hand over, whichever is larger."""
     scratch = KINDS[SCRATCH]
     if not program.in_place:
         return (*KINDS, scratch)
@@ -469,18 +493,22 @@ def buffer_kinds(program: Program) -> tuple[str, ...]:
     return larger, larger, scratch, scratch
 
 
-def gpus_of(program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, room: int = 0) -> list[Gpu]:
-    kinds = buffer_kinds(program)
-    groups = sorted({(ranks, kinds[buffer]) for ranks, buffer in switched.groups})
+def gpus_of(
+    program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, chunk_bytes: int = 0
+) -> list[Gpu]:
+    """Return all ranks, for data with signals. `bound`: addresses of data; `chunk_bytes`: see `_fit_blocks`."""
+    names = name_buffers(program)
+    groups = sorted({(ranks, names[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {ADVICE}")
-    ends = [Ends(rank, far, kinds, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
-    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, room)[1]
+    ends = [Ends(rank, far, names, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
+    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, chunk_bytes)[1]
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
+    """Return addresses and all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
-    ends = [Ends(rank, far, buffer_kinds(program)) for rank in range(program.ranks)]
+    ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
@@ -488,60 +516,83 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, lis
 
 
 @uncollected()
-def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int) -> tuple[Bound, list[Gpu]]:
-    """Return addresses and thread blocks in `blocks` streams, shared by groups where streams are fewer (`room`: bytes
-    of the largest chunk, 0: no groups); where blocks are too full, in more, as far as there are more; and at last in
-    few, where signals and waits of several are joined, with long chains of blocks."""
-    why, streams, tried, dealt = "", 0, 0, cache(dealt)
-    if room and (grouped := _fit_groups(ends, blocks, dealt, room)) is not None:
+def _fit_blocks(
+    ends: list[Ends], blocks: int, deal_into: Callable[[int], Dealt], chunk_bytes: int
+) -> tuple[Bound, list[Gpu]]:
+    """Return addresses and thread blocks, by the first layout that the executor can load:
+
+    1. groups that share streams, where these are few. `chunk_bytes`: the size of the largest chunk; 0: no groups.
+    2. `blocks` streams, then more of them as long as the schedule has more: each has fewer operations.
+    3. few streams with long chains of blocks, where signals and waits of several streams are joined.
+
+    `deal_into(n)` deals the steps of all ranks into at most n streams.
+    """
+    deal_into = cache(deal_into)
+    if chunk_bytes and (grouped := _fit_groups(ends, blocks, deal_into, chunk_bytes)) is not None:
         return grouped
+    reason, more_streams_help = "", True
     # more streams mean fewer operations per block; each costs a block, and a GPU has MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
-    for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
-        if crowd == 2 and streams < tried:  # there are not more
+    for max_streams, max_crowd in (*tries, (FEW, CROWD), (1, CROWD)):
+        if max_crowd == 2 and not more_streams_help:
             continue
-        (streams, steps_of, bound), gpus, tried = dealt(max_streams), list[Gpu](), max_streams
+        streams, steps_of, bound = deal_into(max_streams)
+        more_streams_help = streams >= max_streams
+        gpus: list[Gpu] = []
         try:
             for rank_ends in ends:
                 steps = steps_of(rank_ends.rank)
                 if sum(map(len, steps)) > MOST_BLOCKS * MOST_OPERATIONS:  # in more streams it would not be less
-                    streams = 0
-                gpus.append(gpu_of(rank_ends, steps, crowd))
+                    more_streams_help = False
+                gpus.append(gpu_of(rank_ends, steps, max_crowd))
                 if len(gpus[-1].blocks) > MOST_BLOCKS:
                     needs = f"rank {rank_ends.rank} needs {len(gpus[-1].blocks)} thread blocks"
                     raise Unsupported(f"{needs}, of at most {MOST_BLOCKS} that are there at once")
         except Unsupported as error:
-            why = str(error)
+            reason = str(error)
             continue
         return bound, gpus
-    raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
+    raise Unsupported(f"{WHAT}: {reason}; take a planner with fewer steps, or fewer chunks")
 
 
 # ---- groups ----
 
 
+class _Grouping(NamedTuple):
+    """Streams shared by groups: `moving_blocks` of all ranks move data; `steps`: by rank and stream."""
+
+    moving_blocks: int
+    group: int  # thread blocks per stream
+    steps: list[list[list[Step]]]
+    bound: Bound
+
+
 def _fit_groups(
-    ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt], room: int
+    ends: list[Ends], blocks: int, deal_into: Callable[[int], Dealt], chunk_bytes: int
 ) -> tuple[Bound, list[Gpu]] | None:
-    """Return addresses and thread blocks in groups; None where groups bring nothing. Fewer streams with larger groups
-    are tried until nearly all blocks move data: switches leave most ranks of a stream with nothing but signals."""
-    # best: blocks that move data, blocks of a group, the steps by rank and stream, the addresses
-    best: tuple[int, int, list[list[list[Step]]], Bound] | None = None
+    """Return addresses and thread blocks in groups; None where groups bring nothing.
+
+    With switches, most ranks have only signals in a stream, and its blocks there are idle. So fewer streams with larger
+    groups are tried until nearly all blocks move data.
+    """
+    best: _Grouping | None = None
     max_streams = blocks
     while max_streams:
-        streams, steps_of, bound = dealt(max_streams)
-        if not ends[0].groups and 2 * sum(map(bool, steps_of(0))) > blocks:
+        streams, steps_of, bound = deal_into(max_streams)
+        # Quick exit: no room for two blocks per stream of rank 0. Without switches other ranks have about as many.
+        if not ends[0].switch_groups and 2 * sum(map(bool, steps_of(0))) > blocks:
             return None
         by_rank = [[_defer_to_ports(rank_ends, steps) for steps in steps_of(rank_ends.rank)] for rank_ends in ends]
-        used = max(sum(map(bool, of_rank)) for of_rank in by_rank)  # streams of a rank
-        group = min(blocks // max(used, 1), max(room // PART, 1))
-        moving = sum(any(step.kind in DATA for step in steps) for of_rank in by_rank for steps in of_rank)
-        if best is None or moving * group > best[0]:
-            best = moving * group, group, by_rank, bound
-        if 4 * moving * group > 3 * blocks * len(ends):
+        busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
+        group = min(blocks // max(busy_streams, 1), max(chunk_bytes // MIN_SHARE, 1))
+        moving_streams = sum(any(step.kind in DATA for step in steps) for of_rank in by_rank for steps in of_rank)
+        grouping = _Grouping(moving_streams * group, group, by_rank, bound)
+        if best is None or grouping.moving_blocks > best.moving_blocks:
+            best = grouping
+        if 4 * grouping.moving_blocks > 3 * blocks * len(ends):
             break
         max_streams = min(max_streams, streams) // 2
-    if best is None or best[1] == 1:
+    if best is None or best.group == 1:
         return None
     _, group, by_rank, bound = best
     units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from antiphon.formats.mscclpp.shape import MOST_CHANNELS, MOST_OF_ONE
 from antiphon.lower.onesided.form import ADD, FOLD, PACK, PUT, SIGNAL, SPREAD, SYNC, UNPACK, WAIT, Move, Place, Step
-from antiphon.lower.onesided.form import SWITCH as SWITCHES
+from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 
 MEET = -1  # a step of these files: the group meets at its barrier
-DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCHES, SPREAD))  # steps that move data
+DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCH_STEP, SPREAD))  # steps that move data
 
 
 def _find_peers(steps: list[Step]) -> list[int]:
@@ -57,7 +57,7 @@ def find_unit(streams: Iterable[list[Step]]) -> int:
     numbers = [0]
     for steps in streams:
         for step in steps:
-            if step.kind in (FOLD, ADD, UNPACK, SWITCHES, SPREAD):
+            if step.kind in (FOLD, ADD, UNPACK, SWITCH_STEP, SPREAD):
                 numbers += [step.size, *(place[1] for place in (step.into, *step.operands))]
             for move in step.moves if step.kind != SIGNAL else ():
                 numbers += [move.size, move.source[1], move.target[1]]

@@ -38,8 +38,8 @@ from antiphon.formats.mscclpp.blocks import (
     Ends,
     Far,
     Gpu,
-    buffer_kinds,
     gpu_of,
+    name_buffers,
 )
 from antiphon.formats.mscclpp.groups import cut_steps, find_unit
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
@@ -65,7 +65,7 @@ class Staged:
 @uncollected()
 def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
     """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`)."""
-    ends = [Ends(rank, far, buffer_kinds(program)) for rank in range(program.ranks)]
+    ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     work, why = OneSided(program, bound), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports, all of a stream on equally many chunks.
@@ -149,7 +149,7 @@ def _loop(ends: Ends, streams: list[list[Step]], units: list[int], splits: int, 
         for split in range(splits)
     ]
     gpu = gpu_of(ends, shifted)
-    if len(gpu.blocks) > MOST_BLOCKS or gpu.links.semaphores or gpu.links.barriers:
+    if len(gpu.blocks) > MOST_BLOCKS or gpu.chaining.semaphores or gpu.chaining.barriers:
         raise Unsupported(f"rank {ends.rank} has too many steps for one thread block each; take a planner with fewer")
     chunks_of = [chunks for steps, chunks in zip(streams, units, strict=True) if steps for _ in range(splits)]
     for block, chunks in zip(gpu.blocks, chunks_of, strict=True):

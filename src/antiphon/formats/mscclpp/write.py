@@ -186,7 +186,7 @@ class _Writer:
                 # Of a broadcast only the root knows whether it is in place, so one plan serves both.
                 serves_in_place = None if collective.kind == "broadcast" else in_place
                 if serves_in_place is not None or not in_place:
-                    root, has_groups = (*collective.roots, None)[0], any(gpu.groups for gpu in gpus)
+                    root, has_groups = (*collective.roots, None)[0], any(gpu.switch_groups for gpu in gpus)
                     row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, bool(suffix))
                     self.rows.append(PlanRow(file, head.label, *row))
 
@@ -462,7 +462,7 @@ class _Head:
         groups = ",".join(
             f'{{"channel_type":"{SWITCH}","buffer_type":"{kind}","rank_groups":[{{"size":{len(ranks)},'
             f'"ranks":{_json_list(ranks)}}}]}}'
-            for ranks, kind in gpu.groups
+            for ranks, kind in gpu.switch_groups
         )
         channels = ",".join(filter(None, (channels, groups)))
         buffers = ",".join(
@@ -470,7 +470,7 @@ class _Head:
             for peer, kind, access in gpu.buffers
         )
         blocks = ",\n".join(self._block_text(number, block) for number, block in enumerate(gpu.blocks))
-        semaphores = ",".join(['{"init_value":0}'] * gpu.links.semaphores)
+        semaphores = ",".join(['{"init_value":0}'] * gpu.chaining.semaphores)
         scratch = int(self.bound.sizes[rank, SCRATCH])
         return (
             f'{{"id":{rank},"input_chunks":{chunks[0]},"output_chunks":{chunks[1]},"scratch_chunks":{scratch},'
