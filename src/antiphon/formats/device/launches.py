@@ -1,42 +1,74 @@
-"""Cut the statements of all ranks into launches, for programs whose host makes a call step by step (SCCL, section 4).
+"""Cut the statements of all ranks into kernel launches, for programs in which the CPU starts one kernel per step (SCCL,
+section 4).
 
 Between two launches all GPUs wait for each other, so no signal is needed: an operation goes into the first launch that
 begins after everything that it waited for has ended. `cut_launches` follows the signals through all ranks, as a run
-would, and puts the numbers of launches in their place:
+would, and replaces them by statements `step k`, behind which the operations of launch k come:
 
     rank 0, one kernel:  copy; sync; signal 1             rank 1:  wait 0; sync; fold
     by launches:         step 0; copy                              step 1; fold
 
-With `copies`, copies between ranks leave the functions: copy engines make them, beside the kernel of the same launch.
-Then a sync between two operations parts them, unless both are of the kernel, which has the sync itself.
+With `copies`, copies between ranks are taken out of the kernels: copy engines make them, beside the kernel of the same
+launch. A sync between two operations then puts them into different launches, unless the kernel does both: it syncs by
+itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from antiphon.errors import Unsupported
 from antiphon.formats.device.statements import BUFFERS, Rank, Statement
 
 KERNEL, ENGINE = "kernel", "engine"
-MOST_COPIES = 50_000  # rows of the program's table
+MOST_COPIES = 50_000  # in a program: each is a row of its table
+
+
+class CopyPlace(NamedTuple):
+    """A place of a copy: numbers as in `Statement.values`; those of scratch are 0 in other buffers."""
+
+    buffer: int  # its position in BUFFERS
+    rank: int
+    units: int
+    cut: int
+    origin_cut: int  # subtracted; of scratch
+    slots_before: tuple[int, ...]  # preceding slots of each class; of scratch
+
+    def numbers(self) -> list[int]:
+        return [*self[:-1], *self.slots_before]
+
+
+class Copy(NamedTuple):
+    """A copy by a copy engine of `rank`, beside the kernel of its launch."""
+
+    launch: int
+    rank: int
+    target: CopyPlace
+    source: CopyPlace
+    cut: int  # of a unit, where the data begins
+    number: int  # of cuts from there to its end
+
+    def numbers(self) -> list[int]:
+        """Return a row of the program's table."""
+        return [self.launch, self.rank, *self.target.numbers(), *self.source.numbers(), self.cut, self.number]
 
 
 class Launches(NamedTuple):
-    """`ranks`: by rank and stream the statements of kernels, each behind the number of its launch. `copies`: rows of
-    launch, rank, the places of target and source (buffer, rank, units, cut, cut of the origin, slots before), cut and
-    length. `kernels`: by launch and rank whether a kernel has work."""
+    """`ranks`: by rank and stream the statements of kernels, those of a launch preceded by `step`. `kernels`: by launch
+    and rank whether a kernel has work."""
 
     ranks: list[list[list[Statement]]]
-    copies: list[list[int]]
+    copies: list[Copy]
     kernels: list[list[bool]]
 
 
 @dataclass
 class _Follower:
-    """How far a rank is in a stream. `launch`: of what comes next; `last`: of what was done last, -1: nothing."""
+    """How far a rank is in a stream. `launch`: the first one possible for its next operation; `last`: that of its last
+    operation, -1: none."""
 
     rank: int
     stream: int
@@ -44,15 +76,15 @@ class _Follower:
     at: int = 0
     launch: int = 0
     last: int = -1
-    done: set[str] = field(default_factory=set)  # who worked in this launch since the last sync
-    synced: set[str] = field(default_factory=set)  # who worked in this launch before it
-    written: list[Statement] = field(default_factory=list)  # with the numbers of launches
+    done: set[str] = field(default_factory=set)  # workers (KERNEL, ENGINE) in the last launch since the last sync
+    synced: set[str] = field(default_factory=set)  # workers in the last launch before that sync
+    written: list[Statement] = field(default_factory=list)  # of the kernels
     written_launch: int = -1  # of the last one written
-    wants_sync: bool = False  # whether the kernel has left out a sync since then
+    wants_sync: bool = False  # whether there was a sync since then
 
     def begin(self, worker: str) -> None:
-        """Find the launch of the next operation."""
-        # An engine knows no sync: what a sync parts from its copies begins behind the next launch.
+        """Place the next operation of this worker: `launch` and `last` become its launch."""
+        # Engines cannot sync within a launch: if one works before or after the sync, the operation is for the next.
         if self.launch == self.last and self.synced and {worker, *self.synced} != {KERNEL}:
             self.launch += 1
         if self.launch > self.last:
@@ -61,7 +93,7 @@ class _Follower:
         self.done.add(worker)
 
     def write(self, statement: Statement) -> None:
-        """Write an operation of the kernel, behind the number of its launch or the sync that it needs."""
+        """Write an operation of the kernel, preceded by the start of its launch, or by the sync that it needs."""
         self.begin(KERNEL)
         if self.written_launch != self.launch:
             self.written.append(Statement(("step",), (self.launch,)))
@@ -77,24 +109,25 @@ class _Follower:
 def cut_launches(ranks: Sequence[Rank], copies: bool) -> Launches:
     """Cut the statements of all ranks into launches. Linear in the statements."""
     followers = [
-        _Follower(rank, number, stream) for rank, of in enumerate(ranks) for number, stream in enumerate(of.streams)
+        _Follower(rank, number, stream) for rank, code in enumerate(ranks) for number, stream in enumerate(code.streams)
     ]
-    signalled: dict[tuple[int, int, int, int], int] = {}  # stream, from, to, number: last launch that it stands for
-    classes = max(len(of.classes) for of in ranks) or 1
-    rows = list[list[int]]()
+    # by stream, sender, receiver and number of a signal: the last launch that is over when it arrives
+    signalled: dict[tuple[int, int, int, int], int] = {}
+    class_count = max(len(code.classes) for code in ranks) or 1  # of scratch slots; a row has at least one
+    engine_copies = list[Copy]()
     moved = True
     while moved:
         moved = False
         for follower in followers:
             while follower.at < len(follower.statements) and _follow(
-                follower, signalled, rows if copies else None, classes
+                follower, signalled, engine_copies if copies else None, class_count
             ):
                 follower.at += 1
                 moved = True
     if any(follower.at < len(follower.statements) for follower in followers):
         raise Unsupported("generated code: a rank waits for a signal that no rank gives")
-    if len(rows) > MOST_COPIES:
-        raise Unsupported(f"generated code: {len(rows)} copies, more than {MOST_COPIES}; take fewer pieces")
+    if len(engine_copies) > MOST_COPIES:
+        raise Unsupported(f"generated code: {len(engine_copies)} copies, more than {MOST_COPIES}; take fewer pieces")
     count = 1 + max(follower.last for follower in followers)
     kernels = [[False] * len(ranks) for _ in range(count)]
     by_rank: list[list[list[Statement]]] = [[] for _ in ranks]
@@ -103,17 +136,20 @@ def cut_launches(ranks: Sequence[Rank], copies: bool) -> Launches:
         for statement in follower.written:
             if statement.form[0] == "step":
                 kernels[statement.values[0]][follower.rank] = True
-    return Launches(by_rank, sorted(rows), kernels)
+    return Launches(by_rank, sorted(engine_copies), kernels)
 
 
 def _follow(
-    follower: _Follower, signalled: dict[tuple[int, int, int, int], int], rows: list[list[int]] | None, classes: int
+    follower: _Follower,
+    signalled: dict[tuple[int, int, int, int], int],
+    engine_copies: list[Copy] | None,
+    class_count: int,
 ) -> bool:
-    """Follow the next statement; return False if what it waits for was not reached yet."""
+    """Follow the next statement; return False if it is a wait for a signal that was not reached yet."""
     statement = follower.statements[follower.at]
     kind, values = statement.form[0], statement.values
     if kind == "signal":
-        # It stands for what this rank has done, and for all that it has waited for.
+        # What this rank has done must be over, and everything that it has waited for.
         peer, number = values
         signalled[follower.stream, follower.rank, peer, number] = max(follower.last, follower.launch - 1)
     elif kind == "wait":
@@ -124,20 +160,25 @@ def _follow(
         follower.launch = max(follower.launch, before + 1)
     elif kind == "sync":
         follower.sync()
-    elif rows is not None and kind == "copy" and (row := _copy_row(follower.rank, statement, classes)):
+    elif (
+        engine_copies is not None
+        and kind == "copy"
+        and (places := _remote_places(follower.rank, statement, class_count))
+    ):
         follower.begin(ENGINE)
-        rows.append([follower.launch, follower.rank, *row])
+        cut, number = values[-2:]
+        engine_copies.append(Copy(follower.launch, follower.rank, *places, cut, number))
     else:
         follower.write(statement)
     return True
 
 
-def _copy_row(rank: int, statement: Statement, classes: int) -> list[int]:
-    """Return places and length of a copy between ranks; [] within a rank."""
-    row, values = list[int](), list(statement.values)
+def _remote_places(own_rank: int, statement: Statement, class_count: int) -> tuple[CopyPlace, CopyPlace] | None:
+    """Return target and source of a copy between ranks; None within a rank."""
+    places, values = list[CopyPlace](), iter(statement.values)
     for buffer in statement.form[2:]:
-        # As in `Statement.values`: scratch has the cut of its origin and the slots before it, too.
-        width = 4 + classes if buffer == "scratch" else 3
-        place, values = values[:width], values[width:]
-        row += [BUFFERS.index(buffer), *place, *[0] * (4 + classes - width)]
-    return row + values if {row[1], row[6 + classes]} != {rank} else []
+        rank, units, cut = islice(values, 3)
+        origin_cut, *slots = islice(values, 1 + class_count) if buffer == "scratch" else [0] * (1 + class_count)
+        places.append(CopyPlace(BUFFERS.index(buffer), rank, units, cut, origin_cut, tuple(slots)))
+    target, source = places
+    return None if target.rank == source.rank == own_rank else (target, source)

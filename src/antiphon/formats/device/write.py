@@ -251,7 +251,9 @@ struct Layout {
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
     launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
-    rows = launches.copies or [[-1, *[0] * (13 + 2 * len(variant.ranks[0].classes or [0]))]]
+    rows = [copy.numbers() for copy in launches.copies] or [
+        [-1, *[0] * (13 + 2 * len(variant.ranks[0].classes or [0]))]
+    ]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (
         f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'
