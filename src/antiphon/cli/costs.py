@@ -27,19 +27,20 @@ SimulationModel = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="what predicts: see antiphon list models (default: critical-path, on known GPUs within calls)",
+        help="what predicts: see antiphon list models (default: critical-path; on known GPUs as part of model calls)",
     ),
 ]  # fmt: skip
-MAX_HOPS = 12  # of the critical path, or sizes, that are listed
+MAX_LISTED = 12  # hops of the critical path, or sizes
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
 
 def _size_family(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the units in which to write the sizes of all rows: KB, MB, ... or KiB, MiB, ..."""
     return size_family(row["nbytes"] for row in rows)
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return predictions as text, one line each; below them the bottlenecks, the models, and their calibration."""
+    """Return predictions as a table; below it the bottlenecks, the models with what calibrates them, and notes."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], *row["terms"].values()))
@@ -51,8 +52,9 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    largest = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
-    lines = _fitted_table(head, cells, [f"{term} {unit}" for term in sorted(terms, key=largest.__getitem__)], {})
+    largest_share = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
+    drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
+    lines = _fitted_table(head, cells, drop_order, {})
     lines += _lines_by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
     lines += _lines_by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
     return "\n".join([*lines, *_lines_by_sizes(rows, "note", lambda row: row["note"])])
@@ -63,10 +65,13 @@ def _speed_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _fitted_table(
-    head: Sequence[str], cells: Sequence[Sequence[str]], least_useful: Sequence[str], meanings: Mapping[str, str]
+    head: Sequence[str], cells: Sequence[Sequence[str]], drop_order: Sequence[str], meanings: Mapping[str, str]
 ) -> list[str]:
-    """Return the table, what some of its columns mean, and which ones the terminal has no room for."""
-    lines, dropped = fitted_rows(head, cells, least_useful)
+    """Return the table, the meanings of columns, and the names of those that do not fit the terminal.
+
+    These are dropped in `drop_order`.
+    """
+    lines, dropped = fitted_rows(head, cells, drop_order)
     notes = [f"{name}: {meaning}" for name, meaning in meanings.items() if name not in dropped]
     notes += [f"a wider terminal shows {', '.join(dropped)}"] if dropped else []
     return [*(line for row in lines for line in row), *paragraph("; ".join(notes))]
@@ -74,14 +79,15 @@ def _fitted_table(
 
 def path_text(row: Mapping[str, Any]) -> str:
     """Return the first hops of the critical path as text."""
-    hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:MAX_HOPS]]
+    hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:MAX_LISTED]]
     hidden = row["critical_path_length"] - len(hops)
     path = (", ".join(hops) or "nothing moves") + (f", and {hidden} more" if hidden > 0 else "")
     return "\n".join(paragraph(f"critical path: {path}", rest="    "))
 
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the choices of a library, one line for each size; below, for each run of sizes, their calibration."""
+    """Return the choices of a library as a table; below it, for each run of sizes, the reason and the bound of the
+    choice and what calibrates its figures, and the multiprocessors that it occupies."""
     family = _size_family(rows)
     unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
     head = ["nbytes", f"time {unit}", "error", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
@@ -92,7 +98,7 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         figures = [format_size(row["nbytes"], family), time_text(row["seconds"]), error, *_speed_cells(row)]
         cells.append([*figures, choice, row["mostly"], alternative, time_text(seconds)])
     meanings = {
-        "error": "median on machines outside of the fit (?: no measurements)",
+        "error": "median of the model on machines that it was not fitted to (?: no measurements)",
         "mostly": "what most of the time is spent on",
         "alternative": "the next best",
     }
@@ -106,7 +112,7 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _next_best(row: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the fastest choice with another algorithm, else with another protocol, and its time."""
-    seconds = row["others"]
+    seconds = row["others"]  # by choice, the fastest first
     name = next((name for name in seconds if name.split()[0] != row["algorithm"]), next(iter(seconds), None))
     return ("-", None) if name is None else (name, seconds[name])
 
@@ -138,7 +144,7 @@ def _multiprocessor_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         family = _size_family(rows)
         times = ", ".join(
             f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}"
-            for row in with_copy_engines[-MAX_HOPS:]
+            for row in with_copy_engines[-MAX_LISTED:]
         )
         method = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
         lines += paragraph(f"{method}: {times}", rest="    ")
@@ -177,20 +183,21 @@ def predict_command(
 ) -> None:
     """Predict the time of a plan at each size, its terms and its bottleneck.
 
-    With --trace every message of one size is followed (by model critical-path, on known GPUs within calls), and the
-    path is named that the last one to land waited for. A schedule of PICCL (.xml) with its --topology states its own
-    sizes and is followed by model loggp.
+    With --trace every message of one size is followed (by model critical-path; on known GPUs as part of model calls),
+    and the chain of messages that delayed the last one is printed. A schedule of the PICCL simulator (.xml) with its
+    --topology states its own sizes and is followed by model loggp.
 
-    With --together the plans run at the same time and share the links, as those of groups made apart do.
+    With --together the plans run at the same time and share the links, as plans for several process groups do.
 
-    With --library, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
+    With --library, COLL TOPO in place of a plan: what that library would choose at each size, its time, SMs and why.
     """
     if together:
         _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile, json)
         return
-    machine_of_library = arg.check_order(context, " ".join(machine_or_plans or ()))
+    machine_of_library = " ".join(machine_or_plans or ())
+    arg.check_order(context, machine_of_library)
     plan_file, collective = arg.split_plan(file, collective)
-    if library:
+    if library:  # then `file` is COLL
         _predict_library(library, file, machine_of_library, nbytes, only, {
             "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
             "--topology": bool(topo), "--trace": trace is not None,
@@ -200,7 +207,7 @@ def predict_command(
         raise Invalid(
             f"{quote(machine_of_library)}: a plan names its machine; COLL TOPO needs --library nccl (or rccl)"
         )
-    if trace is not None or (topo and _is_message_schedule(plan_file)):
+    if trace is not None or (topo and _is_piccl_schedule(plan_file)):
         if only:
             raise Invalid("--only: cannot be combined with --trace or a schedule of PICCL; leave it out")
         _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
@@ -255,9 +262,9 @@ def simulate_command(
     ] = "",
     json: arg.Json = False,
 ) -> None:
-    """Follow every message of one size, and name the path that the last one to land waited for.
+    """Follow every message of one size, and print the chain of messages that delayed the last one.
 
-    A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
+    A schedule of the PICCL simulator (.xml) states its own sizes; its machine is --topology, its model loggp.
     """
     plan_file, collective = arg.split_plan(file, collective)
     _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
@@ -267,10 +274,10 @@ def _simulate(
     file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
     json: bool,
 ) -> None:  # fmt: skip
-    """Simulate every message of a plan, or of a schedule of PICCL, and print the row and the critical path."""
+    """Simulate every message of a plan, or of a PICCL schedule, and print the row and the critical path."""
     check_outputs({"--trace": trace})
-    if topo and _is_message_schedule(file):
-        _simulate_messages(file, topo, nbytes, model, profile, trace, json)
+    if topo and _is_piccl_schedule(file):
+        _simulate_piccl(file, topo, nbytes, model, profile, trace, json)
         return
     if not nbytes:
         raise Invalid("--nbytes: give the size, such as 64MiB (only a schedule XML with --topology needs none)")
@@ -282,17 +289,17 @@ def _simulate(
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + trace_text(trace), json)
 
 
-def _is_message_schedule(file: Path) -> bool:
-    """Return whether the file is a schedule of PICCL, by its name and its beginning."""
+def _is_piccl_schedule(file: Path) -> bool:
+    """Return whether the file is a schedule of the PICCL simulator: XML that is not MSCCL's."""
     from antiphon.formats.foreign import written_for_others
 
     return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and written_for_others(file))
 
 
-def _simulate_messages(
+def _simulate_piccl(
     file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None, json: bool
 ) -> None:
-    """Simulate a schedule that states the bytes of every message, on its own machine."""
+    """Simulate a PICCL schedule, which states the bytes of every message, on its own machine."""
     from antiphon.cost import as_profile, model_of
     from antiphon.cost.basis import profile_basis
     from antiphon.cost.loggp.loggp import simulate_graph
@@ -301,7 +308,8 @@ def _simulate_messages(
     options: dict[str, Any] = {}
     name = "loggp"
     if model:
-        name, (_, options) = model.partition(":")[0], model_of(model)
+        name = model.partition(":")[0]
+        _, options = model_of(model)
     if name != "loggp":
         raise Invalid(f"--model {name}: a schedule XML is simulated by loggp, such as loggp:fidelity=packet")
     if nbytes or trace is not None:
@@ -315,7 +323,9 @@ def _simulate_messages(
     if figures is None:
         raise Invalid("--profile: give one, as this topology is not an XML file with figures of its own")
     with working(f"simulating {len(schedule.graph)} messages"):
-        prediction = simulate_graph(schedule.graph, machine, profile=figures, **options)(1)
+        predict_time = simulate_graph(schedule.graph, machine, profile=figures, **options)
+        prediction = predict_time(1)  # the graph has bytes, so they are taken times 1
+    # Speeds are not computed for these schedules: 0.
     row = {
         "nbytes": schedule.nbytes, "seconds": prediction.seconds, "algbw": 0.0, "busbw": 0.0,
         "terms": dict(prediction.terms), "bottleneck": prediction.bottleneck, "note": prediction.note,
