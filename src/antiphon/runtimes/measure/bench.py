@@ -32,12 +32,12 @@ from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.recorder import measured_trace
 from antiphon.runtimes.measure.rows import (
     cuts_of,
-    first_on,
+    deciding_process,
     has_in_place,
     load_runtime,
     row_of,
     run_schedule,
-    units_of,
+    unit_for_size,
 )
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.parse_request import machine_of
@@ -137,7 +137,7 @@ def measure_plans(  # noqa: PLR0913
     Returns a row out of place and, with `in_place`, one in place where supported; docs/bench.md defines the keys.
     `progress` gets every row at once. `miad`: tune the number of pieces by the measured throughput. `stopped`: called
     now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only the one that
-    decides may call it (`first_on`).
+    decides may call it (`deciding_process`).
     """
     options = _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid, lowering=lowering))
     for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
@@ -216,7 +216,7 @@ def bench(
     """Measure plans (`bench_plans`), or those that `plans_of` returns: by default plans tuned for these sizes."""
     if not isinstance(source, str):
         return bench_plans(source, nbytes, **how)
-    with first_on(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
+    with deciding_process(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
         if not deciding:
             return None
         span = parse_sizes(nbytes)
@@ -229,13 +229,13 @@ def bench(
 
 def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **how: Any) -> list[Row] | None:
     """Call `measure_plans` in all processes: under mpiexec or srun only process 0 has rows, the others None."""
-    with first_on(*_runtime_options(how)) as deciding:
+    with deciding_process(*_runtime_options(how)) as deciding:
         return measure_plans(plans, nbytes, **how) if deciding else None
 
 
 def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) -> AbstractContextManager[bool]:
-    """Return a context of whether this process decides what is measured; see `first_on`."""
-    return first_on(*_runtime_options({"on": on, **there}), before=before)
+    """Return a context of whether this process decides what is measured; see `deciding_process`."""
+    return deciding_process(*_runtime_options({"on": on, **there}), before=before)
 
 
 def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
@@ -363,7 +363,7 @@ def _expand_lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], o
             for op in ops if collective.combining else ops[:1]:
                 weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
                 for size in parse_sizes(nbytes):
-                    unit = units_of(size, weight)
+                    unit = unit_for_size(size, weight)
                     if unit != before:  # sizes that are the same, rounded, are measured once
                         yield _Line(source_plan, source_plan.at(unit * weight), unit, unit * weight, dtype, op)
                     before = unit

@@ -20,7 +20,7 @@ from antiphon.errors import Invalid, unknown
 from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
-from antiphon.runtimes.measure.rows import first_on, load_runtime
+from antiphon.runtimes.measure.rows import deciding_process, load_runtime
 from antiphon.select import plan as planned
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
@@ -51,7 +51,7 @@ def bench_genmodel(
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)
-    with first_on(on, how) as deciding:
+    with deciding_process(on, how) as deciding:
         if not deciding:
             return None
         count = count_processes(ranks) if is_launched() else 4 if ranks is None else ranks

@@ -40,7 +40,7 @@ from antiphon.errors import Invalid
 from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
-from antiphon.runtimes.measure.rows import first_on, load_runtime
+from antiphon.runtimes.measure.rows import deciding_process, load_runtime
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
@@ -131,7 +131,7 @@ def bench_loggp(  # noqa: PLR0913
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)
     checked_sizes = _check_arguments(sizes, n, repetitions, iterations, warmup)
-    with first_on(on, how) as deciding:
+    with deciding_process(on, how) as deciding:
         if not deciding:
             return None
         # 1. trial: how long are copies and gaps?

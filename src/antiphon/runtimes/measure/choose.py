@@ -35,7 +35,7 @@ from antiphon.registry import find
 from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.race import MARGIN, beats_library
-from antiphon.runtimes.measure.rows import cuts_of, first_on, load_runtime, row_of
+from antiphon.runtimes.measure.rows import cuts_of, deciding_process, load_runtime, row_of
 from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
@@ -155,7 +155,7 @@ def tune_measured(  # noqa: PLR0913
     ladder = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale, library=library)
     how.refuse_unless(on, find("runtime", on).can.options)
-    with first_on(on, how) as deciding:
+    with deciding_process(on, how) as deciding:
         if not deciding:
             return None
         # the search by the model: candidates for the races, priced with the runtime's message sizes

@@ -1,4 +1,4 @@
-"""Build rows of measurements (algbw, busbw), list what each runtime supports, and run one schedule at several sizes.
+"""Run one schedule at several sizes, build rows of measurements (algbw, busbw), and look up abilities of a runtime.
 
 For an allreduce of 64 MiB among 8 ranks that takes 1 ms, algbw is 64 MiB / 1 ms = 67.1 GB/s, and busbw is that times
 2 (8 - 1) / 8 = 117.4 GB/s: the bandwidth that each rank's links must have had, at least.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
@@ -21,7 +20,7 @@ from antiphon.units import parse_size
 
 
 def load_runtime(name: str) -> Runtime:
-    """Return a runtime of the table."""
+    """Return the runtime that is registered under this name."""
     instance: Runtime = find("runtime", name).load()()
     return instance
 
@@ -38,22 +37,24 @@ def has_in_place(name: str, kind: str) -> bool:
 
 
 @contextmanager
-def first_on(on: str, how: How, before: Callable[[], object] = lambda: None) -> Iterator[bool]:
-    """Yield whether this process decides what runs.
+def deciding_process(on: str, how: How, before: Callable[[], object] = lambda: None) -> Iterator[bool]:
+    """Yield whether this process decides what runs with runtime `on`.
 
-    That process first calls `before`, then checks what the runtime needs (Missing), which may compile: so nothing is
-    planned where nothing can be measured."""
-    place = load_runtime(on)
-    with place.first() as deciding:
+    In that process, first call `before`, which checks arguments, then the runtime's `ready`, which may compile and
+    raises Missing if something is not installed. Plan in the with-block: then nothing is planned that cannot run.
+    """
+    runtime = load_runtime(on)
+    with runtime.first() as deciding:
         if deciding:
             before()
-            place.ready(how)
+            runtime.ready(how)
         yield deciding
 
 
 def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
     """Return the row of a measured case: docs/bench.md defines the keys."""
-    # As nccl-tests: algbw = nbytes / time, busbw = algbw times the collective's factor, e.g. 2 (P - 1) / P.
+    # As nccl-tests: count = elements of a block, algbw = nbytes / time, busbw = algbw times the collective's factor,
+    # e.g. 2 (P - 1) / P.
     algbw = case.nbytes / measured["seconds"] if measured["seconds"] else 0.0
     return {
         "nbytes": case.nbytes, "count": case.unit, "dtype": case.dtype,
@@ -63,9 +64,12 @@ def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
     }  # fmt: skip
 
 
-def units_of(nbytes: int, weight: int) -> int:
-    """Return the elements per weight of a message, at least one (if it has any bytes)."""
-    return max(nbytes // weight, min(nbytes, 1))
+def unit_for_size(nbytes: int, unit_bytes: int) -> int:
+    """Return the unit of a call of this size, rounded down, but at least 1 if it has any bytes.
+
+    `unit_bytes`: bytes of the largest buffer at unit 1.
+    """
+    return max(nbytes // unit_bytes, min(nbytes, 1))
 
 
 def run_schedule(  # noqa: PLR0913
@@ -83,20 +87,25 @@ def run_schedule(  # noqa: PLR0913
 ) -> list[Row] | None:
     """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
 
-    Of processes that a launcher started, only the first has rows. Missing if the runtime lacks something it needs.
+    Of processes that a launcher started, only the first has rows. Raises Missing if something is not installed.
     `trace`: each row has `traced`, which `recorder.measured_trace` reads.
     """
-    sizes, kind = sizes_and_type(nbytes, dtype, op, repeat)
+    sizes, type_name = sizes_and_type(nbytes, dtype, op, repeat)
     collective, how = runnable.schedule.collective, how or How()
-    weight = collective.buffer_weight * data_type(kind).itemsize
-    units = [units_of(parse_size(size, "nbytes"), weight) for size in sizes]
+    unit_bytes = collective.buffer_weight * data_type(type_name).itemsize
+    units = [unit_for_size(parse_size(size, "nbytes"), unit_bytes) for size in sizes]
     if in_place and not has_in_place(on, collective.kind):
         raise Unsupported(f"--on {on}: has no {collective.kind} in place; run it out of place")
-    with first_on(on, how) as deciding:
+    with deciding_process(on, how) as deciding:
         if not deciding:
             return None
-        usual = Case(0, runnable.ranks, 0, 0, kind, op, in_place, seed, repeat, trace=trace)
-        cases = [replace(usual, unit=unit, nbytes=unit * weight) for unit in units]
+        cases = [
+            Case(
+                program=0, ranks=runnable.ranks, unit=unit, nbytes=unit * unit_bytes, dtype=type_name, op=op,
+                in_place=in_place, seed=seed, repeat=repeat, trace=trace,
+            )
+            for unit in units
+        ]  # fmt: skip
         rows: dict[int, Row] = {}
         load_runtime(on).run([runnable], cases, how, rows.__setitem__)
     return [row_of(case, collective, rows[number], on) for number, case in enumerate(cases)]
