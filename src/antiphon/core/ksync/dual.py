@@ -1,23 +1,24 @@
-"""Bound every algorithm of at most S steps by prices of resources per step, checked in whole numbers.
+"""Lower bounds on the rounds of every schedule of at most S steps, from prices of resources, checked in whole numbers.
 
-A resource is a link or a shared limit. An algorithm with r_s rounds in step s moves at most b_q * r_s chunks over
-resource q in that step, where b_q is its chunks per round. With prices P[q, s] >= 0 all moves therefore cost at most
+A resource is a bond, which is a group of parallel links, or a shared limit. A schedule with r_s rounds in step s moves
+at most b_q * r_s chunks over resource q in that step, where b_q is its chunks per round. With prices P[q, s] >= 0 all
+moves therefore cost at most
 
     sum over s of r_s * B_s    with    B_s = sum over q of b_q * P[q, s].
 
 On the other hand, a chunk with one destination travels along a path through time, so its moves cost at least as much as
 the cheapest such path. For a chunk with several destinations, each destination d has lengths of its own, which sum over
 all d to at most the prices, because a move that serves several destinations costs its price once. The chunk's moves
-then cost at least the sum over d of the cheapest path to d under the lengths of d. With V the sum of these costs over
-the chunks of one part (a part is one chunk per unit of a block's weight):
+then cost at least the sum over d of the cheapest path to d under the lengths of d. A block of weight w is cut into
+w * parts_per_unit chunks (instance.py). With V the sum of these costs over w chunks of every block:
 
-    sum over s of r_s * B_s >= parts * V,   and so   R / parts >= V / max B_s.
+    sum over s of r_s * B_s >= parts_per_unit * V,   and so   R / parts_per_unit >= V / max B_s.
 
 These are the duals of SCCL's problem as a linear program over time. `evaluate_dual` evaluates and checks them and
 shares no code with the search for them.
 
 Two refinements. Prices may be shifted along switches by potentials, which cancel over every path. Moves that come too
-early or too late to be useful need no price: an algorithm can leave them out.
+early or too late to be useful need no price: a schedule can leave them out.
 
 Example: ranks 0 and 1 joined by one link of capacity 1 each way, alltoall with one chunk each way, 1 step. Price 1 on
 both links: B_0 = 2, each chunk's cheapest path costs 1, V = 2, so R >= 1.
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.errors import Invalid
 
-Table = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 FAR_COST = 2**62  # of a node that no path reaches
 MAX_PRICE = 2**40  # the greatest price that is accepted: sums over all links and steps stay far below 2^63
 
@@ -50,22 +51,22 @@ class Spread:
     `potentials`: (switch, step, value); a path adds the value on entering the switch and subtracts it on leaving.
     """
 
-    rows: Table
-    potentials: Table
+    rows: IntArray
+    potentials: IntArray
 
 
 @dataclass(frozen=True, eq=False)
 class StepDual:
-    """Prices of resources in each step, which bound the rounds of every algorithm of at most `steps` steps.
+    """Prices of resources in each step, which bound the rounds of every schedule of at most `steps` steps.
 
-    `prices`: rows (resource, step, price).
+    `prices`: rows (resource, step, price); resources are numbered bonds first, then shared limits (instance.py).
     `spreads`: kind -> its `Spread`, for kinds with several destinations.
     `like`: kind k -> (kind j, bonds, nodes): k has the spread of j, renamed by these permutations of bonds and nodes.
     Kinds that a symmetry of the machine maps to each other need only one spread.
     """
 
     steps: int
-    prices: Table
+    prices: IntArray
     spreads: Mapping[int, Spread]
     like: Mapping[int, tuple[int, tuple[int, ...], tuple[int, ...]]]
 
@@ -82,9 +83,9 @@ class StepDual:
         try:
             return StepDual(
                 int(value["steps"]),
-                _read_table(value["prices"], 3),
+                _read_rows(value["prices"], 3),
                 {
-                    int(k): Spread(_read_table(rows, 4), _read_table(potentials, 3))
+                    int(k): Spread(_read_rows(rows, 4), _read_rows(potentials, 3))
                     for k, rows, potentials in value["spreads"]
                 },
                 {int(k): (int(j), tuple(map(int, b)), tuple(map(int, n))) for k, j, b, n in value["like"]},
@@ -93,31 +94,32 @@ class StepDual:
             raise Invalid(f"certificate: a dual in it cannot be read ({error!r}); plan anew") from None
 
 
-def _read_table(rows: Sequence[Sequence[int]], width: int) -> Table:
-    table = np.array(rows, np.int64).reshape(-1, width)
-    return table
+def _read_rows(rows: Sequence[Sequence[int]], width: int) -> IntArray:
+    array = np.array(rows, np.int64).reshape(-1, width)
+    return array
 
 
 @dataclass(frozen=True)
 class StepInequality:
-    """The inequality that a `StepDual` proves for every algorithm: sum over steps s of rounds[s] * budget[s] >= parts *
-    value.
+    """The inequality that a `StepDual` proves for every schedule: sum over steps s of rounds[s] * round_price[s] >=
+    parts_per_unit * value.
 
-    `budget`: per step, the price of everything that one round of it can carry (B_s in the module's docstring).
-    `value`: the least cost of all moves of one part (V).
+    `round_price`: per step, the price of everything that one round of it can carry (B_s in the module's docstring).
+    `value`: the least cost of all moves at one chunk per unit of weight (V).
     """
 
-    budget: tuple[Fraction, ...]
+    round_price: tuple[Fraction, ...]
     value: int
 
     @property
     def rounds_per_part(self) -> Fraction:
-        """The least R / parts that is possible."""
-        return self.value / max(self.budget) if self.value else Fraction(0)
+        """The least R / parts_per_unit that is possible."""
+        return self.value / max(self.round_price) if self.value else Fraction(0)
 
     def forbids(self, rounds: Sequence[int], parts_per_unit: int) -> bool:
-        """Return whether no algorithm can have these rounds in its steps and this many parts."""
-        return sum((r * b for r, b in zip(rounds, self.budget, strict=True)), Fraction(0)) < parts_per_unit * self.value
+        """Return whether no schedule can have these rounds in its steps and this many chunks per unit of weight."""
+        price = sum((r * b for r, b in zip(rounds, self.round_price, strict=True)), Fraction(0))
+        return price < parts_per_unit * self.value
 
 
 def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
@@ -125,41 +127,41 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
     steps, count = dual.steps, len(instance.capacity)
     _require(1 <= steps <= 10**4, "its steps are out of range")
     prices = np.zeros((count, steps), np.int64)
-    _fill_table(prices, dual.prices, "price")
+    _fill_array(prices, dual.prices, "price")
     # A bond costs its own price plus the prices of the shared limits that it loads.
     cost = prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
             cost[bond] += prices[limit]
     # B_s: the value of all resources' capacity in one round of step s, at these prices.
-    budget = tuple(
+    round_price = tuple(
         sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
         for s in range(steps)
     )
-    _require(max(budget) > 0, "all its prices are 0")
+    _require(max(round_price) > 0, "all its prices are 0")
     value = 0
     # Kinds with one destination use the plain costs, so their paths depend on the holders only.
-    costs_from: dict[tuple[int, ...], Table] = {}
+    costs_from: dict[tuple[int, ...], IntArray] = {}
     for number, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
-            # Several destinations: one table of lengths per destination, which sum to at most the cost of each move.
+            # Several destinations: lengths per destination, which sum to at most the cost of each move.
             costs = _cheapest_paths(instance, kind.holders, _destination_lengths(instance, kind, number, dual, cost))
-            ends = costs[np.arange(len(kind.dests)), list(kind.dests)]
+            path_costs = costs[np.arange(len(kind.dests)), list(kind.dests)]
         else:
             if kind.holders not in costs_from:
                 costs_from[kind.holders] = _cheapest_paths(instance, kind.holders, cost[None])
-            ends = costs_from[kind.holders][0, list(kind.dests)]
-        _require(bool(np.all(ends < FAR_COST)), "a destination is out of reach within its steps")
-        value += kind.weight * int(ends.sum())
-    return StepInequality(budget, value)
+            path_costs = costs_from[kind.holders][0, list(kind.dests)]
+        _require(bool(np.all(path_costs < FAR_COST)), "a destination is out of reach within its steps")
+        value += kind.weight * int(path_costs.sum())  # the weight of all blocks of the kind
+    return StepInequality(round_price, value)
 
 
-def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: Table) -> Table:
+def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: IntArray) -> IntArray:
     """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost."""
     representative, bonds, nodes = dual.like.get(number, (number, (), ()))
     spread = dual.spreads.get(representative)
     lengths = np.zeros((len(kind.dests), *cost.shape), np.int64)
-    if spread is None:
+    if spread is None:  # lengths 0, which prove nothing about this kind
         return lengths
     rows, potentials = spread.rows.copy(), spread.potentials.copy()
     # The spread is stored for one representative kind; relabel it by a permutation of bonds and nodes.
@@ -170,14 +172,14 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
         _require(_in_range(potentials[:, 0], instance.nodes), "a potential is out of range")
         rows[:, 0], rows[:, 1] = np.array(nodes)[rows[:, 0]], np.array(bonds)[rows[:, 1]]
         potentials[:, 0] = np.array(nodes)[potentials[:, 0]]
-    dest_index = np.full(instance.nodes, -1, np.int64)  # -1, which _fill_table refuses: no destination
+    dest_index = np.full(instance.nodes, -1, np.int64)  # -1, which _fill_array refuses: no destination
     dest_index[list(kind.dests)] = np.arange(len(kind.dests))
     _require(_in_range(rows[:, 0], instance.nodes), "a length is for a node that is not there")
     rows[:, 0] = dest_index[rows[:, 0]]
-    _fill_table(lengths, rows, "length")
+    _fill_array(lengths, rows, "length")
     potential = np.zeros((instance.nodes, cost.shape[1]), np.int64)
     _require(bool(np.all(potentials[:, 0] >= instance.ranks)), "only switches have potentials")
-    _fill_table(potential, potentials, "potential", signed=True)
+    _fill_array(potential, potentials, "potential", signed=True)
     # A path adds the potential of a switch on entering and subtracts it on leaving: the cost of the path is unchanged.
     shifted_cost = cost + potential[instance.head] - potential[instance.tail]
     # Lengths of moves outside the useful time window are unlimited: no chunk needs these moves.
@@ -186,24 +188,24 @@ def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: Step
     return lengths
 
 
-def _fill_table(table: Table, rows: Table, label: str, signed: bool = False) -> None:
-    """Write rows (indices, value) into a table, checked for range."""
+def _fill_array(array: IntArray, rows: IntArray, label: str, signed: bool = False) -> None:
+    """Write rows (indices, value) into an array, checked for range."""
     index, values = rows[:, :-1], rows[:, -1]
-    inside = all(_in_range(index[:, i], size) for i, size in enumerate(table.shape))
+    inside = all(_in_range(index[:, i], size) for i, size in enumerate(array.shape))
     _require(inside, f"a {label} is out of range")
     _require(bool(np.all(np.abs(values) <= MAX_PRICE)), f"a {label} is too great")
     _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
-    table[tuple(index.T)] = values
+    array[tuple(index.T)] = values
 
 
 def _in_range(values: NDArray[Any], count: int) -> bool:
     return bool(np.all((values >= 0) & (values < count)))
 
 
-def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) -> Table:
-    """Return the cost of the cheapest path from the holders to every node within the steps, for each table of lengths.
+def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: IntArray) -> IntArray:
+    """Return the cost of the cheapest path from the holders to every node within the steps, for each destination.
 
-    `lengths`: (table, bond, step).
+    `lengths`: (destination, bond, step); one entry if all destinations share the lengths.
     """
     ranks = instance.ranks
     cost = np.full((len(lengths), instance.nodes), FAR_COST, np.int64)
@@ -223,7 +225,7 @@ def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: Table) 
     return cost
 
 
-def _relax_bonds(cost: Table, instance: Instance, bonds: NDArray[np.int64], length: Table) -> None:
+def _relax_bonds(cost: IntArray, instance: Instance, bonds: NDArray[np.int64], length: IntArray) -> None:
     """Lower the costs of the heads of these bonds to the cost of their tails plus the length."""
     tails = cost[:, instance.tail[bonds]]
     arriving = np.where(tails < FAR_COST, tails + length[:, bonds], FAR_COST)

@@ -67,5 +67,5 @@ def _describe_prices(instance: Instance, proved: Proved) -> str:
         clauses.append(f"in step {step + 1} the links {', '.join(names[:_SHOWN])}{rest}")
     return (
         f"counting what passes {'; '.join(clauses)}: the chunks of one part must pass {proved.worth.value} times, "
-        f"and a round has room for {max(proved.worth.budget)}"
+        f"and a round has room for {max(proved.worth.round_price)}"
     )

@@ -82,7 +82,7 @@ def _dual_strength(value: StepInequality, rounds: Sequence[int] | None) -> Fract
     """
     if rounds is None:
         return value.rounds_per_part
-    spent = sum((r * b for r, b in zip(rounds, value.budget, strict=True)), Fraction(0))
+    spent = sum((r * b for r, b in zip(rounds, value.round_price, strict=True)), Fraction(0))
     return value.value / spent if spent else Fraction(0)
 
 
