@@ -29,7 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,12 +65,19 @@ def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[
     return tuple(out)
 
 
-def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints, str]:
-    """Return a labelling (node i becomes labelling[i]) and a key; keys are equal exactly if machines are isomorphic.
+class Labelling(NamedTuple):
+    """A canonical labelling of a machine: it renumbers all isomorphic machines to the same one."""
 
-    With `colour`, one per node, isomorphic by a renumbering that keeps colours. `relabel(topology, labelling)` is then
-    the same machine for all isomorphic ones, up to the numbers of its links. Keys are stable within one release of the
-    graph library: compare them, do not store them.
+    new_number: Ints  # by node
+    key: str  # equal exactly if machines are isomorphic
+
+
+def canonical(topology: Topology, colour: list[int] | None = None) -> Labelling:
+    """Return the canonical labelling of a machine.
+
+    With `colour`, one per node, machines are isomorphic if a renumbering keeps colours, too. `relabel(topology,
+    labelling.new_number)` is the same machine for all isomorphic ones, up to the numbers of its links. Keys are stable
+    within one release of the graph library: compare them, do not store them.
     """
     encoded = _encode_graph(topology, colour)
     label, edges, colours = encoded.canonical(_split_orbits(encoded))
@@ -87,7 +94,7 @@ def canonical(topology: Topology, colour: list[int] | None = None) -> tuple[Ints
         order = np.argsort(label[low:high])
         labelling[low + order] = np.arange(low, high)
     labelling.setflags(write=False)
-    return labelling, digest.hexdigest()
+    return Labelling(labelling, digest.hexdigest())
 
 
 def link_map(topology: Topology, permutation: ArrayLike) -> Ints:

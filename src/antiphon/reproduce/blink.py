@@ -82,7 +82,7 @@ def _allocation_rows() -> Iterator[Row]:
             proof=[f"{each.name}: {each.alike} such" for each in allocations],
         )  # fmt: skip
     box = topology("dgx1v")
-    first, second = (canonical(allocation(box, gpus).machine)[1] for gpus in (range(4), range(4, 8)))
+    first, second = (canonical(allocation(box, gpus).machine).key for gpus in (range(4), range(4, 8)))
     yield row(
         "dgx1v 0,1,2,3 and 4,5,6,7", {"alike": True}, {"alike": first == second}, first == second,
         note="2.1: in one bin", engine="canonical forms",

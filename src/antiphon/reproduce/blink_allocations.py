@@ -46,7 +46,7 @@ def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[All
         for gpus in combinations(range(box.ranks), size):
             candidate = allocation(box, gpus)
             if is_joined(candidate.machine):
-                key = canonical(candidate.machine)[1]
+                key = canonical(candidate.machine).key
                 first, alike = kinds.get(key, (candidate, 0))
                 kinds[key] = first, alike + 1
     return tuple(Allocation(candidate.gpus, candidate.machine, alike) for candidate, alike in kinds.values())

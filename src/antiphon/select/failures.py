@@ -1,13 +1,13 @@
-"""Plans for each single failure beforehand: one table for the intact machine and for what remains after each failure.
+"""Plans made beforehand for every single failure: a table for the intact machine and for the rest after each failure.
 
-`tune_failures` (tuner.py) lists the failures (`topologies/degraded.py`: links, wires or network cards), groups those
-after which the machine is the same up to the numbers of its nodes (equal canonical forms), and tunes once per class. A
-table holds the plans of a class with the names of its failures:
+`tune_failures` (tuner.py) lists the failures of links, of single wires of links, or of network cards
+(`topologies/degraded.py`), groups those after which the machine is the same up to the numbers of its nodes (equal
+canonical forms), and tunes once per class. A table holds the plans of a class with the names of its failures:
 
     {"dead": ["0-1", "2-3"], "plans": {...}}     the plans are for a machine without 0-1
 
 `choose_surviving` finds the plans for what is dead now and renumbers them: for 2-3 by the isomorphism from the machine
-without 0-1 to the one without 2-3. Every schedule is verified after that. ANTIPHON_DEAD says what is dead: names as
+without 0-1 to the one without 2-3. Every schedule is verified after that. ANTIPHON_DEAD lists the dead: names as
 `topology degrade` takes them, or @FILE with such names, which is read again for every new communicator or group.
 """
 
@@ -32,7 +32,10 @@ MAX_NAMED = 8  # failures that an error lists
 
 @dataclass(frozen=True)
 class FailureClass:
-    """Failures that are alike, and what returns the plans, by collective, for the machine after the first of them."""
+    """Failures after which the machines are the same up to the numbers of nodes.
+
+    `load` returns the plans, by collective, for the machine without names[0]; none if its ranks are not all connected.
+    """
 
     names: tuple[str, ...]
     load: Callable[[], dict[str, Plan]]
@@ -41,12 +44,13 @@ class FailureClass:
 def classify_failures(
     topology: Topology, of: str, collectives: Sequence[Collective]
 ) -> list[tuple[tuple[str, ...], Topology]]:
-    """Return the classes of single failures: their names, and the machine after the first of them."""
+    """Return the classes of single failures `of` "links", "wires" or "nics": their names, and the machine after the
+    first of them."""
     classes: dict[tuple[str, ...], list[str]] = {}
     failures = single_failures(topology, of)
     for name, machine in failures.items():
-        key = tuple(label_machine(machine, collective)[1] for collective in collectives)
-        classes.setdefault(key, []).append(name)
+        canonical_forms = tuple(label_machine(machine, collective).key for collective in collectives)
+        classes.setdefault(canonical_forms, []).append(name)
     return [(tuple(names), failures[names[0]]) for names in classes.values()]
 
 
@@ -75,7 +79,7 @@ def choose_surviving(
     for text in dead:
         try:
             names.append(failure_name(machine, text))
-        except MissingLink:
+        except MissingLink:  # the plan was made without this link
             continue
         except Invalid as error:
             raise Invalid(f"{DEAD}: {error}") from None

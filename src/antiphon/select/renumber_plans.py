@@ -19,13 +19,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Ints
 from antiphon.core.plan import Plan
 from antiphon.core.reshape import relabel as relabel_machine
-from antiphon.core.symmetry import canonical
+from antiphon.core.symmetry import Labelling, canonical
 from antiphon.core.topology import Topology
 from antiphon.core.transform import relabel
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
 
-Labelling = tuple[Ints, str]  # node i becomes labelling[i]; equal keys: isomorphic
 OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
 
 

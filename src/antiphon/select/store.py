@@ -33,11 +33,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
+from antiphon.core.symmetry import Labelling
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import Profile, predict, usual_model
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
-from antiphon.select.renumber_plans import Labelling, label_machine, renumber_plan
+from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 

@@ -43,7 +43,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def path_of(machine: Topology, folder: Path) -> Path:
     """Return the file of a machine. Keys depend on the release of the graph library, and plans on ours."""
-    text = repr((FORMAT, __version__, metadata.version("igraph"), canonical(machine)[1]))
+    text = repr((FORMAT, __version__, metadata.version("igraph"), canonical(machine).key))
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()}{CACHE_SUFFIX}"
 
 
