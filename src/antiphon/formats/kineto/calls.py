@@ -10,7 +10,7 @@ has 160 bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from antiphon.core.collective import kind_named
 from antiphon.cost.replay.job import ProcessGroup
@@ -25,9 +25,16 @@ _BYTES = {  # of an element, by PyTorch's name of the type in lower case
 }  # fmt: skip
 CALL_PREFIXES = ("c10d::", "antiphon:", "gloo:", "nccl:", "_c10d_functional::", "record_param_comms", "ucc:", "mpi:")
 MAX_DEPTH = 4  # lists of lists of tensors
-Called = tuple[str, int, str]  # kind, nbytes, group
 Groups = dict[str, ProcessGroup]
 MAX_MEMBERS = 2**16
+
+
+class CollectiveCall(NamedTuple):
+    """A call of a collective, as an event describes it."""
+
+    kind: str
+    nbytes: int  # as nccl-tests counts them
+    group: str  # key in `Groups`
 
 
 def args_of(event: Event) -> Mapping[str, Any]:
@@ -37,7 +44,7 @@ def args_of(event: Event) -> Mapping[str, Any]:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the collective that a name means, with even counts or not; None if it means none."""
+    """Return the collective that a name means, with or without a v at its end (alltoallv); None if it means none."""
     bare = name.rpartition(":")[2].lower()
     return "barrier" if bare == "barrier" else kind_named(bare) or kind_named(bare.removesuffix("v"))
 
@@ -90,14 +97,18 @@ def count_sent_received(kind: str, dims: Sequence[object]) -> tuple[int, int]:
     return first, first
 
 
-def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Called | None:
-    """Return the collective of an event, or None if it names none. A new group is added to `groups`."""
+def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> CollectiveCall | None:
+    """Return the collective call of an event, or None if it names no collective.
+
+    `groups`: the process groups of the trace, to which new ones are added. `size`: of the group, where the event states
+    none. `notes`: gets a line for the user on an event that counts as computation.
+    """
     args = args_of(event)
     name = args.get("Collective name")
     kind = kind_of(str(name)) if name is not None else None
     if kind is None:
         label = (
-            "sends from one to another" if name in ("send", "recv") else "kernels without the name of their collective"
+            "sends between two ranks" if name in ("send", "recv") else "kernels without the name of their collective"
         )
         notes.append(f"{label} count as computation")
         return None
@@ -106,15 +117,17 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
     counts = (input_elements, output_elements, members)
     if not all(isinstance(value, int) and 0 <= value < 2**50 for value in counts) or not members:
         raise Invalid(f"{kind} at {event['ts']} us: In msg nelems, Out msg nelems or Group size is not there")
-    item = bytes_of(args.get("dtype", ""))
-    if item is None:
+    item_bytes = bytes_of(args.get("dtype", ""))
+    if item_bytes is None:
         raise Invalid(f"{kind} at {event['ts']} us: its dtype is not known")
     key = str(args.get("Process Group Name", ""))
     group = groups.get(key)
+    # Names are reused: a group of another size than the first of its name gets a key of its own, as one without a name.
     if group is None or group.size != members:
         key = f"{key or 'group'} of {members}" if group is not None or not key else key
         groups.setdefault(key, ProcessGroup(key, members, _parse_members(args.get("Process Group Ranks"), members)))
-    return kind, count_as_nccl_tests(kind, input_elements, output_elements, members) * item, key
+    elements = count_as_nccl_tests(kind, input_elements, output_elements, members)
+    return CollectiveCall(kind, elements * item_bytes, key)
 
 
 def _parse_members(listed: object, count: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import RankCall, RankTrace, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import (
-    Called,
+    CollectiveCall,
     Event,
     Groups,
     args_of,
@@ -265,7 +265,7 @@ def _find_own_executions(thread_log: _Thread) -> None:
 # ---- which collective ----
 
 
-def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
+def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> CollectiveCall:
     """Return the collective of a call of c10d: it records shapes, but no group, and no type of lists of tensors, which
     the event of the execution has."""
     kind = kind_of(str(call.event["name"])) or ""
@@ -286,7 +286,7 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
     if item is None and kind != "barrier":
         notes.append("some calls have no recorded data type: 4 bytes per element are assumed")
     nbytes = count_as_nccl_tests(kind, *count_sent_received(kind, dims), groups[group].size) * (item or 4)
-    return kind, nbytes, group
+    return CollectiveCall(kind, nbytes, group)
 
 
 # ---- where the thread waited ----
