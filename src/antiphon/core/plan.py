@@ -24,8 +24,8 @@ from antiphon.errors import Invalid, quote
 MAX_NAMED = 4  # planners in the representation of a plan
 MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
-LIBRARY = "library"  # measured: the library that our schedule was timed against on this machine, such as an MPI
-GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted by our model of this library; says nothing about MPI or gloo
+LIBRARY = "library"  # that of the program, such as its MPI: faster when timed here (or "measured" is false)
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # our model predicts that it wins; with MPI or gloo use the schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Entry:
         )
 
     def __hash__(self) -> int:
-        return hash((self.start, self.stop, self.schedule.transfers))
+        return hash((self.start, self.stop, self.schedule.transfers))  # their count
 
     @property
     def served_by(self) -> str:
@@ -79,7 +79,7 @@ class Plan(Displayed):
     correct on this topology is for `verify`, also after a plan was loaded.
 
     Plans are compared by value, so a plan equals what is read back from its file. The hash covers what is cheap to read
-    (machine, collective, ranges, numbers of transfers), so a plan can be a dictionary key.
+    (machine, collective, ranges, counts of transfers), so a plan can be a dictionary key.
     """
 
     topology: Topology
@@ -128,11 +128,11 @@ class Plan(Displayed):
 
     @cached_property
     def chooser(self) -> SizeChooser[Entry]:
-        """Chooses the entry of a call by its size: Call(kind, nbytes). A page of this chooser is an entry."""
-        pages: SizeChooser[Entry] = SizeChooser()
+        """Chooses the entry of a call by its size: `chooser.page(Call(kind, nbytes))` is an `Entry`."""
+        chooser: SizeChooser[Entry] = SizeChooser()
         for entry in self.entries:
-            pages.add(entry, entry.start, entry.stop, self.collective.kind)
-        return pages
+            chooser.add(entry, entry.start, entry.stop, self.collective.kind)
+        return chooser
 
     def at(self, nbytes: int) -> Entry:
         """Return the entry for a size."""
