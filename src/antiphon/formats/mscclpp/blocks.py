@@ -2,7 +2,7 @@
 
 The steps of a rank come in **streams**, sequences that run at the same time; each is written to a thread block. Where
 that is full, the stream continues in the next thread block, which waits for the one before: by a semaphore, or by a
-barrier once no semaphore is left. A barrier serves two thread blocks or a **crowd** of more. Each visits it as often as
+barrier once no semaphore is left. A barrier serves a **crowd** of two or more thread blocks. Each visits it as often as
 there are others; block k works after its k-th visit:
 
     block 0   work  barrier  barrier
@@ -267,7 +267,7 @@ class _Cut:
                 self._write_switch(step)
         self._meet_crowd()
         if self.share.barrier >= 0 and self.share.size > 1 and len(self.block_texts) > 1:
-            raise Unsupported(f"rank {self.ends.rank}: a group of blocks that meets needs more than one line")
+            raise Unsupported(f"rank {self.ends.rank}: a group that meets needs more than one thread block per member")
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
@@ -455,7 +455,7 @@ class _Cut:
             return 2
         if len(self.crowd) in (0, max_crowd):  # it would begin a crowd
             return max_crowd - 1
-        return max_crowd - len(self.crowd)  # visits of a barrier after those of its predecessors
+        return max_crowd - len(self.crowd)  # a visit of the barrier for each block that may still join
 
     def _begin_crowd(self, first: BlockText) -> None:
         self._meet_crowd()
