@@ -43,7 +43,7 @@ from antiphon.formats.msccl.read import (
 )
 from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
 MOST_FUSED = 16  # reductions in one step
@@ -69,7 +69,7 @@ def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
             yield code_of(algorithm, in_place, root=root)
 
 
-@uncollected()
+@without_gc()
 def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *, root: int | None = None) -> Code:
     """Return the code of an algorithm. `protocol`: instead of its own. `root`: of rooted calls, where the file neither
     states nor implies it.

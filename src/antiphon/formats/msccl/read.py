@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
 from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
 LETTERS = "ios"  # of input, output and scratch
@@ -105,7 +105,7 @@ class Algorithm:
     notes: tuple[str, ...] = ()
 
 
-@uncollected()
+@without_gc()
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
     """Return the algorithm of a file, or of its contents. Invalid, in one line, element it is none.
 

@@ -33,7 +33,7 @@ from antiphon.lower.blocks.blocks import Blocks, Numbered, Place, Row, blocks
 from antiphon.lower.blocks.place import Limits
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 
 WHAT = "MSCCL XML"
@@ -143,7 +143,7 @@ def _file_text(title: str, proto: str, sizes: tuple[int, int], body: Body, place
     return b"".join([text.encode(), *ranks, b"</algo>\n"])
 
 
-@uncollected()
+@without_gc()
 def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Body:
     """Return the text that is the same for every name and size: attributes of the head, and each rank."""
     refuse_collective(program)

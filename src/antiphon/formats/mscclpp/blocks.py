@@ -63,7 +63,7 @@ from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 from antiphon.lower.onesided.packets import ByPackets
 from antiphon.lower.onesided.steps import Dealt, OneSided
 from antiphon.lower.onesided.switched import ADVICE, Switched
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 WHAT = "back end mscclpp-json"
@@ -515,7 +515,7 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, lis
     return bound, gpus
 
 
-@uncollected()
+@without_gc()
 def _fit_blocks(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], Dealt], chunk_bytes: int
 ) -> tuple[Bound, list[Gpu]]:

@@ -20,7 +20,7 @@ from antiphon.formats.mscclpp.shape import SCRATCH, File, Gpu, Inner, Operation,
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
 from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Code, Instruction
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 MOST_BYTES = 2**30
 FEW_OPERATIONS = 2**17
@@ -51,7 +51,7 @@ def read_plan(path: str | os.PathLike[str], *, collective: Collective | None = N
         return plan_of(read_bytes(path, MOST_BYTES), collective=collective, root=root)
 
 
-@uncollected()
+@without_gc()
 def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
     """Read a plan, as `read_plan`, from the bytes of its file."""
     file = parsed(data)

@@ -46,7 +46,7 @@ from antiphon.formats.mscclpp.shape import MOST_BLOCKS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, Step
 from antiphon.lower.onesided.steps import OneSided
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 MOST_UNIT = 2**20  # bytes of a chunk that a block handles in a turn
 LEAST_UNIT = 2**12
@@ -62,7 +62,7 @@ class Staged:
     unit: int
 
 
-@uncollected()
+@without_gc()
 def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
     """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`)."""
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]

@@ -35,7 +35,7 @@ from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
 from antiphon.lower.onesided.packets import can_use_packets
 from antiphon.lower.onesided.switched import ADVICE, Switched, drop_unused_scratch, switched
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import format_size, parse_size
@@ -234,7 +234,7 @@ class _Writer:
         return f"{kind} from {format_size(entry.start)}: staged, with a copy that prices do not count{gap}"
 
 
-@uncollected()
+@without_gc()
 def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> bytes:
     """Return the plan of a program on one host, unchanged and for all sizes; with `packets`, one that uses packets."""
     if packets:
@@ -407,7 +407,7 @@ class _Head:
         self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
 
-    @uncollected()
+    @without_gc()
     def text(self, gpus: list[Gpu]) -> bytes:
         """Return the whole text of the plan.
 

@@ -41,7 +41,7 @@ from antiphon.lower.blocks.operations import (
 )
 from antiphon.lower.blocks.place import Full, Limits, place_steps
 from antiphon.lower.blocks.segments import Turn, assign_lanes, cut_segments, dissolve_segments, lanes_by_channel
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 
 def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
@@ -254,7 +254,7 @@ def part_reductions(rows: list[Row]) -> None:
 MOST_TRIED = 3  # attempts with forwarding blocks
 
 
-@uncollected()
+@without_gc()
 def blocks(
     program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
 ) -> Blocks:

@@ -27,13 +27,13 @@ from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order, Row
 from antiphon.lower.machine.waves import MANY, Waves, ends
-from antiphon.lower.uncollected import uncollected
+from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
 MOST_TRIED = 64  # races whose other order is tried
 
 
-@uncollected()
+@without_gc()
 def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     """Return the first fault of a code, or None if it is right.
 

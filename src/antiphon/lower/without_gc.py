@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """Disable the collection of cycles in the block, which would take half of the time. Reference counting goes on.
 
     At the end new objects are moved to the oldest generation; otherwise the next collection would traverse all of them.
