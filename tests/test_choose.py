@@ -83,7 +83,8 @@ class NativePage(Structure):
 class NativeBook(Structure):
     _fields_ = (
         ("ranks", c_uint32), ("pages", c_uint32), ("programs", c_uint32), ("machine_bytes", c_uint32),
-        ("host", c_void_p), ("machine", c_void_p), ("page", POINTER(NativePage)), ("program", c_void_p),
+        ("host", c_void_p), ("machine", c_void_p), ("dead", c_void_p), ("dead_bytes", c_uint32),
+        ("page", POINTER(NativePage)), ("program", c_void_p),
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from antiphon.api.replaying import learned
-from antiphon.cli.arguments import Json, Output
-from antiphon.cli.output import dash, emit
+from antiphon.cli.arguments import Json
+from antiphon.cli.output import check_outputs, dash, emit, written_lines
+from antiphon.core.files import write_bytes
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.learned import Line, diff_learned, read_learned, write_learned
 from antiphon.show.columns import table
@@ -21,19 +22,26 @@ LearnedFiles = Annotated[
 ]
 
 
+MergedFile = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as learned.txt")
+]
+
+
 def show_learned_command(files: LearnedFiles, json: Json = False) -> None:
     """Show what jobs have learned: each candidate with its time, spread and number of samples."""
     lines = learned(files)
     emit({"rows": [line.as_json() for line in lines]}, learned_text(lines), json)
 
 
-def merge_learned_command(files: LearnedFiles, output: Output = None, json: Json = False) -> None:
+def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: Json = False) -> None:
     """Merge files of what jobs have learned: samples add up, and of what was chosen the fastest stays."""
     if output is None:
         raise Invalid("table merge: name the file for the result: -o FILE")
+    check_outputs({"-o": output})
     lines = learned(files)
-    output.write_text(write_learned(lines), encoding="utf-8")
-    emit({"rows": [line.as_json() for line in lines]}, f"{len(lines)} candidates -> {output}", json)
+    write_bytes(output, write_learned(lines).encode())
+    said = [f"{len(lines)} candidates", *written_lines(output)]
+    emit({"rows": [line.as_json() for line in lines]}, "\n".join(said), json)
 
 
 def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
