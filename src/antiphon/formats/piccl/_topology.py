@@ -44,8 +44,8 @@ class Group:
 
     level: int  # 0: a host
     id: int  # unique within its level
-    file: str  # name of the file with its LogGP parameters
-    ports: int | None  # of a host's network cards together; None if not stated
+    file: str  # name of its parameter file
+    ports: int | None  # network ports of a host, all its cards together; None if not stated
     line: int  # of the file, for messages
     nodes: array[int] = field(default_factory=lambda: array("q"))  # ranks directly in it
     groups: list[Group] = field(default_factory=list)  # groups directly in it
@@ -60,8 +60,9 @@ def read_topology(
 ) -> tuple[Topology, Profile]:
     """Return the machine in a file, and a profile with its LogGP parameters. O(nodes).
 
-    `device_radix`: an argument of PICCL; default: what the file says if Antiphon wrote it, else 1. `notes`: is extended
-    by notes on values that were corrected. Every fault is one line that names the file.
+    `device_radix`: messages that a rank sends at once, which PICCL takes as an argument; default: that of the file if
+    Antiphon wrote it, else 1. `notes`: is extended by notes on corrected values. Every fault is one line that names the
+    file.
     """
     reader = _Reader()
     read_xml(path, reader)
@@ -76,7 +77,8 @@ def read_topology(
                 "for all: read a file for each kind of host"
             )
         radix = device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", 1)
-        loggp = LogGP(tuple(levels), radix, ports.pop(), NAMES[0])
+        # a port sends one packet at a time: PICCL's ports are the profile's node radix
+        loggp = LogGP(tuple(levels), radix, node_radix=ports.pop(), node=NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
         return _build_machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
 
@@ -90,6 +92,7 @@ class _Reader:
         self.groups: list[Group] = []
         self.top_groups: list[Group] = []
         self.open_groups: list[Group] = []
+        self.open_node: int | None = None  # line of the <node> that is not yet closed
         self.ids, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
         self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
@@ -102,18 +105,23 @@ class _Reader:
             self.head = dict(attributes)
             self.nodes = read_integer(attributes, "num_nodes", f"line {line}: topo")
             self.levels = read_integer(attributes, "num_levels", f"line {line}: topo", 0)
+        elif self.open_node is not None:
+            raise Invalid(
+                f"line {line}: <{name[:40]}> stands in the node of line {self.open_node}; close that: <node .../>"
+            )
         elif name == "group":
             self._begin_group(attributes, line)
         elif name == "node" and self.open_groups:
             self._add_node(read_integer(attributes, "id", f"line {line}: node"), line)
-            # for `end`; an element within a node is refused as one of the group
-            self.open_groups.append(self.open_groups[-1])
+            self.open_node = line
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
 
     def end(self, name: str) -> None:
         self.depth -= 1
-        if self.depth:
+        if name == "node":
+            self.open_node = None
+        elif self.depth:
             self.open_groups.pop()
 
     def _begin_group(self, attributes: Attributes, line: int) -> None:
@@ -123,15 +131,17 @@ class _Reader:
             raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
         if self.open_groups and level >= self.open_groups[-1].level:
             raise Invalid(
-                f"{where}: level {level} stands in a group of level {self.open_groups[-1].level}; inner are lower"
+                f"{where}: level {level} stands in a group of level {self.open_groups[-1].level}; give it a lower level"
             )
         # ids are unique within a level
-        before = self.group_lines.setdefault((level, number), line)
-        if before != line:
-            raise Invalid(f"{where}: level {level} has a group {number} in line {before} already; give each its own id")
+        if (earlier_line := self.group_lines.get((level, number))) is not None:
+            raise Invalid(
+                f"{where}: level {level} has a group {number} in line {earlier_line} already; give each its own id"
+            )
+        self.group_lines[level, number] = line
         file = attributes.get("param_file", "")
         if not file:
-            raise Invalid(f'{where} has no param_file="..."; name its file of figures')
+            raise Invalid(f'{where} has no param_file="..."; name its file of LogGP parameters')
         ports = read_integer(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
@@ -149,7 +159,7 @@ class _Reader:
         """Check that nodes are 0 to num_nodes - 1, each once, and that levels are complete and nested."""
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
-        # checks in the order in which they explain each other: count, range, duplicates, gaps, levels
+        # count, range, duplicates, gaps, levels: each check relies on the ones before it
         nodes = np.frombuffer(self.ids, np.int64)
         if len(nodes) > self.nodes and np.array_equal(np.sort(nodes), np.arange(len(nodes))):
             notes.append(f"num_nodes is {self.nodes}, but {len(nodes)} nodes stand in it: these are taken, as by PICCL")
@@ -184,13 +194,13 @@ class _Reader:
 
 
 def _read_all_figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
-    """Read every parameter file once, by its name in the topology."""
+    """Return the LogGP parameters of every parameter file, by its name in the topology; each file is read once."""
     figures: dict[str, Level] = {}
     for group in groups:
         if group.file not in figures:
             with within(f"line {group.line}: param_file"):
-                place = _find_file(path.resolve().parent, group.file)
-            figures[group.file] = read_figures(place, one_line(group.file))
+                parameter_file = _find_file(path.resolve().parent, group.file)
+            figures[group.file] = read_figures(parameter_file, one_line(group.file))
     return figures
 
 
@@ -216,10 +226,11 @@ def _find_file(folder: Path, named: str) -> Path:
 
 
 def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
-    """Return the name of places by (level, parameter file), and the levels of the profile.
+    """Return the name of places by (level, parameter file), and the levels of the profile, innermost first.
 
-    The file that most groups of a level have takes the plain name ("host"), others "host-b", "host-c", ...: these are
-    places inside the plain ones, and come first, so that their ranks go by them.
+    A level of the profile is for ranks that share a place of its name; the first level that two ranks share counts.
+    Groups of one level can have different parameter files. The most frequent file takes the plain name ("host"); groups
+    with another file are an extra place inside of the plain one (host3/host-b), whose level precedes the plain one.
     """
     names: dict[tuple[int, str], str] = {}
     levels = []
@@ -228,8 +239,9 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
         files = Counter(group.file for group in reader.groups if group.level == number)
         # the most frequent parameter file of a level takes the plain name
         order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
-        usual = "" if number == top.level else NAMES[number]
-        level_names = [usual, *(f"{usual}-{_number_in_letters(i)}" for i in range(1, len(order)))]
+        # the one group of the top level holds all ranks, and "" is the place that all share
+        plain = "" if number == top.level else NAMES[number]
+        level_names = [plain, *(f"{plain}-{_number_in_letters(i)}" for i in range(1, len(order)))]
         names |= {(number, file): name for file, name in zip(order, level_names, strict=True)}
         levels += [
             replace(figures[file], within=name) for file, name in reversed(list(zip(order, level_names, strict=True)))
@@ -260,14 +272,15 @@ def _build_machine(
 
     def add_link(inner: int, outer: Group, group: Group | None) -> None:
         """Link node `inner` (a rank, or the switch of `group`) to the switch of the group around it, both ways."""
-        level = figures[outer.file]
+        loggp_level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
         key = (ports, outer.level, outer.file, group.file if group is not None else "")
         if key not in kinds:
             # G is seconds per byte at the largest size: 1 / G is the bandwidth of one port
-            rate = ports / max(Fraction(level.G[-1]), _MIN_G)
+            rate = ports / max(Fraction(loggp_level.G[-1]), _MIN_G)
             # half of the additional latency of this level on the way up, half on the way down
-            latency = (level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
+            latency = (loggp_level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
+            # 1 / G of a binary float is an unwieldy fraction: whole bytes per second will do, below 1000 some decimals
             rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)
             kind = LinkType(f"level{outer.level}", rate, max(latency, 0.0))
             if kind not in types:
@@ -279,10 +292,9 @@ def _build_machine(
     # depth first without recursion, as files from elsewhere may be nested deeply
     pending = [(reader.top_groups[0], "")]
     while pending:
-        group, before = pending.pop()
+        group, prefix = pending.pop()
         name = names[group.level, group.file]
         plain = NAMES[group.level]
-        prefix = before
         if group is not reader.top_groups[0]:
             prefix += f"{plain}{group.id}/" + (f"{name}/" if name != plain else "")
         places[switch[id(group)]] = f"{prefix}switch" if prefix else "switch"
