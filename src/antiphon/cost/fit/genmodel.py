@@ -110,7 +110,7 @@ class GenmodelFit:
             vector = models.vector(weights(models.best), models.best)
             if not vector.any() or not models.solution.determines(vector):
                 continue
-            estimate = models.estimate(name, weights, listed=True)
+            estimate = models.estimate(name, weights, with_weights=True)
             if estimate.state != UNDETERMINED and are_independent([*vectors, vector], models.solution.scale):
                 estimates.append(estimate)
                 vectors.append(vector)
@@ -154,7 +154,8 @@ class GenmodelFit:
                 continue
             plain = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, incast_column] for key in incast_thresholds}
-            extra = {key: models.solution.combine_columns(vector, column) for key, column in columns.items()}
+            # the weight of incast is the value that this combination takes if all time is incast with epsilon = 1
+            extra = {key: models.solution.value_for_target(vector, column) for key, column in columns.items()}
             yield f"{_format_weights(plain)} + incast", _weights_with_incast(plain, extra)
 
     @property

@@ -1,13 +1,13 @@
 """Non-negative least squares that reports which combinations of its unknowns the measurements determine, and how well.
 
 The times of collectives are linear in GenModel's parameters (alpha, beta, gamma, delta, epsilon) except for the incast
-threshold w_t, which is an integer: so one linear model per threshold is solved, and the best is kept. Rows are divided
-by the measured time, so that an error of 1 % weighs the same everywhere. Parameters are never negative.
+threshold w_t, which is an integer: so there is one linear model per threshold, and the caller (genmodel.py) chooses the
+best. Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. Parameters are never
+negative.
 
 Measurements often determine only combinations. If every run has as many additions as memory accesses, only gamma +
 delta can be known. The singular value decomposition of the matrix shows this: a combination w is determined if w lies
-in the row space. `echelon_basis` lists all determined combinations in the form in which each begins with a parameter of
-its own.
+in the row space. `echelon_basis` lists a basis of all determined combinations in reduced row echelon form.
 
 Example: rows (1, 1, 0) and (0, 0, 1) in (gamma, delta, epsilon): determined are gamma + delta and epsilon; gamma alone
 is not.
@@ -27,24 +27,28 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.portable import dot
+from antiphon.core.portable import dot  # sums products over the last axis: of two matrices, row by row
 from antiphon.cost.fit.least_squares import Decomposition, Floats, decompose_matrix, solve_nonnegative
 
 Weights = Callable[[int | None], Mapping[str, float]]  # threshold -> weight of each unknown in a combination
 
 # Fractions of a measured time:
 NEGLIGIBLE = 1e-9  # no clock resolves less; a parameter that contributes less everywhere is zero
-IMMATERIAL = 1e-6  # a parameter that surely contributes less everywhere is determined, even around zero
+IMMATERIAL = 1e-6  # a half interval that contributes less to every measurement is narrow, even around zero
 ROUNDING = 1e-13  # error of the arithmetic
 # Others:
 DIGITS = 9  # significant digits that a fit reports; further ones would depend on the processor
 EQUAL = 1e-7  # models whose sums of squares differ relatively by less fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
+OUTSIDE = 1e-12  # a combination whose squared share outside of the row space is less lies in it
+SAME_VALUE = 1e-4  # values of a combination that differ relatively by less, between models that fit equally well, agree
+NO_PIVOT = 1e-7  # entries of the scaled row space below this are rounding
+INDEPENDENT = 1e-6  # unit vectors whose least singular value exceeds this are linearly independent
 CONFIDENCE = 0.95  # of intervals
 MAX_HALF_WIDTH = 1.0  # greatest ratio of half the interval to the value of a parameter that counts as determined
 
-INCAST = "epsilon"  # the unknown that the model without a threshold lacks
-# States of an estimate; WEAK: determined, but its interval is too wide; UNSEEN: no effect seen
+INCAST = "epsilon"  # the unknown whose column is zero in the model without a threshold
+# States of an estimate, see `Estimate`; UNSEEN is set by callers, for effects that may have been too small to see
 GIVEN, DETERMINED, WEAK, UNSEEN, UNDETERMINED = "given", "determined", "weak", "unseen", "undetermined"
 
 
@@ -52,8 +56,8 @@ GIVEN, DETERMINED, WEAK, UNSEEN, UNDETERMINED = "given", "determined", "weak", "
 class Estimate:
     """A parameter or a combination of parameters: its value and its 95 % interval.
 
-    `state`: given; determined; weak (half the interval exceeds the value, which may as well be zero: do not use it);
-    unseen (these measurements show nothing of it); undetermined (they do not determine it: there is no value).
+    `state`: given by the user; determined; weak (it has a value, but half the interval exceeds that, so zero is as
+    likely: do not use it); unseen (these measurements show nothing of it); undetermined (they leave its value open).
     """
 
     name: str
@@ -145,20 +149,16 @@ class Solution:
         # Determined = in the row space: the projection onto its orthogonal complement must vanish.
         scaled, right = weights / self.scale, self._row_space.right_vectors
         outside = scaled - dot(right.T, dot(right, scaled))
-        return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
+        return bool(dot(outside, outside) <= OUTSIDE * dot(scaled, scaled))
 
     def unconstrained_value(self, weights: Floats) -> float:
         """Return the combination's value by least squares without the sign constraint; it has no bias near zero."""
-        return self.combine_columns(weights, self.target)
+        return self.value_for_target(weights, self.target)
 
-    def combine_columns(self, weights: Floats, column: Floats) -> float:
-        """Return weights @ k for the k of least squares that expresses a column by the matrix: matrix @ k = column.
-
-        With the target as the column, k are the values; with the column of another model's incast, the result is the
-        weight that incast has in this combination.
-        """
+    def value_for_target(self, weights: Floats, target: Floats) -> float:
+        """Return the combination's value by least squares, without the sign constraint, if `target` were the target."""
         left_vectors, singular_values, right = self._row_space
-        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, column) / singular_values))
+        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, target) / singular_values))
 
     def deviation(self, weights: Floats) -> float:
         """Return the combination's standard deviation, for errors of deviation 1 in every row."""
@@ -167,9 +167,10 @@ class Solution:
         return float(np.sqrt(dot(by_vector, by_vector)))
 
     def data_scale(self, weights: Floats) -> float:
-        """Return the combination's value if each of its parameters alone explained a whole measurement.
+        """Return the sum over the combination's parameters of |weight| / greatest entry of the parameter's column.
 
-        Values that are tiny compared with this scale are rounding.
+        1 / entry is the value at which the parameter alone explains a whole measurement (rows are relative times). So
+        values of the combination that are tiny compared with this sum are rounding.
         """
         used = weights != 0
         greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
@@ -187,13 +188,14 @@ class Solution:
 class Models:
     """The models tried, one per threshold w_t of incast.
 
-    All have a column for each unknown; that of INCAST is zero without a threshold.
+    All have a column for each unknown; in the model without incast (threshold None) that of INCAST is zero.
     """
 
     names: tuple[str, ...]  # the unknowns
     known_values: Mapping[str, float]  # parameters that the user knows, which are not fitted
     solutions: Mapping[int | None, Solution]  # by threshold; None: the model without incast
-    best: int | None  # the threshold of the best model
+    # threshold of the chosen model: the least squares, or None if incast improves on that model only by chance
+    best: int | None
     degrees_of_freedom: int
 
     @property
@@ -202,12 +204,12 @@ class Models:
 
     @cached_property
     def tied_thresholds(self) -> list[int | None]:
-        """The models that fit as well as the best: these measurements cannot distinguish them."""
+        """The thresholds whose models fit as well as the best: these measurements cannot distinguish them."""
         return self._models_within(EQUAL, self.solution.squares)
 
     @cached_property
     def plausible_thresholds(self) -> list[int | None]:
-        """The models that fit nearly as well as the best one, within chance (F-test), and the best."""
+        """The thresholds whose models fit nearly as well as any, within chance (F-test), and the best."""
         from scipy.special import fdtri
 
         tolerance = float(fdtri(1, self.degrees_of_freedom, CONFIDENCE)) / self.degrees_of_freedom
@@ -215,17 +217,22 @@ class Models:
         return list(dict.fromkeys([self.best, *self.tied_thresholds, *plausible]))
 
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
-        """Return models whose squares are within the tolerance; if incast was certainly seen, not the one without
-        it."""
+        """Return the thresholds whose models have a sum of squares within the tolerance; without None if the best model
+        has a threshold: then incast was certainly seen."""
         upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
         lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
-        keys = [threshold for threshold in self.solutions if threshold is not None or self.best is None]
-        return [threshold for threshold in keys if lower_limit <= self.solutions[threshold].squares <= upper_limit]
+        thresholds = [threshold for threshold in self.solutions if threshold is not None or self.best is None]
+        return [
+            threshold for threshold in thresholds if lower_limit <= self.solutions[threshold].squares <= upper_limit
+        ]
 
-    def estimate(self, name: str, weights: Weights, *, listed: bool = False) -> Estimate:
-        """Estimate a combination: its value if determined, with an interval over all plausible models."""
-        listed_weights = dict(weights(self.best)) if listed and len(self.tied_thresholds) == 1 else None
-        if not any(value for threshold, value in weights(self.best).items() if threshold in self.names):
+    def estimate(self, name: str, weights: Weights, *, with_weights: bool = False) -> Estimate:
+        """Estimate a combination: its value if determined, with an interval over all plausible models.
+
+        `with_weights`: the estimate lists the weights, if they do not depend on which of the tied thresholds holds.
+        """
+        listed_weights = dict(weights(self.best)) if with_weights and len(self.tied_thresholds) == 1 else None
+        if not any(weight for parameter, weight in weights(self.best).items() if parameter in self.names):
             value = self._known_value(weights(self.best))
             return Estimate(name, GIVEN, value, value, value, listed_weights)
         # A combination is determined only if every model that fits equally well gives it the same value.
@@ -235,7 +242,7 @@ class Models:
                 return Estimate(name, UNDETERMINED, weights=listed_weights)
             values.append(self._value_at(threshold, weights(threshold)))
         value, vector = self._value_at(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
-        if max(values) - min(values) > 1e-4 * max(map(abs, values)) + self.solution.resolution(vector):
+        if max(values) - min(values) > SAME_VALUE * max(map(abs, values)) + self.solution.resolution(vector):
             return Estimate(name, UNDETERMINED, weights=listed_weights)
         spans = [
             span
@@ -266,19 +273,17 @@ class Models:
         """Return the interval of a combination in one model, or None if that model does not determine it."""
         from scipy.special import stdtrit
 
-        solution, vector, known_part = (
-            self.solutions[threshold],
-            self.vector(weights, threshold),
-            self._known_value(weights),
-        )
+        solution, vector = self.solutions[threshold], self.vector(weights, threshold)
         if not solution.determines(vector):
             return None
         # Student's t interval around the unconstrained estimate, widened to contain the non-negative one.
+        # The noise of the measurements is that around the best model, at every threshold.
         row_deviation = max(math.sqrt(self.solution.squares / self.degrees_of_freedom), NEGLIGIBLE)
         half = (
             float(stdtrit(self.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * row_deviation * solution.deviation(vector)
         )
-        middle, value = known_part + solution.unconstrained_value(vector), self._value_at(threshold, weights)
+        middle = self._known_value(weights) + solution.unconstrained_value(vector)
+        value = self._value_at(threshold, weights)
         minimum = 0.0 if min(weights.values()) >= 0 else -math.inf
         return max(minimum, min(middle - half, value)), max(middle + half, value)
 
@@ -292,14 +297,14 @@ def echelon_basis(solution: Solution) -> list[Floats]:
             break
         # Gauss-Jordan elimination with partial pivoting; columns without a pivot are skipped.
         pivot = done + int(np.abs(rows[done:, column]).argmax())
-        if abs(rows[pivot, column]) < 1e-7:
+        if abs(rows[pivot, column]) < NO_PIVOT:
             continue
         rows[[done, pivot]] = rows[[pivot, done]]
         rows[done] /= rows[done, column]
         other_rows = np.arange(len(rows)) != done
         rows[other_rows] -= np.outer(rows[other_rows, column], rows[done])
         done += 1
-    rows[np.abs(rows) < 1e-7] = 0.0
+    rows[np.abs(rows) < NO_PIVOT] = 0.0
     unscaled = rows * solution.scale
     return [row / row[np.flatnonzero(row)[0]] for row in unscaled]
 
@@ -311,4 +316,4 @@ def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
     scaled = np.array([vector / scale for vector in vectors])
     scaled /= np.sqrt(dot(scaled, scaled))[:, None]
     values = decompose_matrix(scaled.T).singular_values
-    return len(values) == len(vectors) and bool(values[-1] > 1e-6)
+    return len(values) == len(vectors) and bool(values[-1] > INDEPENDENT)

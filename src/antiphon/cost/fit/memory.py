@@ -51,7 +51,7 @@ class MemoryFit:
         (vector,) = echelon_basis(self.models.solution)
         name = f"gamma + {vector[1]:.6g} delta"
         weights = dict(zip(NAMES, map(round_portably, vector.tolist()), strict=True))
-        return [self.models.estimate(name, constant_weights(weights), listed=True)]
+        return [self.models.estimate(name, constant_weights(weights), with_weights=True)]
 
     @property
     def fitted(self) -> Floats:
