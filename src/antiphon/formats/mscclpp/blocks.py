@@ -32,11 +32,11 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.groups import DATA, MEET, can_be_divided, cut_steps, divide_steps, find_unit
 from antiphon.formats.mscclpp.shape import (
-    FEW_CELLS,
     KINDS,
     MEMORY,
     MOST_BARRIERS,
     MOST_BLOCKS,
+    MOST_CELLS,
     MOST_CHANNELS,
     MOST_OF_ONE,
     MOST_OPERATIONS,
@@ -510,8 +510,8 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, lis
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
-    if int(bound.sizes.sum()) > FEW_CELLS:
-        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
+    if int(bound.sizes.sum()) > MOST_CELLS:
+        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
     return bound, gpus
 
 

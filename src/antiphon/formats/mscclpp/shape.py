@@ -22,7 +22,7 @@ MOST_BARRIERS = 16  # of a GPU
 MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has 108 multiprocessors
 MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
 SCRATCH = 2**26  # bytes that plans with reuse_resources share
-FEW_CELLS = 2**21  # chunks of all buffers that a short file may declare: ours
+MOST_CELLS = 2**21  # chunks of all buffers that a short file may declare: ours
 LL = "LL"  # the protocol of packets
 
 MEMORY, PORT, SWITCH = "memory", "port", "switch"

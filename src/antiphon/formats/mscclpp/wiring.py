@@ -13,10 +13,10 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.shape import (
-    FEW_CELLS,
     KINDS,
     LL,
     MEMORY,
+    MOST_CELLS,
     MOST_CONNECTIONS,
     PORT,
     SWITCH,
@@ -83,7 +83,7 @@ class Wiring:
         # Packets are modelled in cells of their own, behind the plain ones.
         room = [gpu.scratch_chunks * self.scratch * twice for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
-        if sum(room) + declared > max(FEW_CELLS, nbytes):
+        if sum(room) + declared > max(MOST_CELLS, nbytes):
             raise Invalid(f"{sum(room) + declared} chunks, but only {nbytes} bytes of operations on them")
         places = Places.of(self.collective, file.inplace, grain * self.width, room)
         if file.inplace:  # a rank without input, or without output, passes the other buffer twice
@@ -283,7 +283,7 @@ def collective_of(file: File, collective: Collective | None, root: int, nbytes: 
         if file.collective not in KNOWN:
             raise Unsupported(f"collective: {quote(file.collective)} does not define its result; pass the collective")
         collective = Collective(file.collective, len(file.gpus), roots=(root,) if file.collective in ROOTED else ())
-    if collective.blocks > max(FEW_CELLS, nbytes):
+    if collective.blocks > max(MOST_CELLS, nbytes):
         raise Invalid(f"collective: {collective.blocks} blocks, but only {nbytes} bytes of operations on them")
     if collective.ranks != len(file.gpus):
         raise Invalid(f"gpus: {len(file.gpus)}, for a collective of {collective.ranks} ranks")

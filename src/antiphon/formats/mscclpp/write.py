@@ -1,10 +1,16 @@
 """Write execution plans of MSCCL++, for the executor in its NCCL library or for its own calls.
 
-Each schedule gives one file for buffers in place and one for others. Every rank has a channel to each peer in each
-stream; data is written straight to its place at the receiver. Switches perform the joints of the schedule
-(`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
-pass buffers at the same offset in their allocations: the executor computes remote addresses from its own offset. A
-small module, register.py, beside the plans hands them to MSCCL++ (registration.py)."""
+Each schedule gives one file for buffers in place and one for others. Parts of a schedule that touch no common data are
+separate streams of thread blocks; every rank has a channel to each peer in each stream. Data is written straight to its
+place at the receiver. Switches perform the joints of the schedule (`lower.onesided.switched`). Sizes are multiples of
+the alignment times the chunks of a buffer. All ranks must pass buffers at the same offset in their allocations: the
+executor computes remote addresses from its own offset. A small module, register.py, beside the plans hands them to
+MSCCL++ (registration.py).
+
+A tuned plan won at a size by a protocol of NCCL: LL, here called packets (data with flags, by way of scratch), or
+another. The writer compares the predicted time of the protocol in the file with that of the plan that won, and leaves
+sizes to NCCL at which the file would be slower than NCCL.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import NamedTuple
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
@@ -27,7 +35,7 @@ from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, Gpu, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
-from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
+from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.mscclpp.staging import stage
 from antiphon.formats.served import refuse_served
@@ -40,7 +48,7 @@ from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import format_size, parse_size
 
-SAME_PRICE = 1.005  # what is slower by less is as fast as was chosen
+SAME_TIME = 1.005  # ratio of predicted times up to which two plans count as equally fast
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
@@ -51,25 +59,26 @@ def mscclpp_json(
     """Write execution plans for MSCCL++ (plan0.json, plan0-in-place.json, ...) and register.py, which registers them.
 
     Plans for several collectives begin with the name of theirs (allgather-plan0.json). For a subset of the machine's
-    ranks, the files are for a communicator of that subset, in its order; of all ranks, if others relay.
+    ranks, the files are for a communicator of that subset, in its order; if other ranks relay, for one of all ranks.
 
     Parameters
     ----------
     blocks
-        Maximum number of concurrent thread blocks per GPU (more if the schedule does not fit).
+        Number of concurrent thread blocks per GPU to aim at; a schedule that does not fit gets more, up to 108.
     threads
         Threads of each block.
     alignment
         Alignment of chunks in bytes.
     lag
-        As for programs; 0: scratch is not reused, unless it were more than twice the largest buffer.
+        Steps before scratch is reused, as in programs. 0: never, unless scratch would exceed twice the largest buffer.
     alone
-        Replace multicasts and reductions of switches by single transfers.
+        Replace multicasts and reductions of switches by single transfers between ranks.
     name
         Prefix of the plans' names: letters, digits, - and _.
     packets
         Calls of up to this size use packets (protocol LL), in plan0-packets.json and plan0-packets-in-place.json, if
-        all ranks exchange data and no switch combines. Default: sizes at which a tuned plan won by packets; 0: none.
+        all ranks exchange data and no switch combines. Default: the sizes at which a tuned plan is fastest by packets;
+        0: none.
     staged
         Large calls pass through shared scratch: new buffers need no new connections, nor equal offsets at all ranks.
         All received data is copied once more. Smaller calls are served by packets alone.
@@ -90,20 +99,23 @@ def mscclpp_json(
         raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
     is_alone, is_staged = parse_yes(alone, "option alone"), parse_yes(staged, "option staged")
     writer = _Writer(blocks, threads, alignment, lag, is_alone, name, is_staged)
-    small, notes = None if packets == "auto" else parse_size(packets, "packets"), list[str]()
-    if small != 0 and len(plans) > 1 and "broadcast" in plans:
+    # largest call by packets; None: by the predicted times of each plan
+    packet_limit = None if packets == "auto" else parse_size(packets, "packets")
+    notes: list[str] = []
+    if packet_limit != 0 and len(plans) > 1 and "broadcast" in plans:
         # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
-        small = 0
+        packet_limit = 0
         notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
     for kind, plan in plans.items():
         try:
+            # notes on ranges that tuning left to NCCL; NotFound if all are
             notes += refuse_served(plan, WHAT)
         except NotFound as error:
             if len(plans) == 1:
                 raise
             notes.append(str(error))
             continue
-        notes += writer.add(with_relays[kind], small, f"{kind}-" if len(plans) > 1 else "")
+        notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
     if not writer.files:
         raise NotFound(f"{WHAT}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
@@ -112,18 +124,27 @@ def mscclpp_json(
 
 
 def _with_relays(plan: Plan) -> Plan:
-    """Return the plan; if others than its members relay, for a custom collective of all ranks: these run it, too, with
-    no data of their own."""
+    """Return the plan; if ranks outside of its members relay, as one for a custom collective of all ranks, in which
+    those have no data of their own."""
     collective, used = plan.collective, set[int]()
     for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
         used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
     if collective.custom is not None or used <= {*collective.members}:
         return plan
-    if collective.kind == "reducescatter":  # in place its result is a part of the buffer, which custom ones have not
+    # In place, the result of a reducescatter is a part of its input; a custom collective cannot state that.
+    if collective.kind == "reducescatter":
         raise Unsupported(f"{WHAT}: no reducescatter by relays outside of its ranks; plan without them (--only)")
     relation = Collective("custom", collective.ranks, weights=collective.weights, custom=collective.relation)
     entries = [replace(entry, schedule=replace(entry.schedule, collective=relation)) for entry in plan.entries]
     return replace(plan, collective=relation, entries=tuple(entries))
+
+
+class _Variant(NamedTuple):
+    """A plan of an entry: by packets or as plain data (`head.packets`), in place or not."""
+
+    in_place: bool
+    head: _Head
+    gpus: list[Gpu]
 
 
 @dataclass
@@ -141,79 +162,89 @@ class _Writer:
     rows: list[PlanRow] = field(default_factory=list)
     ranks_per_node: set[int] = field(default_factory=set)
 
-    def add(self, plan: Plan, small: int | None, prefix: str) -> Iterator[str]:
-        """Write a plan; calls of up to `small` bytes use packets if they can (None: sizes at which it won by packets).
+    def add(self, plan: Plan, packet_limit: int | None, prefix: str) -> list[str]:
+        """Write a plan; calls of up to `packet_limit` bytes use packets if they can (None: sizes at which packets are
+        the fastest).
 
-        Yield a note for what is slower as written than as chosen; where NCCL is then faster, the size is left to it.
+        Return a note for each range in which the written plan is slower than the one that tuning chose; sizes at which
+        NCCL is faster than the written plan are left to NCCL.
         """
+        # for the ranks of the communicator alone, renumbered in its order
         members = job_of(plan.collective)
         collective = collective_among(plan.collective, members)
         far, sizes_of_hosts = _find_hosts(plan, members)
         self.ranks_per_node |= sizes_of_hosts
+        notes = []
         for number, entry in enumerate(plan.entries):
             if entry.served_by in GPU_LIBRARIES:
                 continue
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
-            price = _Price.of(plan, entry, schedule)
-            max_by_packets = price.largest_by_packets(entry.start, entry.stop) if small is None else small
+            prediction = _Prediction.of(plan, entry, schedule)
+            limit = prediction.largest_by_packets(entry.start, entry.stop) if packet_limit is None else packet_limit
             variants = [
-                (in_place, *variant)
+                variant
                 for in_place in ((False,) if is_uneven else (False, True))
-                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), max_by_packets, far)
+                for variant in self._variants(schedule, in_place, (entry.start, entry.stop), limit, far)
             ]
-            # a suffix of the file's name says that the variant uses packets; "": plain data
-            largest_packets = max((head.sizes[1] for _, suffix, head, _ in variants if suffix), default=-1)
+            largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
+            label = f"{collective.kind} from {format_size(entry.start)}"
             if self.staged:
-                yield self._note_staged(collective.kind, entry, largest_packets, variants)
+                notes.append(self._note_staged(label, entry, largest_by_packets, variants))
             if not variants:
                 continue
-            begin = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=price.at)
-            protocol, lowest = (LL, price.at) if price.at <= largest_packets else ("Simple", begin)
-            slower_note, first = price.compare(protocol, lowest, self.alone)
+            at = prediction.at
+            begin = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=at)
+            protocol, lowest = (LL, at) if at <= largest_by_packets else ("Simple", begin)
+            # who asks for single transfers gets them at all sizes
+            slower_note, first = prediction.compare(protocol, lowest, may_leave=not self.alone)
             if slower_note:
-                can_have_packets = collective.kind in PACKET_KINDS and small is not None and small < price.at
-                remedy = f" (--option packets={format_size(price.at)})" if can_have_packets else ""
-                yield f"{collective.kind} from {format_size(entry.start)}: {slower_note}{remedy}"
-            written = [variant for variant in variants if variant[1] or first is not None]
-            if (unit := max((head.sizes[2] for _, _, head, _ in written), default=1)) & (unit - 1):
-                yield f"{collective.kind} from {format_size(entry.start)}: serves only multiples of {unit} bytes"
-            for in_place, suffix, head, gpus in written:
-                if not suffix and first is not None:
-                    head.sizes = (max(first, head.sizes[0]), *head.sizes[1:])
-                file = f"{prefix}plan{number}{suffix}{'-in-place' if in_place else ''}.json"
+                can_have_packets = collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < at
+                remedy = f" (--option packets={format_size(at)})" if can_have_packets else ""
+                notes.append(f"{label}: {slower_note}{remedy}")
+            written = [variant for variant in variants if variant.head.packets or first is not None]
+            # Calls usually have powers of two, which multiples of a power of two serve.
+            multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
+            if multiple & (multiple - 1):
+                notes.append(f"{label}: serves only multiples of {multiple} bytes")
+            for in_place, head, gpus in written:
+                if not head.packets and first is not None:
+                    head.sizes = head.sizes._replace(smallest=max(first, head.sizes.smallest))
+                suffix = f"{'-packets' if head.packets else ''}{'-in-place' if in_place else ''}"
+                file = f"{prefix}plan{number}{suffix}.json"
                 self.files[file] = head.text(gpus)
-                # Of a broadcast only the root knows whether it is in place, so one plan serves both.
+                # Of a broadcast only the root knows whether it is in place, so register.py takes the plan for other
+                # buffers for both. The file in place is for programs that hand plans to the executor themselves.
                 serves_in_place = None if collective.kind == "broadcast" else in_place
                 if serves_in_place is not None or not in_place:
                     root, has_groups = (*collective.roots, None)[0], any(gpu.switch_groups for gpu in gpus)
-                    row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, bool(suffix))
+                    row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, head.packets)
                     self.rows.append(PlanRow(file, head.label, *row))
+        return notes
 
     def _variants(
-        self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], small: int, far: Far
-    ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
-        """Yield the plans of a range, each with a suffix of its name: packets up to `small` bytes, plain data above."""
+        self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], packet_limit: int, far: Far
+    ) -> Iterator[_Variant]:
+        """Yield the plans of a range: packets up to `packet_limit` bytes, plain data above."""
         start, stop = span
-        packet_plan = _by_packets(schedule, in_place, self.blocks, far) if start <= small > 0 else None
+        use_packets = packet_limit > 0 and start <= packet_limit
+        packet_plan = _by_packets(schedule, in_place, self.blocks, far) if use_packets else None
         if packet_plan is not None:
             program, bound, gpus = packet_plan
-            end = small + 1 if stop is None else min(stop, small + 1)
-            head = _Head(program, bound, (start, end), self.threads, self.alignment, self.name, flagged=True)
-            if start < (end := min(end, head.sizes[1] + 1)):  # packets have only so much room
-                yield "-packets", head, gpus
+            end = packet_limit + 1 if stop is None else min(stop, packet_limit + 1)
+            head = _Head(program, bound, (start, end), self.threads, self.alignment, self.name, packets=True)
+            if start < (end := min(end, head.sizes.largest + 1)):  # packets have only so much room
+                yield _Variant(in_place, head, gpus)
                 start = end
         if self.staged:
             yield from self._staged(schedule, in_place, (start, stop), far)
         elif stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = _Head(program, bound, (start, stop), self.threads, self.alignment, self.name)
-            largest_chunk = head.sizes[1] * self.alignment // head.sizes[2]
-            yield "", head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk)
+            largest_chunk = head.sizes.largest * self.alignment // head.sizes.multiple
+            yield _Variant(in_place, head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk))
 
-    def _staged(
-        self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far
-    ) -> Iterator[tuple[str, _Head, list[Gpu]]]:
+    def _staged(self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far) -> Iterator[_Variant]:
         """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
         if schedule.joint is not None:
             raise Unsupported(f"{WHAT}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
@@ -221,17 +252,16 @@ class _Writer:
         program = among(lowered, job_of(schedule.collective))
         plan = stage(program, chunked(program, MOST_CHUNKS, WHAT), self.blocks, far, self.alignment)
         head = _Head(program, plan.bound, span, self.threads, self.alignment, self.name, slot=plan.unit)
-        if head.sizes[0] <= head.sizes[1]:
-            yield "", head, plan.gpus
+        if head.sizes.smallest <= head.sizes.largest:
+            yield _Variant(in_place, head, plan.gpus)
 
-    def _note_staged(
-        self, kind: str, entry: Entry, largest_packets: int, variants: Sequence[tuple[bool, str, _Head, list[Gpu]]]
-    ) -> str:
-        """Return what a staged plan serves of the range of an entry."""
-        first = min((head.sizes[0] for _, suffix, head, _ in variants if not suffix), default=entry.stop or MOST_OFFSET)
-        begin = max(entry.start, largest_packets + 1)
+    def _note_staged(self, label: str, entry: Entry, largest_by_packets: int, variants: Sequence[_Variant]) -> str:
+        """Return a note on the part of an entry's range that staged plans serve."""
+        staged_sizes = (head.sizes.smallest for _, head, _ in variants if not head.packets)
+        first = min(staged_sizes, default=entry.stop or MOST_OFFSET)
+        begin = max(entry.start, largest_by_packets + 1)
         gap = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
-        return f"{kind} from {format_size(entry.start)}: staged, with a copy that prices do not count{gap}"
+        return f"{label}: staged, with a copy that prices do not count{gap}"
 
 
 @without_gc()
@@ -241,79 +271,90 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
         if not can_use_packets(program):
             raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
         bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
-        return _Head(program, bound, (0, None), 1024, 16, "", flagged=True).text(gpus)
+        return _Head(program, bound, (0, None), 1024, 16, "", packets=True).text(gpus)
     bound, switched_part = _find_switched(program)
     gpus = gpus_of(program, bound, switched_part, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
 @dataclass(frozen=True)
-class _Price:
-    """The price by which an entry of a tuned plan won at `at` bytes, and its seconds by protocol at any size.
+class _Prediction:
+    """The predicted time by which a plan won at `at` bytes, and the times of its schedule by protocol at any size.
 
-    `speedup`: the factor by which it was faster than `library` it was, 0 if unknown.
+    `speedup`: the factor by which it was faster than `library`, 0 if unknown.
     """
 
-    at: int
+    at: int  # 0: nothing is known
     seconds: float
     speedup: float
     library: str
-    by_protocol: Callable[[int], dict[str, float]]
+    by_protocol: Callable[[int], dict[str, float]]  # bytes -> predicted seconds by protocol; empty if nothing is known
 
     @staticmethod
-    def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Price:
-        """Return the price of `schedule`, written for the entry; one that knows nothing if figures by protocol lack."""
+    def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Prediction:
+        """Return the prediction for `schedule`, written for the entry; nothing is known without times by protocol."""
         claims = entry.claims
         at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
-        if claims.get("model") == "calls" and isinstance(at, int) and isinstance(seconds, float) and at > 0 < seconds:
+        is_by_calls = claims.get("model") == "calls"
+        if is_by_calls and isinstance(at, int) and isinstance(seconds, float) and at > 0 and seconds > 0:
             with suppress(AntiphonError):
                 library = str(claims.get("reference") or "") if isinstance(speedup, float) else ""
-                prices = calls(schedule, plan.topology).seconds_by_protocol
-                return _Price(at, seconds, float(speedup or 0) if library else 0.0, library.upper(), prices)
-        return _Price(0, 1.0, 0.0, "", lambda nbytes: {})
+                by_protocol = calls(schedule, plan.topology).seconds_by_protocol
+                return _Prediction(at, seconds, float(speedup or 0) if library else 0.0, library.upper(), by_protocol)
+        return _Prediction(0, 1.0, 0.0, "", lambda nbytes: {})
 
-    def best(self, nbytes: int) -> str:
-        prices = self.by_protocol(nbytes)
-        return min(prices, key=lambda name: prices[name], default="")
+    def fastest_protocol(self, nbytes: int) -> str:
+        """Return the fastest protocol at a size, "" if nothing is known."""
+        times = self.by_protocol(nbytes)
+        return min(times, key=lambda name: times[name], default="")
 
     def largest_by_packets(self, start: int, stop: int | None) -> int:
         """Return the largest size of a range, within a factor of 2, up to which packets are fastest; 0 if none."""
-        largest, nbytes = 0, max(start, 1)
-        while nbytes < (stop or MOST_OFFSET) and self.best(nbytes) == LL.lower():
+        packets, largest, nbytes = LL.lower(), 0, max(start, 1)
+        while nbytes < (stop or MOST_OFFSET) and self.fastest_protocol(nbytes) == packets:
             largest, nbytes = nbytes, 2 * nbytes
-        return stop - 1 if stop is not None and largest and self.best(stop - 1) == LL.lower() else largest
+        reaches_end = stop is not None and largest > 0 and self.fastest_protocol(stop - 1) == packets
+        return stop - 1 if stop is not None and reaches_end else largest
 
-    def compare(self, protocol: str, begin: int, alone: bool) -> tuple[str, int | None]:
-        """Compare the choice with what is written, which uses `protocol`.
+    def compare(self, protocol: str, begin: int, *, may_leave: bool) -> tuple[str, int | None]:
+        """Compare the written plan, which uses `protocol` from `begin` bytes on, with the one that tuning chose.
 
-        Return a note, empty unless that takes longer, and the size from which the plan is written: at least `begin`,
-        within a factor of 2; None: it is not written. Sizes at which the library is faster, by its price at `at`, are
-        left to it, unless the user asked for single transfers (`alone`).
+        Return a note, empty unless the written plan is slower, and the size from which it serves calls, within a factor
+        of 2; None: it serves none. Sizes from `begin` to `at` at which the library is faster than the written plan, by
+        its time at `at`, are left to the library if `may_leave`.
         """
-        nbytes = max(self.at, begin) if self.at else 0
-        first, worst, worst_at = None, SAME_PRICE, nbytes
-        while True:
-            prices = self.by_protocol(nbytes)
-            choice = self.seconds if nbytes == self.at else min(prices.values())
-            slower = prices.get(protocol.lower(), choice) / choice
-            is_beaten = SAME_PRICE < slower >= self.speedup > 0 and not alone
-            if slower > worst and (first is None or not is_beaten):
-                worst, worst_at = slower, nbytes
-            if not is_beaten:
-                first = nbytes
-            if is_beaten or nbytes <= max(begin, 1):
-                break
-            nbytes = max(nbytes // 2, begin, 1)
-        first = begin if first is not None and not is_beaten else first
-        best, note = self.best(worst_at), ""
-        if worst > SAME_PRICE:
-            note = f"at {format_size(worst_at)} protocol {protocol} takes {worst:.3g} times the time of the choice"
-            note += f", which won by {best}" if best != protocol.lower() else ""
-        if is_beaten and first is None:
-            note += f": left to {self.library}"
-        elif is_beaten and first is not None:
-            note += f"{'; ' if note else ''}below {format_size(first)} left to {self.library}"
-        return note, first
+        if not self.at:
+            return "", begin
+        sizes = [max(self.at, begin)]  # halved down to `begin`
+        while sizes[-1] > max(begin, 1):
+            sizes.append(max(sizes[-1] // 2, begin, 1))
+        slowdowns = {nbytes: self._slowdown(protocol, nbytes) for nbytes in sizes}
+
+        def is_faster_than_library(nbytes: int) -> bool:
+            # Equally fast as the chosen plan counts as faster, as does an unknown speedup.
+            return slowdowns[nbytes] <= SAME_TIME or slowdowns[nbytes] < self.speedup or self.speedup <= 0
+
+        served = list(takewhile(is_faster_than_library, sizes)) if may_leave else sizes
+        worst = max(served or sizes[:1], key=lambda nbytes: slowdowns[nbytes])
+        notes = []
+        if slowdowns[worst] > SAME_TIME:
+            fastest = self.fastest_protocol(worst)
+            won_by = f", which won by {fastest}" if fastest != protocol.lower() else ""
+            notes.append(
+                f"at {format_size(worst)} protocol {protocol} takes {slowdowns[worst]:.3g} times the time of the choice"
+                f"{won_by}"
+            )
+        if not served:
+            return f"{notes[0]}: left to {self.library}", None
+        if len(served) == len(sizes):
+            return "".join(notes), begin
+        return "; ".join([*notes, f"below {format_size(served[-1])} left to {self.library}"]), served[-1]
+
+    def _slowdown(self, protocol: str, nbytes: int) -> float:
+        """Return the predicted time by `protocol` over that of the chosen plan; 1 if the protocol has no prediction."""
+        times = self.by_protocol(nbytes)
+        chosen = self.seconds if nbytes == self.at else min(times.values())
+        return times.get(protocol.lower(), chosen) / chosen
 
 
 def _has_equal_counts(collective: Collective) -> bool:
@@ -326,13 +367,13 @@ def _has_equal_counts(collective: Collective) -> bool:
 
 def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
     """Return a function that is true if two members are on different hosts, and the hosts' numbers of members."""
-    number = {rank: place for place, rank in enumerate(members)}
+    number = {rank: index for index, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()
-    for at, ranks in enumerate(ranks_by_host(plan.topology, members)):
+    for host_number, ranks in enumerate(ranks_by_host(plan.topology, members)):
         sizes.add(len(ranks))
         for rank in ranks:
-            host[number[rank]] = at
+            host[number[rank]] = host_number
     return lambda a, b: host[a] != host[b], sizes
 
 
@@ -346,22 +387,22 @@ def _find_switched(program: Program) -> tuple[Bound, Switched]:
 def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     if not schedule.collective.weights.any():
         raise Unsupported(f"{WHAT}: no rank has any data, and a loader divides by the chunks of its buffers")
-    # First without reuse of scratch; with reuse only if that needs too much.
-    for lags in (lag,) if lag else (MAX_LAG, 1):
+    # By default (lag 0) without reuse of scratch (MAX_LAG) if that is little, else with reuse after one step.
+    for tried_lag in (lag,) if lag else (MAX_LAG, 1):
         try:
-            program = among(lower(schedule, in_place=in_place, lag=lags, joints=True), job_of(schedule.collective))
+            program = among(lower(schedule, in_place=in_place, lag=tried_lag, joints=True), job_of(schedule.collective))
         except Unsupported as error:
             if schedule.joint is None:
                 raise
             raise Unsupported(f"{error}; {ADVICE}") from None
         bound, switched_part = _find_switched(program)
-        if lags == lag or has_little_scratch(bound):
+        if tried_lag == lag or has_little_scratch(bound):
             break
     total = int(bound.sizes.sum())
-    if total > FEW_CELLS:
+    if total > MOST_CELLS:
         raise Unsupported(
-            f"{WHAT}: {total} chunks in the buffers of all ranks, of at most {FEW_CELLS}; take a planner, or "
-            "options of it, with fewer chunks or with shares of smaller denominators"
+            f"{WHAT}: {total} chunks in the buffers of all ranks, of at most {MOST_CELLS}; use a planner (or "
+            "options) that gives fewer chunks, or shares of smaller denominators"
         )
     return program, bound, switched_part
 
@@ -380,7 +421,8 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
 
 
 def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
-    """Return the chunks of the input and of the output that each rank passes. None is 0: the loader divides by them.
+    """Return the chunks of the input and of the output that each rank passes; no number is 0, as the loader
+    divides by them.
 
     A rank without input, or without output, passes its other buffer twice; a rank with neither passes as much as the
     first rank that has one.
@@ -391,19 +433,27 @@ def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[
     return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
 
 
+class _Sizes(NamedTuple):
+    """The sizes in bytes of the calls that a plan serves."""
+
+    smallest: int
+    largest: int
+    multiple: int  # all sizes are multiples of this
+
+
 class _Head:
     """The part of a plan's text that is not about its GPUs.
 
-    `sizes`: the smallest, the largest, and the number of bytes that all are multiples of. `label`: the plan's name, set
-    by `text`. `flagged`: it uses packets. `slot`: bytes of a slot of scratch, if all data passes through slots.
+    `label`: the plan's name, set by `text`. `packets`: it uses packets. `slot`: bytes of a slot of scratch, if all data
+    passes through slots.
     """
 
     def __init__(
         self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
-        *, flagged: bool = False, slot: int = 0,
+        *, packets: bool = False, slot: int = 0,
     ) -> None:  # fmt: skip
         self.program, self.bound, self.span, self.slot = program, bound, span, slot
-        self.threads, self.alignment, self.name, self.flagged = threads, alignment, name, flagged
+        self.threads, self.alignment, self.name, self.packets = threads, alignment, name, packets
         self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
 
@@ -416,42 +466,42 @@ class _Head:
         """
         collective, in_place = self.program.collective, self.program.in_place
         gpu_texts = [self._gpu_text(rank, gpu, self.chunks[rank]) for rank, gpu in enumerate(gpus)]
-        smallest, largest, _ = self.sizes
         body = ",\n".join(gpu_texts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
-        ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
-        flagged, reuses = str(self.flagged).lower(), str(self.flagged or self.slot > 0).lower()
+        ours, protocol = dumps(collective).decode().strip(), LL if self.packets else "Simple"
+        reuses = str(self.packets or self.slot > 0).lower()
         tail = (
             f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
             f'"reuse_resources":{reuses},"num_threads_per_block":{self.threads},'
-            f'"use_double_scratch_buffer":{flagged},'
-            f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
+            f'"use_double_scratch_buffer":{str(self.packets).lower()},'
+            f'"buffer_alignment":{self.alignment},"min_message_size":{self.sizes.smallest},'
+            f'"max_message_size":{self.sizes.largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
         self.label = f"{label}-{zlib.crc32(tail.encode()):08x}"
         return f'{{"name":"{self.label}",\n{tail}'.encode()
 
-    def _find_sizes(self) -> tuple[int, int, int]:
-        """Return the smallest and largest size in bytes, and what all are multiples of. The largest is that of the
-        plan's range, or less: offsets must fit into 32 bits, packets into the shared scratch."""
+    def _find_sizes(self) -> _Sizes:
+        """Return the sizes that the plan serves. The largest is that of the plan's range, or less: offsets must fit
+        into 32 bits, packets into the shared scratch."""
         collective = self.program.collective
-        # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET. Of the scratch that
-        # plans share, each of two calls has half, of which packets take half; they have twice the size of their data.
-        scratch, room = 0 if self.slot else int(self.bound.sizes[:, SCRATCH].max()), MOST_OFFSET - 1
-        chunk = room // max(scratch, *(max(pair) for pair in self.chunks))
-        if self.flagged:
+        # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET.
+        scratch = 0 if self.slot else int(self.bound.sizes[:, SCRATCH].max())
+        chunk = (MOST_OFFSET - 1) // max(scratch, *(max(pair) for pair in self.chunks))
+        if self.packets:
+            # Calls take turns in two halves of the shared scratch, and packets are twice as large as their data.
             chunk = min(chunk, SHARED_SCRATCH // 4 // max(scratch, 1))
         chunk = chunk // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
-        largest, unit = chunk * max(counts), self.alignment * max(counts)
+        largest, multiple = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             if self.slot:
                 raise Unsupported(f"{WHAT}: stages only data of equal size at all ranks through scratch")
-            return 0, largest, unit
+            return _Sizes(0, largest, multiple)
         # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span
         start = max(start, self.slot * max(counts))
-        return start, min(largest, stop - 1) if stop is not None else largest, unit
+        return _Sizes(start, largest if stop is None else min(largest, stop - 1), multiple)
 
     def _gpu_text(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
         channels = ",".join(
