@@ -36,17 +36,20 @@ Bandwidth = int | Fraction | float | str
 
 @dataclass(frozen=True)
 class Restriction:
-    """A machine restricted to some ranks. Its node i is node nodes[i] of the original, its link j is link links[j]."""
+    """An allocation with its numbering: its node i is node nodes[i] of the original, its link j is link links[j]."""
 
     topology: Topology
     nodes: tuple[int, ...]
     links: tuple[int, ...]
 
     def number(self, node: int) -> int:
-        """Return the number in the reduced machine of a node of the original."""
+        """Return the number in the allocation of a node of the original."""
         if node not in self.nodes:
             old_ranks = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
-            raise Invalid(f"node {quote(node)} is not part of {self.topology.name} (its ranks were {old_ranks})")
+            listed = f"{old_ranks}, ..." if self.topology.ranks > 16 else old_ranks
+            raise Invalid(
+                f"node {quote(node)} is not part of {self.topology.name} (it has ranks {listed} of the original)"
+            )
         return self.nodes.index(node)
 
 
@@ -62,13 +65,17 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     nodes = np.flatnonzero(alive)
     kept_links = alive[topology.link_src] & alive[topology.link_dst]
     links = _keep_links(topology, kept_links)
+    links["link_src"], links["link_dst"] = number[links["link_src"]], number[links["link_dst"]]
     allocation = Topology(
-        _only_name(topology, chosen_ranks) if name is None else name, len(chosen_ranks), len(nodes) - len(chosen_ranks),
-        number[links["link_src"]], number[links["link_dst"]], links["link_type"], links["types"], links["limits"],
-        tuple(topology.places[i] for i in nodes), topology.unit,
-        tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
-        _renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
-    )  # fmt: skip
+        name=_only_name(topology, chosen_ranks) if name is None else name,
+        ranks=len(chosen_ranks),
+        switches=len(nodes) - len(chosen_ranks),
+        places=tuple(topology.places[i] for i in nodes),
+        unit=topology.unit,
+        abilities=tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
+        cards=_renumber_cards(topology, {old: new for new, old in enumerate(nodes.tolist())}),
+        **links,
+    )
     return Restriction(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 
 
@@ -87,8 +94,8 @@ def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     A collective on it names the remaining ranks as its members: the others can neither send nor relay.
     """
     chosen_ranks, alive = _parse_allocation(topology, ranks, "only")
-    reduced = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
-    return replace(reduced, name=_only_name(topology, chosen_ranks) if name is None else name)
+    allocation = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
+    return replace(allocation, name=_only_name(topology, chosen_ranks) if name is None else name)
 
 
 def linked_ranks(topology: Topology) -> list[int]:
@@ -126,13 +133,13 @@ def degrade(
     if slower is not None and factor <= 1:
         raise Invalid(f"degrade: slower must be greater than 1 (2 = half as fast), got {quote(slower)}")
     cap = None if to is None else parse_bandwidth(to, "degrade: to")
-    now = [t.bandwidth if cap is None else min(t.bandwidth, cap) for t in topology.types]
-    slowed = [replace(t, bandwidth=now[i] / factor) for i, t in enumerate(topology.types)]
+    capped = [t.bandwidth if cap is None else min(t.bandwidth, cap) for t in topology.types]
+    slowed = [replace(t, bandwidth=capped[i] / factor) for i, t in enumerate(topology.types)]
     if all(slowed[i] == topology.types[i] for i in np.unique(topology.link_type[chosen])):
         raise Invalid(f"degrade: every link selected is at most as fast as {quote(to)} already")
     # Each type gets a slowed twin, `len(types)` further on; unused types are dropped at the end.
-    kinds = np.where(chosen, topology.link_type + len(topology.types), topology.link_type)
-    with_slow_types = replace(topology, name=name, types=(*topology.types, *slowed), link_type=kinds)
+    type_of_link = np.where(chosen, topology.link_type + len(topology.types), topology.link_type)
+    with_slow_types = replace(topology, name=name, types=(*topology.types, *slowed), link_type=type_of_link)
     return _with_links(with_slow_types, np.ones(topology.links, bool))
 
 
@@ -180,8 +187,8 @@ def join(
         raise Invalid("join: two boxes or switches have the same name")
     numbers = _Numbers(boxes, tuple(switches))
     # New links follow all links of the boxes; a card's limit therefore counts from `first`.
-    new = [link for a, b, kind in cables for link in ((a, b, kind), (b, a, kind))] + list(links)
-    ends = [(numbers.of(a), numbers.of(b), kind) for a, b, kind in new]
+    new = [link for a, b, link_type in cables for link in ((a, b, link_type), (b, a, link_type))] + list(links)
+    ends = [(numbers.of(a), numbers.of(b), link_type) for a, b, link_type in new]
     first = sum(box.links for box in boxes)
     limits = [*_box_limits(boxes, box_names)]
     links_of: dict[int, list[int]] = {}  # by node, its new links
@@ -193,9 +200,9 @@ def join(
         nearby = sorted({i for node in own for i in links_of.get(node, ())})
         limits += _card_limits(card, own, [(first + i, ends[i][0], ends[i][1]) for i in nearby])
     inner = [
-        (int(numbers.where[i][a]), int(numbers.where[i][b]), box.types[kind])
+        (int(numbers.where[i][a]), int(numbers.where[i][b]), box.types[type_index])
         for i, box in enumerate(boxes)
-        for a, b, kind in zip(box.link_src.tolist(), box.link_dst.tolist(), box.link_type.tolist(), strict=True)
+        for a, b, type_index in zip(box.link_src.tolist(), box.link_dst.tolist(), box.link_type.tolist(), strict=True)
     ]
     places = [""] * numbers.nodes
     for label, box, where in zip(box_names, boxes, numbers.where, strict=True):
@@ -293,7 +300,8 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     while True:
         links = alive[src] & alive[dst]
         a, b = src[links], dst[links]
-        # Several neighbours, in either direction: some link leads elsewhere than another. No sort: O(links).
+        # A node has several neighbours if some link of it, in either direction, leads elsewhere than to the last one
+        # that was written to `neighbour`. This needs no sort: O(links).
         neighbour, several = np.full(nodes, -1, np.int64), np.zeros(nodes, bool)
         neighbour[a], neighbour[b] = b, a
         for end, other in ((a, b), (b, a)):
@@ -311,7 +319,8 @@ def _with_links(topology: Topology, kept_links: Bools) -> Topology:
 def _keep_limits(topology: Topology, kept_links: Bools) -> tuple[SharedLimit, ...]:
     """Return the shared limits with only these links, renumbered in order, without the limits that lose all of them."""
     number, resources = np.cumsum(kept_links) - 1, topology.resources
-    # a group of a large machine keeps few of its limits: the others are not even looked at
+    # An allocation of a large machine keeps few of its limits: the others are not even looked at. As resources, limits
+    # are numbered after the links, and limit_ptr delimits those of each link.
     concerned = np.unique(resources.limit_of[np.repeat(kept_links, np.diff(resources.limit_ptr))]) - topology.links
     limits = [topology.limits[i] for i in concerned.tolist()]
     return tuple(
@@ -323,13 +332,13 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     """Return the columns of a topology with only these links, renumbered in order; empty limits and unused types are
     dropped."""
     # Types that became equal (say, both capped at one bandwidth) are merged.
-    used, kinds = np.unique(topology.link_type[kept_links], return_inverse=True)
+    used, index_in_used = np.unique(topology.link_type[kept_links], return_inverse=True)
     merged: dict[LinkType, int] = {}
-    place = [merged.setdefault(topology.types[i], len(merged)) for i in used]
+    merged_index = [merged.setdefault(topology.types[i], len(merged)) for i in used]
     return {
         "link_src": topology.link_src[kept_links],
         "link_dst": topology.link_dst[kept_links],
-        "link_type": np.array(place, np.int32)[kinds.astype(np.intp)],
+        "link_type": np.array(merged_index, np.int32)[index_in_used.astype(np.intp)],
         "types": tuple(merged),
         "limits": _keep_limits(topology, kept_links),
     }
@@ -346,7 +355,7 @@ def _select_links(
         raise Invalid("degrade: say which links: pairs, kind or links")
     chosen = np.ones(topology.links, bool)
     if pairs is not None:
-        nodes_between = np.zeros(topology.links, bool)
+        by_pairs = np.zeros(topology.links, bool)
         for pair in pairs:
             a, b = (_parse_node(node, topology.nodes, "degrade: node") for node in pair)
             src, dst = topology.link_src, topology.link_dst
@@ -354,14 +363,13 @@ def _select_links(
             if not match.any():
                 ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
                 raise Invalid(f"degrade: no link joins {ends} of {topology.name}")
-            nodes_between |= match
-        chosen &= nodes_between
+            by_pairs |= match
+        chosen &= by_pairs
     if kind is not None:
-        kinds = [topology.types[i].kind for i in range(len(topology.types))]
-        used = {kinds[i] for i in np.unique(topology.link_type)}
+        used = {topology.types[i].kind for i in np.unique(topology.link_type)}
         if kind not in used:
             raise unknown(f"kind of link of {topology.name}", kind, used)
-        chosen &= np.array([k == kind for k in kinds])[topology.link_type]
+        chosen &= np.array([link_type.kind == kind for link_type in topology.types])[topology.link_type]
     if links is not None:
         numbered = np.zeros(topology.links, bool)
         numbered[[_parse_node(link, topology.links, "degrade: link") for link in links]] = True
@@ -424,16 +432,18 @@ def _card_limits(card: Card, ends: set[int], links: Sequence[tuple[int, int, int
 def contract(topology: Topology, host: Longs) -> Topology:
     """Return the machine whose ranks are the hosts of this one. `host`: the host of every rank.
 
-    Links inside a host vanish, also those to switches that only its own ranks use.
+    Links inside a host vanish, also those to switches that only its own ranks use; all switches stay, such ones without
+    links. Places and network cards are dropped.
     """
     ranks = int(host.max()) + 1
     number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
     src, dst = number[topology.link_src], number[topology.link_dst]
     inner = _inner_switches(ranks, topology.switches, src, dst)
-    keep = (src != dst) & ~inner[src] & ~inner[dst]
+    kept_links = (src != dst) & ~inner[src] & ~inner[dst]
     return Topology(
-        topology.name, ranks, topology.switches, src[keep], dst[keep], topology.link_type[keep], topology.types,
-        _keep_limits(topology, keep), unit=topology.unit, abilities=topology.abilities,
+        topology.name, ranks, topology.switches,
+        src[kept_links], dst[kept_links], topology.link_type[kept_links], topology.types,
+        _keep_limits(topology, kept_links), unit=topology.unit, abilities=topology.abilities,
     )  # fmt: skip
 
 
