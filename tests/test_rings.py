@@ -22,7 +22,7 @@ from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid
-from antiphon.planners.rings.bound import least_time
+from antiphon.planners.rings.bound import least_time_per_byte
 from antiphon.planners.rings.circles import plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
 from antiphon.planners.rings.edge_disjoint import pack_cycles
@@ -112,7 +112,7 @@ def test_no_rings_are_faster_than_can_be(data: st.DataObject, ranks: int) -> Non
     limits = tuple(SharedLimit(f"limit{i}", tuple(sorted(x)), Fraction(2 * 10**9)) for i, x in enumerate(drawn))
     places = [f"host{i % 2}/gpu{i}" for i in range(ranks)] + ["host0/switch", "host1/switch"]
     machine = build("two switches", ranks, links, switches=2, places=places, limits=limits)
-    least, _ = least_time(machine, tuple(range(ranks)))
+    least, _ = least_time_per_byte(machine, tuple(range(ranks)))
     for cycle in permutations(range(1, ranks)):
         assert step_loads(machine, [[0, *cycle]]).max() >= least * (1 - 1e-9)
 

@@ -32,7 +32,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
 from antiphon.options import Option
-from antiphon.planners.rings.bound import least_time
+from antiphon.planners.rings.bound import least_time_per_byte
 from antiphon.planners.rings.circles import (
     CHAIN_PIECES,
     CHAINS,
@@ -156,7 +156,7 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
     """
     if rings.over != "routes":
         return rings
-    min_time, because = least_time(topology, members)
+    min_time, because = least_time_per_byte(topology, members)
     proved = bool(min_time > 0 and cost <= min_time * 1.00001)
     facts: dict[str, Any] = {"none are faster": proved}
     return Rings(rings.cycles, rings.over, facts | {"because": because} if proved else facts)
