@@ -37,9 +37,11 @@ def run_sweep(
     command: str, folder: Path, collective: str, choose_winners: Callable[[], Sequence[Candidate]],
     progress: Callable[[int, int, str], None] | None,
 ) -> int:  # fmt: skip
-    """Run all settings; return 0, or after Ctrl-C the number of settings left out of the stage that it interrupted.
+    """Run all settings; return 0, or after Ctrl-C the number of settings of the interrupted stage that have no log, at
+    least 1. Ctrl-C during the first run, of the default, is raised again.
 
-    `choose_winners` returns the settings that are the fastest at some size by the logs so far, named "ring ll".
+    `choose_winners` returns the settings that are the fastest at some size by the logs so far. The `name` of each is
+    its algorithm and its protocol with a space between them ("ring ll").
     """
     try:
         words = shlex.split(command)
@@ -96,7 +98,10 @@ def log_run(words: Sequence[str], variables: Mapping[str, str], path: Path, limi
         return
     unfinished = path.with_suffix(".unfinished")
     try:
-        with open(unfinished, "w", encoding="utf-8") as file, Starting() as starting:
+        with (
+            open(unfinished, "w", encoding="utf-8") as file,
+            Starting() as starting,
+        ):  # which ends the run, if it still goes on
             forced = [f"{name}={value}" for name, value in variables.items()]
             file.write(" ".join(["$", *forced, shlex.join(words)]) + "\n")
             file.flush()
