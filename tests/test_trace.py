@@ -18,7 +18,7 @@ from quick import examples
 import antiphon
 from antiphon.cli import run
 from antiphon.cost import chrome_trace, prepare, simulate
-from antiphon.cost.chrome import RANKS, Page, Passage, RankWork, write_ranks
+from antiphon.cost.chrome import RANKS, Passage, RankWork, TraceWriter, write_ranks
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats import chrome
 from antiphon.select import plan
@@ -142,21 +142,21 @@ moments = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pa
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), moments, moments), max_size=30))
 def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     """Whatever the moments are; what a rank does within itself has no other end."""
-    page = Page("any")
+    writer = TraceWriter("any")
     passages = [Passage(a, b, {"src": src, "dst": dst, "step": 0}) for src, dst, a, b in drawn]
-    write_ranks(page, passages, [RankWork(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
-    check_lines(page.events)
-    kinds = Counter(e["cat"] for e in page.events if e["ph"] == "X")
+    write_ranks(writer, passages, [RankWork(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
+    check_lines(writer.events)
+    kinds = Counter(e["cat"] for e in writer.events if e["ph"] == "X")
     apart = sum(src != dst for src, dst, *_ in drawn)
     assert kinds == Counter({"send": apart, "receive": apart, "within": len(drawn) - apart, "fold": len(drawn)})
-    assert {(e["pid"], e["ph"]) for e in page.events if e["ph"] in "sf"} <= {(RANKS, "s"), (RANKS, "f")}
+    assert {(e["pid"], e["ph"]) for e in writer.events if e["ph"] in "sf"} <= {(RANKS, "s"), (RANKS, "f")}
 
 
 def test_as_few_lines_as_slices_at_one_moment() -> None:
-    page = Page("three at once")
+    writer = TraceWriter("three at once")
     when = [(0.0, 3.0), (1.0, 2.0), (1.5, 4.0), (2.0, 3.0), (3.0, 4.0)]
-    write_ranks(page, [Passage(one, one, {"src": 0, "dst": 1, "step": 0}) for one in when])
-    names = list(lines_of(page.events).values())
+    write_ranks(writer, [Passage(one, one, {"src": 0, "dst": 1, "step": 0}) for one in when])
+    names = list(lines_of(writer.events).values())
     assert names == [f"rank {r} {what}{n}" for r, what in ((0, "sends"), (1, "receives")) for n in ("", " (2)", " (3)")]
 
 

@@ -1,7 +1,8 @@
 """Write Chrome's trace format, which Perfetto and browsers open: processes, lines, intervals, arrows and counters.
 
-A trace is a list of events. `Page` collects them: `process` and `line` name where events are drawn, `slice` draws an
-interval of time (viewers call it a slice), `arrow` connects two intervals, `counter` draws a value over time.
+A trace is a list of events. `TraceWriter` collects them: `process` and `line` name where events are drawn,
+`add_interval` draws an interval of time (viewers call it a slice), `arrow` connects two intervals, `counter` draws a
+value over time.
 `write_ranks` draws the messages of all ranks; intervals of one rank that overlap are put on separate lines.
 
 Example: a message from 0 to 1, from 2 to 5 us, is an interval on line "rank 0 sends" and one on line "rank 1 receives",
@@ -17,16 +18,17 @@ from typing import Any
 
 import msgspec
 
-RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4  # processes of a trace; viewers take process 0 for the idle one
+# Processes of a trace (PATH: the critical path); viewers take process 0 for the idle one
+RANKS, LINKS, LIMITS, PATH = 1, 2, 3, 4
 MARK = {"cname": "terrible"}  # red, in viewers that know colour names
-# Kind of event -> its word in the names of lines
-SIDES = {"call": "calls", "send": "sends", "receive": "receives", "within": "copies", "fold": "folds"}
-Slice = tuple[float, float]  # begin and end of an interval, in microseconds
+# Kind of event -> its word in the names of lines. "within": a message of a rank to itself; "fold": a reduction
+LINE_WORDS = {"call": "calls", "send": "sends", "receive": "receives", "within": "copies", "fold": "folds"}
+Interval = tuple[float, float]  # begin and end of an interval, in microseconds
 
 
 @dataclass
-class Page:
-    """A trace under construction."""
+class TraceWriter:
+    """Collects the events of a trace and encodes them."""
 
     title: str
     about: Mapping[str, Any] = field(default_factory=dict)  # metadata of the trace
@@ -38,36 +40,37 @@ class Page:
         self._add_name("process_name", pid, 0, name)
         self._add_order("process_sort_index", pid, 0, pid)
 
-    def line(self, pid: int, name: str, number: int | None = None) -> int:
-        """Add a line to a process and return its number; lines are shown in the order in which they were added."""
-        place = self.lines[pid] = self.lines.get(pid, 0) + 1
-        tid = place if number is None else number
+    def line(self, pid: int, name: str, tid: int | None = None) -> int:
+        """Add a line to a process and return its tid, by which events refer to it; lines are shown in the order in
+        which they were added. `tid` must be unique in the process; default: the position of the line."""
+        position = self.lines[pid] = self.lines.get(pid, 0) + 1
+        tid = position if tid is None else tid
         self._add_name("thread_name", pid, tid, name)
-        self._add_order("thread_sort_index", pid, tid, place)
+        self._add_order("thread_sort_index", pid, tid, position)
         return tid
 
-    def slice(
-        self, kind: str, name: str, place: tuple[int, int], when: Slice, args: Mapping[str, Any], marked: bool = False
+    def add_interval(
+        self, kind: str, name: str, line: tuple[int, int], when: Interval, args: Mapping[str, Any], marked: bool = False
     ) -> None:
-        """Add an interval to a line; `place`: (process, line). Marked intervals are red."""
+        """Add an interval to a line, (pid, tid). Marked intervals are red."""
         # whole nanoseconds, so that intervals that touch still touch after the viewer has rounded
         begin, end = (round(moment * 1000) for moment in when)
         mark = MARK if marked else {}
         self.events.append(
-            {"name": name, "cat": kind, "ph": "X", "pid": place[0], "tid": place[1], "ts": begin / 1000,
+            {"name": name, "cat": kind, "ph": "X", "pid": line[0], "tid": line[1], "ts": begin / 1000,
              "dur": (end - begin) / 1000, "args": args, **mark}
         )  # fmt: skip
 
     def arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
-        """Add an arrow between two intervals that were added before. An end is (process, line, time)."""
+        """Add an arrow between two intervals that were added before. An end is (pid, tid, time)."""
         same = {"name": "message", "cat": "message", "id": number}
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
             bound = {"bp": "e"} if phase == "f" else {}
             self.events.append({**same, "ph": phase, "pid": pid, "tid": tid, "ts": round(ts * 1000) / 1000, **bound})
 
-    def counter(self, name: str, place: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
+    def counter(self, name: str, line: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
         """Add a value of a counter at a time."""
-        self.events.append({"name": name, "ph": "C", "pid": place[0], "tid": place[1], "ts": ts, "args": values})
+        self.events.append({"name": name, "ph": "C", "pid": line[0], "tid": line[1], "ts": ts, "args": values})
 
     def encode(self) -> bytes:
         """Return the trace as JSON."""
@@ -81,16 +84,16 @@ class Page:
     def _add_name(self, event: str, pid: int, tid: int, name: str) -> None:
         self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
 
-    def _add_order(self, event: str, pid: int, tid: int, place: int) -> None:
-        self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": place}})
+    def _add_order(self, event: str, pid: int, tid: int, position: int) -> None:
+        self.events.append({"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": position}})
 
 
 @dataclass(frozen=True)
 class Passage:
     """A message in transit."""
 
-    sent: Slice  # at the sender
-    received: Slice  # at the receiver, from the earliest possible arrival on; not used within a rank
+    sent: Interval  # at the sender
+    received: Interval  # at the receiver, begins at the earliest possible arrival; ignored if src == dst
     facts: Mapping[str, Any]  # step, src, dst and bytes
     marked: bool = False  # drawn in red
 
@@ -106,55 +109,56 @@ class RankWork:
     rank: int
     kind: str  # fold (combining values), or call
     title: str
-    when: Slice
+    when: Interval
     facts: Mapping[str, Any]
 
 
-def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
+def write_ranks(trace: TraceWriter, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
     """Write the process `ranks`: each message as an interval at its sender and one at its receiver, with an arrow."""
-    slices_of: dict[tuple[int, str], list[tuple[Slice, int]]] = {}
+    # by rank and kind: each interval and the number of its passage or work
+    intervals_of: dict[tuple[int, str], list[tuple[Interval, int]]] = {}
     for number, passage in enumerate(passages):
         src, dst = passage.facts["src"], passage.facts["dst"]
-        slices_of.setdefault((src, "send" if src != dst else "within"), []).append((passage.sent, number))
+        intervals_of.setdefault((src, "send" if src != dst else "within"), []).append((passage.sent, number))
         if src != dst:
-            slices_of.setdefault((dst, "receive"), []).append((passage.received, number))
+            intervals_of.setdefault((dst, "receive"), []).append((passage.received, number))
     for number, work in enumerate(works):
-        slices_of.setdefault((work.rank, work.kind), []).append((work.when, number))
-    order = list(SIDES)
-    place: dict[tuple[str, int], tuple[int, int]] = {}
-    for rank, side in sorted(slices_of, key=lambda key: (key[0], order.index(key[1]))):
-        slices = slices_of[rank, side]
-        lanes = _assign_lanes([when for when, _ in slices])
+        intervals_of.setdefault((work.rank, work.kind), []).append((work.when, number))
+    order = list(LINE_WORDS)
+    line_of: dict[tuple[str, int], tuple[int, int]] = {}  # by kind and number: (pid, tid)
+    for rank, kind in sorted(intervals_of, key=lambda key: (key[0], order.index(key[1]))):
+        intervals = intervals_of[rank, kind]
+        lanes = _assign_lanes([when for when, _ in intervals])
         tids = [
-            page.line(RANKS, f"rank {rank} {SIDES[side]}" + (f" ({lane + 1})" if lane else ""))
+            trace.line(RANKS, f"rank {rank} {LINE_WORDS[kind]}" + (f" ({lane + 1})" if lane else ""))
             for lane in range(max(lanes, default=-1) + 1)
         ]
-        for (when, number), lane in zip(slices, lanes, strict=True):
-            place[side, number] = RANKS, tids[lane]
-            if side in ("call", "fold"):
-                page.slice(side, works[number].title, place[side, number], when, works[number].facts)
+        for (when, number), lane in zip(intervals, lanes, strict=True):
+            line_of[kind, number] = RANKS, tids[lane]
+            if kind in ("call", "fold"):
+                trace.add_interval(kind, works[number].title, line_of[kind, number], when, works[number].facts)
             else:
                 passage = passages[number]
-                page.slice(side, passage.title, place[side, number], when, passage.facts, passage.marked)
+                trace.add_interval(kind, passage.title, line_of[kind, number], when, passage.facts, passage.marked)
     for number, passage in enumerate(passages):
-        if ("receive", number) in place:
-            page.arrow(
-                number, (*place["send", number], passage.sent[0]), (*place["receive", number], passage.received[0])
+        if ("receive", number) in line_of:
+            trace.arrow(
+                number, (*line_of["send", number], passage.sent[0]), (*line_of["receive", number], passage.received[0])
             )
 
 
-def _assign_lanes(slices: Sequence[Slice]) -> list[int]:
+def _assign_lanes(intervals: Sequence[Interval]) -> list[int]:
     """Assign intervals to lines so that none overlap on a line; the number of lines is the greatest number of intervals
     that overlap at a time.
 
     >>> _assign_lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
-    lanes = [0] * len(slices)
+    lanes = [0] * len(intervals)
     busy: list[tuple[float, int]] = []
     free: list[int] = []
-    for number in sorted(range(len(slices)), key=lambda index: slices[index]):
-        begin, end = slices[number]
+    for number in sorted(range(len(intervals)), key=lambda index: intervals[index]):
+        begin, end = intervals[number]
         while busy and busy[0][0] <= begin:
             heappush(free, heappop(busy)[1])
         lanes[number] = heappop(free) if free else len(busy)

@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost.busy import Utilisation
-from antiphon.cost.chrome import LIMITS, LINKS, PATH, RANKS, Page, Passage, write_ranks
+from antiphon.cost.chrome import LIMITS, LINKS, PATH, RANKS, Passage, TraceWriter, write_ranks
 from antiphon.cost.prediction import Hop, Prediction, Predictor
 from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
@@ -128,9 +128,9 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
         raise Unsupported(
             f"a trace of {len(table)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
         )
-    page = Page(title, {"nbytes": nbytes})
+    writer = TraceWriter(title, {"nbytes": nbytes})
     for pid, name in ((RANKS, "ranks"), (LINKS, "links"), (LIMITS, "shared limits"), (PATH, "critical path")):
-        page.process(pid, name)
+        writer.process(pid, name)
     facts = [
         {"step": step, "src": src, "dst": dst, "bytes": round(share * nbytes, 3)}
         for step, src, dst, share in zip(
@@ -146,20 +146,20 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     passages = [
         Passage(when, when, about, "critical" in about) for when, about in zip(whens, facts, strict=True)
     ]  # fmt: skip
-    write_ranks(page, passages)
+    write_ranks(writer, passages)
     for resource in np.unique(routing.use_resource).tolist():
         pid, tid = _line_of(resource, topology)
-        page.line(pid, resource_name(topology, resource), tid)
+        writer.line(pid, resource_name(topology, resource), tid)
     busy = getattr(events, "busy", None)
     if busy is not None:  # flows share links: turns overlap, so show the load of each link
-        _write_counters(page, busy, topology)
+        _write_counters(writer, busy, topology)
     else:
-        _write_turns(page, events, passages, topology)
-    _write_path(page, [passages[number] for number in chain])
-    return page.encode()
+        _write_turns(writer, events, passages, topology)
+    _write_path(writer, [passages[number] for number in chain])
+    return writer.encode()
 
 
-def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
+def _write_turns(writer: TraceWriter, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
     """Write per link and limit the turns of messages. Rounding must not make turns overlap, so each begins no earlier
     than the previous one ended.
     """
@@ -170,7 +170,7 @@ def _write_turns(page: Page, events: Events, passages: Sequence[Passage], topolo
         begin = max(start, reached.get(resource, start))
         reached[resource] = max(begin, end)
         passage, when = passages[number], (begin, reached[resource])
-        page.slice("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
+        writer.add_interval("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
 
 
 def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
@@ -184,22 +184,22 @@ def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
     return [latest[hop] for hop in path if hop in latest]
 
 
-def _write_path(page: Page, passages: Sequence[Passage]) -> None:
+def _write_path(writer: TraceWriter, passages: Sequence[Passage]) -> None:
     """Write one line with the messages of the path, each starting where the previous one has landed."""
-    tid, reached = page.line(PATH, "critical path"), 0.0
+    tid, reached = writer.line(PATH, "critical path"), 0.0
     for passage in passages:
         begin = max(reached, passage.sent[0])
         reached = max(begin, passage.received[1])
-        page.slice("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
+        writer.add_interval("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
 
 
-def _write_counters(page: Page, busy: Utilisation, topology: Topology) -> None:
+def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) -> None:
     """Write per link and limit a counter ("C") of the share of its capacity that is in use."""
     columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
     for resource, begin, end, share in columns:
         name, place = resource_name(topology, resource), _line_of(resource, topology)
         for at, value in ((begin, share), (end, 0.0)):
-            page.counter(name, place, at * 1e6, {"share": round(value, 6)})
+            writer.counter(name, place, at * 1e6, {"share": round(value, 6)})
 
 
 def _line_of(resource: int, topology: Topology) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.chrome import RANKS, Page, Passage, RankWork, write_ranks
+from antiphon.cost.chrome import RANKS, Passage, RankWork, TraceWriter, write_ranks
 from antiphon.cost.trace import MOST_EVENTS
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.native import Wire
@@ -134,11 +134,11 @@ def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[s
     for row in columns.values():
         row.begin, row.end = (row.begin - start) / 1000, (row.end - start) / 1000
     error = max(row["error"] for row in recordings)
-    page = Page(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
-    page.process(RANKS, "ranks")
+    writer = TraceWriter(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
+    writer.process(RANKS, "ranks")
     works = [work for rank, row in columns.items() for work in row.works(rank)]
-    write_ranks(page, _match_messages(columns), works)
-    return page.encode()
+    write_ranks(writer, _match_messages(columns), works)
+    return writer.encode()
 
 
 class _Rank:
