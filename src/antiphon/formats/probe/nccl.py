@@ -27,6 +27,7 @@ _NVSWITCH = "0x068000"
 _MAX_LINKS = 2**13
 _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
 _FASTEST = Fraction(1000 * GB)
+_RING = "4"  # NCCL's number of the pattern
 
 
 def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
@@ -45,7 +46,7 @@ class _Gpu:
     device: int
     bus: str
     values: dict[str, str]
-    # per kind of link: the device that it leads to, the class of that, number of links
+    # per element: bus of its target, PCI class of the target, number of links
     links: list[tuple[str, str, int]] = field(default_factory=list)
 
 
@@ -58,10 +59,10 @@ class _Reader:
         self.box = Box("")
         self.open: list[int] = []  # per open element its device; -1 if it is none
         self.gpus: list[_Gpu] = []
-        self.slots: list[tuple[int, str, str]] = []  # of devices: bus, class
+        self.slots: list[tuple[int, str, str]] = []  # per <pci>: device, bus, class
         self.boards: dict[int, str] = {}  # device -> board name, if its identifiers are known
         self.hosts: set[str] = set()
-        self.arrows = 0  # elements for links so far
+        self.link_elements = 0  # so far
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
         self.graph: dict[str, str] = {}
         self.channel: list[int] | None = None
@@ -104,8 +105,8 @@ class _Reader:
         if name == "gpu":
             self._add_gpu(attributes)
         elif name in ("nvlink", "xgmi") and self.gpus:
-            self.arrows += 1
-            if self.arrows > _MAX_LINKS:
+            self.link_elements += 1
+            if self.link_elements > _MAX_LINKS:
                 raise Invalid(f"line {line}: has more than {_MAX_LINKS} links between GPUs")
             count = _link_count(attributes.get("count", "1"), line)
             target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
@@ -127,9 +128,10 @@ class _Reader:
 
     def _add_card(self, attributes: Attributes) -> None:
         up = self._innermost_device()
-        place = self.box.devices[up] if up >= 0 else None
-        if place is not None and place.kind == SWITCH:
-            place.kind = NIC
+        parent = self.box.devices[up] if up >= 0 else None
+        # a <pci> that contains a <net>, virtual or not, is no switch but the card itself; each <net> is a port of it
+        if parent is not None and parent.kind == SWITCH:
+            parent.kind = NIC
         name = attributes.get("name", "")[:40]
         if _VIRTUAL.match(name):
             return
@@ -157,7 +159,7 @@ class _Reader:
                 raise Invalid(f"line {line}: a channel has more than {MAX_GPUS} GPUs")
 
     def _end_ring(self) -> None:
-        if self.graph.get("pattern") == "4" and self.channel:
+        if self.graph.get("pattern") == _RING and self.channel:
             speed = exact(self.graph["speedintra"] or "0", "speedintra") * GB
             if speed > 0:
                 self.rings.append((speed, self.channel, self.closed))
@@ -254,12 +256,12 @@ def _of_rings(reader: _Reader, name: str) -> Probed:
     """Return the machine of rings: a rank per GPU, a link per pair with the bandwidth of all channels that use it."""
     devs = sorted({dev for _, ring, _ in reader.rings for dev in ring})
     rank = {dev: number for number, dev in enumerate(devs)}
-    wide: dict[tuple[int, int], Fraction] = {}
+    bandwidth: dict[tuple[int, int], Fraction] = {}
     for speed, ring, closed in reader.rings:
         for a, b in zip(ring, [*ring[1:], *ring[:1]] if closed else ring[1:], strict=False):
             if a != b:
-                wide[rank[a], rank[b]] = wide.get((rank[a], rank[b]), Fraction(0)) + speed
-    links = [(a, b, LinkType("channel", speed, NVLINK_LATENCY)) for (a, b), speed in sorted(wide.items())]
+                bandwidth[rank[a], rank[b]] = bandwidth.get((rank[a], rank[b]), Fraction(0)) + speed
+    links = [(a, b, LinkType("channel", speed, NVLINK_LATENCY)) for (a, b), speed in sorted(bandwidth.items())]
     places = [f"host0/gpu{dev}" for dev in devs]
     notes = (
         "of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",
