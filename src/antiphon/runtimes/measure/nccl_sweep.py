@@ -7,7 +7,7 @@
 Settings are passed as NCCL's environment variables, so the command must hand them to all processes (srun does; Open
 MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and the variables that
 it set. Logs that exist are kept, so an interrupted sweep goes on where it stopped. A setting that NCCL refuses leaves a
-log without rows, a run that exceeds its time limit a log of one line that says so; the reader of logs leaves both out.
+log without rows, a run that exceeds its time limit one of a line (stopped after N s); the reader leaves both out.
 """
 
 from __future__ import annotations
