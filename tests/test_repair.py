@@ -3,6 +3,7 @@
 import json
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_links_are_matched_by_their_ends_and_kinds() -> None:
         if other >= 0:
             assert (whole.link_src[link], whole.link_dst[link]) == (broken.link_src[other], broken.link_dst[other])
     assert (matched < 0).sum() == whole.links - broken.links == 6
+
+
+def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
+    """However often a plan is repaired, its first planner is named; without claims, the schedule names it."""
+    plan = antiphon.plan("allreduce", "full:ranks=8", planner="recursive-doubling")
+    for links in ("0-1", "0-1,2-3", "0-1,2-3,4-5"):
+        plan = repair(plan, degrade("full:ranks=8", drop_links=links), nbytes="4MB")
+        entry = plan.entries[0]
+        assert entry.claims["repaired"]["planner"] == entry.schedule.provenance["found"]["of"] == "recursive-doubling"
+    old = antiphon.plan("alltoall", "ring:ranks=4", planner="relay")
+    without_claims = replace(old, entries=tuple(replace(entry, claims={}) for entry in old.entries))
+    plan = repair(without_claims, degrade("ring:ranks=4", drop_links="0-1"))
+    assert plan.entries[0].claims["repaired"]["planner"] == "relay"
 
 
 def test_every_range_of_a_table_is_repaired() -> None:

@@ -5,11 +5,12 @@ Every schedule of the plan (one per range of sizes) passes these steps:
 
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
-    3. if chunks move along no trees, or the result takes over `REPLAN_ABOVE` times the lower bound, the planner of the
-       old schedule also plans anew, else planners that work on any machine; the faster of both is kept
+    3. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
+       the schedule's, and latency is at most half of the time), the planner of the old schedule also plans anew, then
+       those that work on any machine, until a candidate is near the bound; the fastest candidate is kept
 
-The claim `repaired` gives the number of transfers of the old schedule that were kept, and its planner. No new plan can
-be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
+The field `repaired` of an entry's claims gives the number of transfers of the old schedule that were kept, and its
+planner. No new plan can be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
 
 Example: an allreduce on a torus of 512 ranks where 1 % of the links fail: 96 % of the transfers stay, and the rate
 is 0.96 of the bound.
@@ -39,10 +40,10 @@ from antiphon.select.figures import measure
 from antiphon.select.plans import plan
 
 REPAIRED = "repair"  # stands for the planner in plans that were repaired
-REPLAN_ABOVE = Fraction(11, 10)  # of the lower bound: above, planning anew is tried, too
-MAX_PRICED = 50_000  # transfers of a schedule that is priced with many numbers of slices
-LARGE_BYTES = 2**33  # a plan for any size is sliced for this one, so that it is near the bandwidth bound
-USUAL_BYTES = 10**9  # the size for which a schedule for large sizes is sliced
+REPLAN_ABOVE = Fraction(11, 10)  # the bound's rate over the schedule's: above, planning anew is tried, too
+MAX_PREDICTED = 50_000  # transfers of a schedule whose time is predicted for many numbers of slices
+ANY_SIZE_BYTES = 2**33  # an entry for all sizes is sliced for this one, so that it is near the bandwidth bound
+OPEN_RANGE_BYTES = 10**9  # an entry from a size up is sliced for this one, or for its start if that is larger
 ANY_MACHINE = ("trees", "relay")  # planners for degraded machines, if the plan's own does not support them
 
 
@@ -74,6 +75,7 @@ def repair(
                     candidates.append(candidate)
                     if _is_enough(candidate[0], topology, bounds, size):
                         break
+            # A planner that spends the budget, or Ctrl-C, ends the search (TimedOut): no other planner is tried.
             except (Infeasible, Invalid, NotFound, TimedOut, Unsupported):
                 if not candidates:
                     raise
@@ -81,21 +83,29 @@ def repair(
         claims: dict[str, Any] = {
             "planner": REPAIRED, **measure(schedule, topology, bounds),
             "repaired": {
-                "kept": kept, "transfers": entry.schedule.transfers, "planner": str(entry.claims.get("planner", "?")),
+                "kept": kept, "transfers": entry.schedule.transfers, "planner": _planner_of(entry) or "?",
             },
         }  # fmt: skip
-        if entry.served_by:
+        if entry.served_by:  # a library is faster at these sizes, so the plan leaves them to it; it still does
             claims["served_by"] = entry.served_by
         provenance = {"planner": REPAIRED, "options": {}, "found": {"of": claims["repaired"]["planner"]}}
         entries.append(Entry(entry.start, entry.stop, replace(schedule, provenance=provenance), claims))
     return Plan(topology, collective, tuple(entries))
 
 
+def _planner_of(entry: Entry) -> str:
+    """Return the planner of an entry, "" if unknown; of a repaired one, the planner of the schedule before repairs."""
+    claims = entry.claims
+    if claims.get("planner") == REPAIRED and isinstance(claims.get("repaired"), dict):
+        claims = claims["repaired"]
+    return str(claims.get("planner") or entry.schedule.provenance.get("planner", ""))
+
+
 def _size_of(entry: Entry) -> int:
-    """Return a size that stands for an entry: its largest, USUAL_BYTES, or LARGE_BYTES if it is for all sizes."""
+    """Return the size for which an entry is sliced: its largest; of one without an end, see OPEN_RANGE_BYTES."""
     if entry.stop is not None:
         return max(entry.stop - 1, 1)
-    return max(entry.start, USUAL_BYTES) if entry.start else LARGE_BYTES
+    return max(entry.start, OPEN_RANGE_BYTES) if entry.start else ANY_SIZE_BYTES
 
 
 def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
@@ -105,7 +115,7 @@ def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
 
 def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> bool:
     """Return whether planning anew could gain little: the rate is near the bound, or latency is most of the time."""
-    rate = throughput(schedule, topology)
+    rate = throughput(schedule, topology)  # None, as the bound's: nothing moves, so nothing can be gained
     if not rate or not bounds.bytes_per_second or bounds.bytes_per_second / rate <= REPLAN_ABOVE:
         return True
     return _seconds(schedule, topology, size) < 2 * _seconds(schedule, topology, 0)
@@ -118,22 +128,25 @@ def _repaired(
     before = entry.schedule
     tell(f"repairing {before.transfers} transfers on {topology.name}")
     try:
+        # trees use no multicast or reduction of switches, so their bound is the one without
         trees = repair_trees(before, old, topology, bounds.without_help.bytes_per_second)
     except Unsupported as reason:
         tell(str(reason))
         return
     pieces = {_count_pieces(trees.schedule, topology, bounds, size)}
+    # numbers of slices per chunk do not fit the new chunks, so they are dropped
     pieces |= {before.pieces} if isinstance(before.pieces, int) else set()
     for number in sorted(pieces):
         yield replace(trees.schedule, pieces=number), trees.kept_transfers
 
 
 def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> int:
-    """Return the number of slices for a size: the best, or on long schedules what the formula of equal steps gives.
+    """Return the number of slices for a size: the best by model alpha-beta, which tries many.
 
-    S steps in n slices take (S + n - 1) * (latency + bytes / (n * rate)), least at n = sqrt((S - 1) * time / latency).
+    Over MAX_PREDICTED transfers it is estimated by a formula, as if all steps took equally long: S steps in n slices
+    take (S + n - 1) * (latency + bytes / (n * rate)), least at n = sqrt((S - 1) * bytes / rate / latency).
     """
-    if schedule.transfers <= MAX_PRICED:
+    if schedule.transfers <= MAX_PREDICTED:
         return best_pieces(schedule, topology, size)
     latency = _seconds(schedule, topology, 0) / schedule.steps
     seconds = float(size / (bounds.bytes_per_second or 1))
@@ -144,11 +157,16 @@ def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: i
 def _planned_anew(
     entry: Entry, collective: Collective, topology: Topology, options: dict[str, Any], tell: Callable[[str], None]
 ) -> Iterator[tuple[Schedule, int]]:
-    """Yield new schedules by the old one's planner, and by those of ANY_MACHINE; raise if none supports the machine."""
-    planners = [str(entry.schedule.provenance.get("planner", "")), *ANY_MACHINE]
-    failure, any_schedule = None, False  # type: Exception | None, bool
+    """Yield new schedules by the old one's planner, and by those of ANY_MACHINE; raise if none supports the machine.
+
+    Of ANY_MACHINE, "relay" plans every kind of collective, so at least one planner is tried.
+    """
+    planners = [_planner_of(entry), *ANY_MACHINE]
+    registered = table("planner")
+    failure: Exception | None = None
+    any_schedule = False
     for planner in dict.fromkeys(planners):
-        if planner not in table("planner") or collective.kind not in table("planner")[planner].can.collectives:
+        if planner not in registered or collective.kind not in registered[planner].can.collectives:
             continue
         tell(f"planning {collective.kind} anew by {planner}")
         try:
