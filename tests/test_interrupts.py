@@ -221,3 +221,47 @@ def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
     )
     done = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=1000, check=False)
     assert (done.returncode, done.stderr) == (7, "antiphon: terminated\n")
+
+
+def test_a_signal_ends_a_command_whose_last_line_nobody_reads() -> None:
+    """Stderr is a full pipe, so the last line never ends; the signals sent meanwhile still end the process."""
+    program = (
+        "import os, signal, threading, time\n"
+        "import antiphon.cli.signals as ours\n"
+        "signals = ours.Signals()\n"
+        "signals.install()\n"
+        "reader, writer = os.pipe()\n"
+        "os.dup2(writer, 2)\n"
+        "os.set_blocking(2, False)\n"
+        "try:\n"
+        "    while True:\n"
+        "        os.write(2, bytes(4096))\n"
+        "except BlockingIOError:\n"
+        "    os.set_blocking(2, True)\n"
+        "main = threading.get_ident()\n"
+        "def interrupt():\n"
+        "    for _ in range(8):\n"
+        "        time.sleep(0.1)\n"
+        "        signal.pthread_kill(main, signal.SIGINT)\n"
+        "    time.sleep(20)\n"
+        "    os._exit(9)\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
+        "ours.say = lambda message: os.write(2, message.encode())\n"
+        "signals.tell('interrupted')\n"
+    )
+    ended = subprocess.run([*PYTHON, program], capture_output=True, timeout=1000, check=False)
+    assert ended.returncode == 130
+
+
+def test_the_hook_is_restored_where_signals_are_ignored() -> None:
+    before = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
+    hook = sys.unraisablehook
+    try:
+        signals = Signals()
+        signals.install()
+        signals.restore()
+        assert sys.unraisablehook is hook
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)

@@ -139,12 +139,12 @@ def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
 def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     """Run one command; return its exit code. While it runs, signals raise KeyboardInterrupt, which is reported here."""
     try:
-        signals.breaks = True
+        signals.raises_interrupt = True
         with _warnings_on_stderr(signals):
             code = _exit_code(command, arguments, signals)
-        signals.breaks = False
+        signals.raises_interrupt = False
     except BaseException:  # one more signal, while the first was reported
-        signals.breaks = False
+        signals.raises_interrupt = False
         if not signals.first:
             raise
         code = signals.exit_code()
@@ -188,12 +188,12 @@ def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
             args=completion.with_shell(arguments), prog_name="antiphon", standalone_mode=False,
             help_option_names=["--help", "-h"], terminal_width=width(),
         )  # fmt: skip
-        signals.breaks = False
+        signals.raises_interrupt = False
     except (KeyboardInterrupt, typer.Abort):
-        signals.breaks = False
+        signals.raises_interrupt = False
         code = StoppedEarly.exit_code
     except BaseException as error:
-        signals.breaks = False
+        signals.raises_interrupt = False
         return _report(error, command, reporter)
     if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
         return reporter.stop()

@@ -1,9 +1,9 @@
 """End a command on Ctrl-C or SIGTERM with one line, the exit code, and no traceback, at any time.
 
-While a command works (`breaks` is true), a signal raises KeyboardInterrupt: the command can print its result so far and
-end the processes that it has started. Before and after that, a signal ends the process at once. A KeyboardInterrupt is
-lost where nobody can catch it, in `__del__` or in a callback of a C library; then the signal is sent again a moment
-later.
+While a command works (`raises_interrupt` is true), a signal raises KeyboardInterrupt: the command can print its result
+so far and end the processes that it has started. Before and after that, a signal ends the process at once. A
+KeyboardInterrupt is lost where nobody can catch it, in `__del__` or in a callback of a C library; then the signal is
+sent again a moment later.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from _thread import interrupt_main, start_new_thread
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -22,8 +23,8 @@ from antiphon.cli.streams import say
 
 _DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _ENDED_BY = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-# Up to this many signals since the start do not cut off the last line; the next one ends the process even if stderr is
-# a pipe that nobody reads.
+# Up to this many signals since the start do not cut off the last line while it is printed. The next one ends the
+# process: stderr may be a pipe that nobody reads, and then the line is never completed.
 _MAX_SIGNALS = 3
 _RETRY_SECONDS = 0.01  # seconds after which a signal that could not be raised is sent again
 
@@ -31,19 +32,20 @@ _RETRY_SECONDS = 0.01  # seconds after which a signal that could not be raised i
 class Signals:
     """The handlers of both signals.
 
-    `breaks`: whether a signal raises KeyboardInterrupt; otherwise it ends the process at once. The command line sets
-    it.
+    `raises_interrupt`: whether a signal raises KeyboardInterrupt; otherwise it ends the process at once. The command
+    line sets it.
     """
 
     def __init__(self) -> None:
-        self.breaks = False
+        self.raises_interrupt = False
         self.first = 0  # the signal that came first
         self._count = 0  # signals so far, without those that this class sent again
-        self._is_printing = self._is_printed = False  # the last line
+        self._is_printing = False  # whether the last line is being printed
+        self._is_printed = False  # whether it has been printed
         self._is_resent = False  # the next signal is one that this class sent again: do not count it
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._previous: dict[int, Any] = {}
-        self._previous_hook = sys.unraisablehook
+        self._previous_hook: Callable[[sys.UnraisableHookArgs], Any] | None = None  # None: ours is not installed
 
     def install(self) -> None:
         """Install the handlers.
@@ -64,8 +66,8 @@ class Signals:
         """Install the handlers again that were there before."""
         for number, before in self._previous.items():
             signal.signal(number, before)
-        if self._previous:
-            sys.unraisablehook = self._previous_hook
+        if self._previous_hook is not None:
+            sys.unraisablehook, self._previous_hook = self._previous_hook, None
 
     def exit_code(self) -> int:
         return 128 + (self.first or signal.SIGINT)
@@ -74,7 +76,7 @@ class Signals:
         return _ENDED_BY[signal.Signals(self.first or signal.SIGINT)]
 
     def tell(self, message: str) -> None:
-        """Print the last line of a command; a later signal adds no other line. Call it with `breaks` false."""
+        """Print the last line of a command; a later signal adds no other line. `raises_interrupt` must be false."""
         self._is_printing = True  # a signal mask would not do: another thread might get the signal
         say(message)
         self._is_printed = True
@@ -92,8 +94,8 @@ class Signals:
             return  # the line being printed is the answer to this signal, too
         is_importing = _is_importing(frame)
         # During an import nothing can be raised; a user who repeats the signal does not want to wait for its end.
-        if not self.breaks or (is_importing and self._count > 1):
-            if not self._is_printed:
+        if not self.raises_interrupt or (is_importing and self._count > 1):
+            if not (self._is_printing or self._is_printed):  # a second write would block as the first does
                 self._is_printing = True
                 with contextlib.suppress(OSError):
                     # not print: the signal may have interrupted one, whose lock this thread holds
@@ -116,11 +118,11 @@ class Signals:
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Handle an exception that nobody could catch, raised in `__del__` or in a callback of a C library.
 
-        `sys.unraisablehook` calls this. After a second signal there is nothing to send again: the first one is being
-        handled already, or is itself about to be sent again.
+        `sys.unraisablehook` calls this. Only the first signal is sent again: a user who saw no effect of it sends
+        another, which arrives.
         """
         if not self.first:
-            self._previous_hook(unraisable)
+            (self._previous_hook or sys.__unraisablehook__)(unraisable)
         elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._count == 1:
             start_new_thread(self._resend, (self.first,))
 
