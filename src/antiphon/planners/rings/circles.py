@@ -39,25 +39,25 @@ from antiphon.planners.shared.rows import (
 
 CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, which are pipelined by default
 CHAIN_PIECES = 32  # default number of slices of a chain
-MOST_RELAYED = 2**24  # transfers of an alltoall
+MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always better at it
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
     """Raise Unsupported if `trips` times around a cycle have too many transfers.
 
-    The limit for an alltoall is lower: it relays nearly everything, and other planners are always better.
+    The limit for an alltoall is lower, because it relays nearly everything.
     """
-    limit = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
+    limit = MAX_ALLTOALL_TRANSFERS if collective.kind == "alltoall" else MOST_TRANSFERS
     refuse_too_many_transfers(planner, topology, collective, int(count_transfers(collective) * trips), limit)
 
 
 def count_transfers(collective: Collective) -> int:
     """Return the approximate number of transfers of `plan_around`."""
-    size, roots = len(collective.members), max(len(collective.roots), 1)
+    members, roots = len(collective.members), max(len(collective.roots), 1)
     if collective.kind in ROOTED:
-        return roots * size * (1 if collective.kind in CHAINS else size // 2)
+        return roots * members * (1 if collective.kind in CHAINS else members // 2)
     # a block of an alltoall makes about P / 2 hops, so the schedule has P^3 / 2 rows
-    return size * size * {"allreduce": 2, "alltoall": size // 2}.get(collective.kind, 1)
+    return members * members * {"allreduce": 2, "alltoall": members // 2}.get(collective.kind, 1)
 
 
 def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -83,31 +83,32 @@ def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
 def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Send half of the data each way round.
 
-    An alltoall sends every block the shorter way, and halves of those to the opposite rank: P // 2 steps.
+    An alltoall sends every block the shorter way, in P // 2 steps. If P is even, the block for the opposite rank is as
+    far both ways: it is split, and half of it goes each way.
     """
     if collective.kind != "alltoall":
         return merge([plan_around(collective, cycle), plan_around(collective, [cycle[0], *cycle[:0:-1]])])
     seats = Seats.in_order(collective, list(cycle))
     size = len(seats)
     seat_numbers = np.arange(size)
-    # with an even number of seats, every seat halves its block for the opposite seat: the half at offset 0 travels
-    # forward, that at offset 1 backward
-    tied = seat_numbers[: size if size % 2 == 0 else 0]
-    opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
-    block, share = np.arange(size * size), np.full(size * size, 2)
-    share[opposite] = 1
+    # With an even number of seats, every seat splits its block for the opposite seat: the half at offset 0 travels
+    # forward, that at offset 1 backward. Chunk b is block b or its first half; the second halves follow.
+    senders = seat_numbers[: size if size % 2 == 0 else 0]
+    split_blocks = _block_numbers(seats, (senders + size // 2) % size, senders)
+    block, length_in_halves = np.arange(size * size), np.full(size * size, 2)
+    length_in_halves[split_blocks] = 1
     chunks = Chunks(
-        as_int32(np.concatenate([block, opposite])),
-        np.repeat(np.array([0, 1]), [len(block), len(opposite)]),
-        np.concatenate([share, np.ones_like(opposite)]),
-        2,
+        block=as_int32(np.concatenate([block, split_blocks])),
+        offset=np.repeat(np.array([0, 1]), [len(block), len(split_blocks)]),
+        share=np.concatenate([length_in_halves, np.ones_like(split_blocks)]),
+        denominator=2,
     )
-    second = np.arange(size * size)  # by block, the chunk of it that travels backwards
-    second[opposite] = size * size + np.arange(len(opposite))
+    backward_chunk = np.arange(size * size)  # by block, the chunk of it that travels backward
+    backward_chunk[split_blocks] = size * size + np.arange(len(split_blocks))
     # both directions cover distances up to P // 2; at a distance of exactly P / 2 each carries one half
-    forward, back = _relay_rows(seats, size // 2, 1), _relay_rows(seats, size // 2, -1)
-    back = (back[0], second[back[1]], *back[2:])
-    step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
+    forward, backward = _relay_rows(seats, size // 2, 1), _relay_rows(seats, size // 2, -1)
+    backward = (backward[0], backward_chunk[backward[1]], *backward[2:])
+    step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, backward, strict=True))
     return Schedule(
         collective, chunks, as_int32(step), as_int32(chunk), seats.rank[src], seats.rank[dst],
         np.full(len(step), COPY, np.uint8),
@@ -173,7 +174,12 @@ def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Lon
     step = _count_up(distance)
     origin, goal = np.repeat(origin, distance), np.repeat((origin + direction * distance) % size, distance)
     seat = (origin + direction * step) % size
-    return step, seats.member[goal] * size + seats.member[origin], seat, (seat + direction) % size
+    return step, _block_numbers(seats, goal, origin), seat, (seat + direction) % size
+
+
+def _block_numbers(seats: Seats, receiver: Longs, sender: Longs) -> Longs:
+    """Return the blocks of an alltoall between these seats: receiver * P + sender, by number among the members."""
+    return seats.member[receiver] * len(seats) + seats.member[sender]
 
 
 def _count_up(times: Longs) -> Longs:
