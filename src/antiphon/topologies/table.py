@@ -1,4 +1,8 @@
-"""The built-in topologies by name. To add one: a file with a make function, and a line here."""
+"""The built-in topologies by name. To add one: a file with a make function, and a line here.
+
+Files are named by strings ("regular:ring": function `ring` of regular.py), so that each is imported only when used.
+A description is a line of `antiphon list topologies`.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,23 @@ TABLE = {
     "mesh": _make_entry("regular:mesh", "a grid of any dimension, dims=4x8", "2 or more", "mesh:dims=3x4"),
     "torus": _make_entry("regular:torus", "a grid whose axes close to rings, dims=4x8", "2 or more", "torus:dims=4x4"),
     "hypercube": _make_entry(
-        "regular:hypercube", "numbers that differ in one bit", "2, 4, 8, ...", "hypercube:ranks=16"
+        "regular:hypercube", "ranks are linked if their numbers differ in one bit", "2, 4, 8, ...", "hypercube:ranks=16"
     ),
     "full": _make_entry("regular:full", "a link from every rank to every other", "2 or more", "full:ranks=6"),
     "star": _make_entry("regular:star", "one switch in the middle", "2 or more", "star:ranks=8"),
+    # 3x(4+2+0): a root with three children: a switch of 4 ranks, a switch of 2, and a rank
     "tree": _make_entry("trees:tree", "switches in a tree, fanouts=4x8", "2 or more", "tree:fanouts=3x(4+2+0)"),
     "dgx1p": _make_entry("dgx1:dgx1p", "NVIDIA DGX-1 with P100: 8 GPUs, 4 NVLinks each", "8", "dgx1p"),
     "dgx1v": _make_entry("dgx1:dgx1v", "NVIDIA DGX-1 with V100: 8 GPUs, 6 NVLinks each", "8", "dgx1v"),
-    "dgx1v_sccl": _make_entry("dgx1:dgx1v_sccl", "the same, numbered as by SCCL", "8", "dgx1v_sccl"),
+    "dgx1v_sccl": _make_entry("dgx1:dgx1v_sccl", "DGX-1 with V100, GPUs numbered as in SCCL", "8", "dgx1v_sccl"),
     "dgx2": _make_entry("nvswitch:dgx2", "NVIDIA DGX-2: 16 V100 on two boards of NVSwitches", "16", "dgx2"),
     "dgx-a100": _make_entry("nvswitch:dgx_a100", "NVIDIA DGX A100: 8 GPUs on NVSwitches", "8", "dgx-a100"),
     "hgx-h100": _make_entry("nvswitch:hgx_h100", "NVIDIA HGX H100: 8 GPUs on NVSwitches", "8", "hgx-h100"),
     "hgx-h200": _make_entry("nvswitch:hgx_h200", "NVIDIA HGX H200: 8 GPUs on NVSwitches", "8", "hgx-h200"),
     "hgx-b200": _make_entry("nvswitch:hgx_b200", "NVIDIA HGX B200: 8 GPUs on NVSwitches", "8", "hgx-b200"),
     "gb200-nvl72": _make_entry("nvswitch:gb200_nvl72", "NVIDIA GB200 NVL72: a rack of 72 GPUs", "72", "gb200-nvl72"),
-    "z52": _make_entry("z52:z52", "Gigabyte Z52: 8 MI50, the ring that SCCL plans on", "8", "z52"),
-    "z52-pcie": _make_entry("z52:z52_pcie", "Gigabyte Z52: two xGMI rings, PCIe with its limits", "8", "z52-pcie"),
+    "z52": _make_entry("z52:z52", "Gigabyte Z52: 8 MI50, reduced to one ring as in SCCL", "8", "z52"),
+    "z52-pcie": _make_entry("z52:z52_pcie", "Gigabyte Z52 in full: two xGMI rings and shared PCIe", "8", "z52-pcie"),
     "mi250": _make_entry("instinct:mi250", "AMD MI250: 8 packages (gcds=16) or 4 (gcds=8)", "8 or 16", "mi250"),
     "mi300x": _make_entry("instinct:mi300x", "AMD MI300X: 8 GPUs, all linked", "8", "mi300x"),
     "mi350x": _make_entry("instinct:mi350x", "AMD MI350X: 8 GPUs, all linked", "8", "mi350x"),
@@ -61,8 +66,10 @@ TABLE = {
     "sym512": _make_entry("gentree:sym512", "GenTree's symmetric tree, 16 switches of 32", "512", "sym512"),
     "asy384": _make_entry("gentree:asy384", "GenTree's asymmetric tree, 8 switches of 32, 8 of 16", "384", "asy384"),
     "cdc384": _make_entry("gentree:cdc384", "GenTree's two data centres", "384", "cdc384"),
-    "delta": _make_entry("clusters:delta", "NCSA Delta: nodes of 4 A100, one card", "4 per node", "delta:nodes=4"),
+    "delta": _make_entry(
+        "clusters:delta", "NCSA Delta: nodes of 4 A100, one network card each", "4 per node", "delta:nodes=4"
+    ),
     "polaris": _make_entry(
-        "clusters:polaris", "Argonne Polaris: nodes of 4 A100, two cards", "4 per node", "polaris:nodes=4"
+        "clusters:polaris", "Argonne Polaris: nodes of 4 A100, two network cards", "4 per node", "polaris:nodes=4"
     ),
 }
