@@ -91,3 +91,17 @@ def test_a_file_with_links_of_one_way_is_drawn_so(tmp_path: Path) -> None:
     """As the file has them: NCCL takes what each GPU says of itself."""
     machine = nccl(tmp_path, cpu(0, pci("10", gpu(0, "11*4")), pci("11", gpu(1, "10*2")))).machine
     assert links_of(machine) == told(machine, "nvlink 100: 0>1; nvlink 50: 1>0")
+
+
+def test_the_columns_of_a_query_may_be_in_any_order(tmp_path: Path) -> None:
+    columns = {"index": "{0}", "name": "NVIDIA A40", "pci.bus_id": "00000000:0{0}:00.0", "pcie.link.gen.max": "4"}
+    columns["pcie.link.width.max"] = "16"
+    machines = []
+    for order in (list(columns), list(columns)[::-1], ["name", "index", *list(columns)[2:]]):
+        lines = [", ".join(order), *(", ".join(columns[title] for title in order).format(gpu) for gpu in range(2))]
+        path = written(tmp_path, "\n".join(lines))
+        assert recognise_source(path) == "nvidia-smi"
+        machines.append(read([path]).machine)
+    assert machines[0].name == "2 x NVIDIA A40"
+    assert all(links_of(machine) == links_of(machines[0]) for machine in machines)
+    assert all(machine.name == machines[0].name for machine in machines)

@@ -208,7 +208,7 @@ MISSING = {
         system(cpu(0, pci("10", gpu(0, "11*4", 77)), pci("11", gpu(1, "10*4", 77)))), PASS,
     ),
     "H100 or B200: the matrix alone shows 18 NVLinks of either": (
-        MATRICES["hgx-h100"], "taken to be H100: each has 18 NVLinks, and the file names none",
+        MATRICES["hgx-h100"], "taken to be H100: each has 18 NVLinks, and the file names no GPU model",
     ),
     "the board: sm says the generation alone": (
         TEXTS["nccl-xml", "hgx-h100"], 'taken to be H100: the file has sm="90" and no name',

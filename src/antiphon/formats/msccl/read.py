@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
-from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
+from antiphon.formats.xml import MAX_DIGITS, Attributes, encoding, opening, read_xml
 from antiphon.lower.without_gc import without_gc
 
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
@@ -304,7 +304,9 @@ class _Element:
             return missing
         text = self.text(key)
         digits = text.removeprefix("-")
-        plain = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST and (digits[0] != "0" or digits == "0")
+        plain = (
+            digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS and (digits[0] != "0" or digits == "0")
+        )
         if not plain or not low <= int(text) <= high:
             raise Invalid(
                 f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {low} to {high}"

@@ -27,7 +27,7 @@ from antiphon.core.schedule import COPY, REDUCE
 from antiphon.core.serialize import loads
 from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.xml import LONGEST, Attributes, read_integer, read_xml
+from antiphon.formats.xml import MAX_DIGITS, Attributes, read_integer, read_xml
 
 MAX_ROWS = 2**27
 # 3, 3-7, or 3:0:1 (from slot 0 to slot 1)
@@ -174,7 +174,7 @@ class _Reader:
         texts = [self.batch[i].get(key, "") for i in indices]
         # fast path: all are plain digits; else find the faulty line
         if texts and not (
-            "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
+            "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= MAX_DIGITS
         ):
             for i in indices:
                 read_integer(self.batch[i], key, self._line_of(i))

@@ -62,14 +62,15 @@ class Box:
     gpus: list[int] = field(default_factory=list)  # rank -> its device
     # (rank, rank) -> NVLinks or xGMI links together
     bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
-    ports: dict[int, Fraction] = field(default_factory=dict)  # rank -> its NVLinks to the NVSwitches together
+    # rank -> its NVLinks to the NVSwitches together
+    switch_bandwidth: dict[int, Fraction] = field(default_factory=dict)
     hosts: dict[int, Fraction] = field(default_factory=dict)  # rank -> its NVLinks to the processor (POWER) together
     link_bandwidth: Fraction = NVLINK  # of one NVLink or xGMI link
     fast_kind: str = "nvlink"  # or "xgmi"
-    sharp: bool = False  # whether the NVSwitches multicast and reduce
+    has_nvls: bool = False  # whether the NVSwitches multicast and reduce
     pcie: int = 4  # the generation assumed for links without a known speed
-    speeds: dict[int, Fraction | None] = field(default_factory=dict)  # device of a network card -> its bandwidth
-    buses: dict[int, str] = field(default_factory=dict)  # rank -> its PCI address, if known
+    nic_speeds: dict[int, Fraction | None] = field(default_factory=dict)  # device of a network card -> its bandwidth
+    addresses: dict[int, str] = field(default_factory=dict)  # rank -> its PCI address, if known
     notes: list[str] = field(default_factory=list)  # assumptions and omissions, for the user
 
     def add(self, device: Device) -> int:
@@ -83,10 +84,10 @@ class Box:
 
     def drop_slow_cards(self) -> None:
         """Leave out cards of at most a tenth of the fastest one's speed: they manage the host."""
-        known_speeds = [speed for speed in self.speeds.values() if speed]
-        slow = [device for device, speed in self.speeds.items() if speed and speed * 10 <= max(known_speeds)]
+        known_speeds = [speed for speed in self.nic_speeds.values() if speed]
+        slow = [device for device, speed in self.nic_speeds.items() if speed and speed * 10 <= max(known_speeds)]
         for device in slow:
-            del self.speeds[device]
+            del self.nic_speeds[device]
         if slow:
             named = ", ".join(self.devices[device].name for device in slow[:8])
             self.notes.append(f"slow network cards are left out: {named}")
@@ -142,15 +143,16 @@ class _MachineBuilder:
         latency = NVLINK_LATENCY if box.fast_kind == "nvlink" else XGMI_LATENCY
         for (a, b), speed in box.bonds.items():
             self.links.append((a, b, LinkType(box.fast_kind, speed, latency)))
-        if not box.ports:
+        if not box.switch_bandwidth:
             return
         # nvidia-smi does not show the two boards of a DGX-2, whose bisection matters
-        if self.ranks == 16 and not box.bonds and set(box.ports.values()) == {6 * NVLINK} and len(box.ports) == 16:
+        to_switches = [*box.switch_bandwidth.values()]
+        if self.ranks == 16 and not box.bonds and to_switches == [6 * NVLINK] * 16:
             box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
             self._add_two_boards()
             return
-        hub = self.add_switch("host0/nvswitch", NVLS if box.sharp else FORWARD_ONLY)
-        for rank, speed in box.ports.items():
+        hub = self.add_switch("host0/nvswitch", NVLS if box.has_nvls else FORWARD_ONLY)
+        for rank, speed in box.switch_bandwidth.items():
             self.links += both_ways([(rank, hub)], LinkType(box.fast_kind, speed, NVSWITCH_HOP))
 
     def _add_two_boards(self) -> None:
@@ -192,7 +194,7 @@ class _MachineBuilder:
             self.node[place] = self.add_switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
         self.bridges = [self.node[place] for place in roots]
         # without faster links the sockets are the structure worth showing
-        if not self.box.bonds and not self.box.ports:
+        if not self.box.bonds and not self.box.switch_bandwidth:
             for rank, device in enumerate(self.box.gpus):
                 if (top := self._top_of(device)) in sockets:
                     self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
@@ -241,7 +243,7 @@ class _MachineBuilder:
             limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._is_binding(limit)]
             if limits:
                 self.box.notes.append("the traffic into a host bridge is limited to two such links (assumed)")
-        fast = self.box.bonds or self.box.ports
+        fast = self.box.bonds or self.box.switch_bandwidth
         slots = [kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"]
         unit = self.box.link_bandwidth if fast else min(slots, default=Fraction(0))
         return build(
@@ -265,7 +267,7 @@ class _MachineBuilder:
         cards_by_gpus: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         # 1. Group cards by the GPUs that are nearest to them.
         some_on_switch, ranks_by_place = False, self._ranks_by_place()
-        for device in self.box.speeds:
+        for device in self.box.nic_speeds:
             place, ranks = self._nearest_gpus(device, ranks_by_place)
             some_on_switch = some_on_switch or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
             cards_by_gpus.setdefault((place, ranks), []).append(device)
@@ -279,7 +281,7 @@ class _MachineBuilder:
             ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
                 nodes = ports_of_card(ports, number, len(devices))
-                yield NetworkCard(self.box.devices[device].name, self.box.speeds[device], nodes)
+                yield NetworkCard(self.box.devices[device].name, self.box.nic_speeds[device], nodes)
         if omitted_cards:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(omitted_cards[:8])}")
 

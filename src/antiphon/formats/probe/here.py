@@ -23,7 +23,14 @@ from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, bu
 from antiphon.formats.probe.cores import Core, of_cores
 from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
-from antiphon.formats.probe.speeds import MI200, Make, device_name, make_by_generation, make_by_name, pcie
+from antiphon.formats.probe.speeds import (
+    MI200,
+    GpuType,
+    device_name,
+    gpu_type_by_generation,
+    gpu_type_by_name,
+    pcie_speed,
+)
 from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
@@ -125,16 +132,17 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
     """Return Linux's box with the links of nvidia-smi, if both list the same GPUs; else nvidia-smi's box."""
     places = {linux.box.devices[device].name: device for device in linux.nvidia}
-    devices = [places.get(nvidia_box.buses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
+    devices = [places.get(nvidia_box.addresses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
     if not linux.nvidia or any(device is None for device in devices):
         nvidia_box.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
         return nvidia_box
     box = linux.box
     box.gpus = [device for device in devices if device is not None]
-    box.bonds, box.ports, box.link_bandwidth = nvidia_box.bonds, nvidia_box.ports, nvidia_box.link_bandwidth
+    box.bonds, box.switch_bandwidth = nvidia_box.bonds, nvidia_box.switch_bandwidth
+    box.link_bandwidth = nvidia_box.link_bandwidth
     if nvidia_box.model:
         box.name, box.model = nvidia_box.name, nvidia_box.model
-    box.fast_kind, box.sharp, box.pcie = "nvlink", nvidia_box.sharp, nvidia_box.pcie
+    box.fast_kind, box.has_nvls, box.pcie = "nvlink", nvidia_box.has_nvls, nvidia_box.pcie
     box.notes += nvidia_box.notes
     return box
 
@@ -203,9 +211,9 @@ class _LinuxDevices:
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
-                self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
-            used |= {self.box.devices[device].parent for device in self.box.speeds}
-        if not self.box.speeds:
+                self.box.nic_speeds[self.box.add(Device(NIC, up, None, name))] = speed
+            used |= {self.box.devices[device].parent for device in self.box.nic_speeds}
+        if not self.box.nic_speeds:
             self.notes.append("no network card on PCIe")
         self.box.drop_slow_cards()
 
@@ -214,7 +222,7 @@ class _LinuxDevices:
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
         owner: dict[str, int] = {}
-        make: Make | None = make_by_name(self.box.model)
+        gpu_type: GpuType | None = gpu_type_by_name(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
             values = read_properties(folder / node / "properties")
             if text(folder / node / "gpu_id") in ("", "0"):
@@ -224,7 +232,9 @@ class _LinuxDevices:
             if self.at.get(place) in rank:
                 owner[node] = rank[self.at[place]]
             version = int(values.get("gfx_target_version", "0"))
-            make = make or make_by_generation(f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}")
+            gpu_type = gpu_type or gpu_type_by_generation(
+                f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}"
+            )
         if self.amd and not owner:
             self.notes.append(f"xGMI cannot be seen: the driver shows no topology in {folder}")
         weights: dict[tuple[int, int], int] = {}
@@ -239,10 +249,10 @@ class _LinuxDevices:
                         weights[me, other] = int(values.get("weight", "15"))
                         speeds[me, other] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6
         lowest = min(weights.values(), default=0)
-        self.box.model = self.box.model or (make.name if make else "")
+        self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
         if weights:
-            self.box.fast_kind, self.box.link_bandwidth = "xgmi", (make or MI200).link
-            self.box.pcie = (make or MI200).pcie
+            self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link
+            self.box.pcie = (gpu_type or MI200).pcie
         for pair, weight in weights.items():
             if weight == lowest:
                 self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth
@@ -289,7 +299,7 @@ def _slot_speed(path: Path) -> Fraction | None:
         if width.isdigit() and int(width) and (not max_width.isdigit() or int(width) <= int(max_width))
         else max_width
     )
-    return pcie(text(path / "max_link_speed"), lanes)
+    return pcie_speed(text(path / "max_link_speed"), lanes)
 
 
 def rdma_speed(path: Path) -> Fraction | None:

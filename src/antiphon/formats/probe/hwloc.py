@@ -23,7 +23,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, build_box
 from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, device_name, make_by_name, nearest_pcie_speed
+from antiphon.formats.probe.speeds import GpuType, device_name, gpu_type_by_name, nearest_pcie_speed
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
 
@@ -62,7 +62,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     """Read the machine in this file. `pcie`: as for `build_box`."""
     reader = _Reader()
     for path in paths:
-        read_xml(path, reader, doctype=True, text=reader.text)
+        read_xml(path, reader, allow_doctype=True, text=reader.text)
     gpus = _find_gpus(reader)
     if not gpus:
         cores = reader.cores or reader.threads
@@ -260,22 +260,22 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
     box.gpus = [pci_device.device for pci_device in gpus]
     for pci_device in gpus:
         box.devices[pci_device.device].kind = GPU
-    kinds = Counter(pci_device.model for pci_device in gpus if make_by_name(pci_device.model))
+    kinds = Counter(pci_device.model for pci_device in gpus if gpu_type_by_name(pci_device.model))
     box.model = kinds.most_common(1)[0][0] if kinds else ""
-    make = make_by_name(box.model) if box.model else None
+    gpu_type = gpu_type_by_name(box.model) if box.model else None
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
-    box.link_bandwidth = make.link if make else NVLINK
-    box.pcie = make.pcie if make else 4
+    box.link_bandwidth = gpu_type.link if gpu_type else NVLINK
+    box.pcie = gpu_type.pcie if gpu_type else 4
     for pci_device in reader.pci_devices:
         if pci_device.kind == "0207" or any(_CARD.match(word) for word in pci_device.names):
             box.devices[pci_device.device].kind = NIC
             label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
-            box.speeds[box.add(Device(NIC, pci_device.device, None, label))] = None
+            box.nic_speeds[box.add(Device(NIC, pci_device.device, None, label))] = None
     for matrix, (keys, values) in reader.matrices.items():
-        _add_matrix(box, reader, gpus, matrix, keys, values, make)
-    if not reader.matrices and make and make.links:
-        fast = "xGMI" if make.xgmi else "NVLink"
+        _add_matrix(box, reader, gpus, matrix, keys, values, gpu_type)
+    if not reader.matrices and gpu_type and gpu_type.links:
+        fast = "xGMI" if gpu_type.xgmi else "NVLink"
         box.notes.append(
             f"the file has no {fast} bandwidths: hwloc has them where it was built with the vendor's library"
         )
@@ -284,7 +284,7 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
 
 def _add_matrix(
     box: Box, reader: _Reader, gpus: list[_PciDevice], matrix: str, keys: list[str], values: array[float],
-    make: Make | None,
+    gpu_type: GpuType | None,
 ) -> None:  # fmt: skip
     """Add the bandwidths of a matrix of MB/s between GPUs, NVSwitches and packages, row by row."""
     count = len(keys)
@@ -293,7 +293,7 @@ def _add_matrix(
     box.fast_kind = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
     rank = {id(pci_device): number for number, pci_device in enumerate(gpus)}
     pci_devices = [reader.pci_devices[reader.objects[key]] if key in reader.objects else None for key in keys]
-    count_factor = _count_factor(pci_devices, values, rank, make)
+    count_factor = _count_factor(pci_devices, values, rank, gpu_type)
     for row, pci_device in enumerate(pci_devices):
         if pci_device is None or id(pci_device) not in rank:
             continue
@@ -305,26 +305,26 @@ def _add_matrix(
             if other is not None and id(other) in rank:
                 box.bonds[a, rank[id(other)]] = speed
             elif other is not None and other.nvswitch:
-                box.ports[a] = box.ports.get(a, Fraction(0)) + speed
+                box.switch_bandwidth[a] = box.switch_bandwidth.get(a, Fraction(0)) + speed
             elif keys[column] in reader.packages:
                 box.hosts[a] = speed
-    box.sharp = make is not None and make.sharp
+    box.has_nvls = gpu_type is not None and gpu_type.has_nvls
     if count_factor > 1:
         box.notes.append("NVLink bandwidths are halved: this version of hwloc counts both ways for NVLink 3 and 4")
 
 
 def _count_factor(
-    pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], make: Make | None
+    pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], gpu_type: GpuType | None
 ) -> int:
-    """Return the divisor of the values: 2 if a GPU has more bandwidth than its make can have, else 1.
+    """Return the divisor of the values: 2 if a GPU has more bandwidth than its type can have, else 1.
 
     hwloc before 2.10 counted both directions of NVLink 3 and 4.
     """
-    if make is None or make.xgmi or not make.links:
+    if gpu_type is None or gpu_type.xgmi or not gpu_type.links:
         return 1
     count = len(pci_devices)
     sums = [
         sum(values[row * count + column] for column in range(count) if column != row)
         for row, pci_device in enumerate(pci_devices) if pci_device is not None and id(pci_device) in rank
     ]  # fmt: skip
-    return 2 if max(sums, default=0.0) * 1e6 > 1.01 * float(make.links * make.link) else 1
+    return 2 if max(sums, default=0.0) * 1e6 > 1.01 * float(gpu_type.links * gpu_type.link) else 1

@@ -17,7 +17,14 @@ from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, build_box
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, device_name, make_by_capability, make_by_generation, make_by_name, pcie
+from antiphon.formats.probe.speeds import (
+    GpuType,
+    device_name,
+    gpu_type_by_capability,
+    gpu_type_by_generation,
+    gpu_type_by_name,
+    pcie_speed,
+)
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
 from antiphon.units import exact
@@ -35,7 +42,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
     reader = _Reader()
     for path in paths:
         reader.depth = 0
-        read_xml(path, reader, doctype=True)
+        read_xml(path, reader, allow_doctype=True)
     if reader.gpus or not reader.rings:
         return build_box(_make_box(reader, name), pcie)
     return _of_rings(reader, name)
@@ -96,7 +103,7 @@ class _Reader:
             self.hosts.add(attributes.get("host_hash", "")[:40])
             return self.box.add(Device(BRIDGE, -1, name=f"numa {attributes.get('numaid', '?')[:8]}"))
         if name == "pci":
-            speed = pcie(attributes.get("link_speed", ""), attributes.get("link_width", ""))
+            speed = pcie_speed(attributes.get("link_speed", ""), attributes.get("link_width", ""))
             bus = attributes.get("busid", "")[:40].lower()
             device = self.box.add(Device(SWITCH, self._innermost_device(), speed, bus))
             self.slots.append((device, bus, attributes.get("class", "")[:10]))
@@ -139,7 +146,7 @@ class _Reader:
         speed = Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and 0 < len(mbit) < 10 and int(mbit) else None
         if speed and speed > _FASTEST:
             speed /= 1000  # Slingshot's plugin writes kbit/s
-        self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
+        self.box.nic_speeds[self.box.add(Device(NIC, up, None, name))] = speed
 
     # ---- graphs ----
 
@@ -189,13 +196,13 @@ def _make_box(reader: _Reader, name: str) -> Box:
             )
     gpus = _in_order(reader.gpus)
     box.gpus = [gpu.device for gpu in gpus]
-    model, make = _identify_board(gpus, reader.boards, box.notes)
+    model, gpu_type = _identify_board(gpus, reader.boards, box.notes)
     box.name, box.model = (f"{len(gpus)} x {model}" if model else name), model
-    box.link_bandwidth = make.link if make else NVLINK
-    box.pcie = make.pcie if make else 4
-    if make is None and any(gpu.links for gpu in gpus):
+    box.link_bandwidth = gpu_type.link if gpu_type else NVLINK
+    box.pcie = gpu_type.pcie if gpu_type else 4
+    if gpu_type is None and any(gpu.links for gpu in gpus):
         box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file shows no generation")
-    _add_links(box, gpus, make)
+    _add_links(box, gpus, gpu_type)
     box.drop_slow_cards()
     if len(reader.hosts) > 1:
         box.notes.append(f"GPUs of {len(reader.hosts)} hosts stand in one file: drawn as one box")
@@ -211,25 +218,25 @@ def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
     return gpus
 
 
-def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, Make | None]:
-    """Return the board that most GPUs have, and its make: by PCI identifiers, else by the generation alone."""
+def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, GpuType | None]:
+    """Return the board that most GPUs have, and its type of GPU: by PCI identifiers, else by the generation alone."""
     models = Counter(boards[gpu.device] for gpu in gpus if boards.get(gpu.device))
     if models:
         model = models.most_common(1)[0][0]
-        return model, make_by_name(model)
-    for key, make_of in (("gcn", make_by_generation), ("sm", _make_by_generation)):
+        return model, gpu_type_by_name(model)
+    for key, gpu_type_of in (("gcn", gpu_type_by_generation), ("sm", _gpu_type_by_generation)):
         value = next((gpu.values[key] for gpu in gpus if key in gpu.values), "")
-        if make := make_of(value):
-            notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
-            return make.name, make
+        if gpu_type := gpu_type_of(value):
+            notes.append(f'GPUs are taken to be {gpu_type.name}: the file has {key}="{value}" and no name')
+            return gpu_type.name, gpu_type
     return "", None
 
 
-def _make_by_generation(sm: str) -> Make | None:
-    return make_by_capability(int(sm)) if sm.isdigit() and len(sm) < 5 else None
+def _gpu_type_by_generation(sm: str) -> GpuType | None:
+    return gpu_type_by_capability(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 
-def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
+def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
     through: Counter[int] = Counter()
     elsewhere = 0
@@ -244,8 +251,8 @@ def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
                 box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.link_bandwidth
             else:
                 elsewhere += count
-    box.ports = {number: count * box.link_bandwidth for number, count in through.items()}
-    box.sharp = make is not None and make.sharp
+    box.switch_bandwidth = {number: count * box.link_bandwidth for number, count in through.items()}
+    box.has_nvls = gpu_type is not None and gpu_type.has_nvls
     if elsewhere:
         box.notes.append(
             f"{elsewhere} links lead to no GPU of the file (to processors, or to GPUs that are not visible)"

@@ -32,7 +32,7 @@ from antiphon.formats.files import Files
 from antiphon.formats.probe.box import find_group, join_groups
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.joining import cards_with_speeds
-from antiphon.formats.probe.speeds import LANE, generation_attribute, make_by_name
+from antiphon.formats.probe.speeds import LANE, generation_attribute, gpu_type_by_name
 from antiphon.options import parse_yes
 from antiphon.topologies.links import PCIE
 from antiphon.units import format_bandwidth
@@ -127,7 +127,7 @@ class _Writer:
             )
         self.has_pcie, self.amd = "pcie" in kinds, "xgmi" in kinds
         name = next((gpu for box, gpu in _GPU_OF_BOX.items() if machine.name.startswith(box)), machine.name)
-        self.gpu_model = make_by_name(name)
+        self.gpu_model = gpu_type_by_name(name)
         self.default_pcie_link = _pcie_attributes(PCIE[self.gpu_model.pcie if self.gpu_model else 4], machine.name)
         self.gpu_class = "0x120000" if self.amd else "0x030200"
         self.hubs: dict[int, str] = {}  # addresses of NVSwitches

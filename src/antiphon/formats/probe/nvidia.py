@@ -30,13 +30,24 @@ from antiphon.formats.probe.box import (
 )
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines
-from antiphon.formats.probe.speeds import A100, B200, H100, P100, V100, Make, make_by_name, nominal_speed, pcie
+from antiphon.formats.probe.speeds import (
+    A100,
+    B200,
+    H100,
+    P100,
+    V100,
+    GpuType,
+    gpu_type_by_name,
+    nominal_speed,
+    pcie_speed,
+)
 from antiphon.topologies.links import GB, NVLINK
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import format_bandwidth, parse_bandwidth
 
-# Paths of the matrix -> level of the PCIe tree that the path goes up to
+# Paths of the matrix -> level of the PCIe tree that the path goes up to. PHB (3) and NODE (4) both stay in a socket.
 _LEVEL = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+_ONE_SWITCH, _SWITCHES, _SOCKET = _LEVEL["PIX"], _LEVEL["PXB"], _LEVEL["NODE"]
 _CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PXN|N/A|OK|CNS|GNS|TNS|NS|DR|U")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # `nvlink -s`: speed of a link; `-R`: the device at its other end; `-c`: a line per capability
@@ -45,7 +56,7 @@ _REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? 
 _LINK_CAPABILITY = re.compile(r"Link ([0-9]{1,2}), ")
 _MAX_LINKS = 18  # of any GPU so far
 _MAX_PEERS = 128  # of a matrix
-_MIN_GPUS_TO_GUESS = 4  # with fewer, the numbers of NVLinks alone do not determine their make
+_MIN_GPUS_TO_GUESS = 4  # with fewer, the numbers of NVLinks alone do not determine the type of GPU
 
 
 @dataclass
@@ -56,10 +67,10 @@ class _SmiOutput:
     cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of the PCIe path between two
     nvlinks: dict[tuple[str, str], int] = field(default_factory=dict)  # number of NVLinks between two
     numa: dict[str, str] = field(default_factory=dict)  # GPU -> its NUMA node, or its cores
-    models: dict[str, str] = field(default_factory=dict)  # GPU -> product name
+    product_names: dict[str, str] = field(default_factory=dict)  # GPU -> product name
     links: dict[str, dict[int, Fraction | None]] = field(default_factory=dict)  # GPU -> link -> speed, if reported
     remote: dict[str, list[str]] = field(default_factory=dict)  # GPU -> addresses at the other ends of its links
-    gpu_at_bus: dict[str, str] = field(default_factory=dict)  # address on PCIe -> GPU
+    gpu_at_address: dict[str, str] = field(default_factory=dict)  # address on PCIe -> GPU
     pcie_speeds: dict[str, Fraction] = field(default_factory=dict)  # GPU -> bytes per second of its PCIe slot
     aliases: dict[str, str] = field(default_factory=dict)  # card of the matrix -> its device: NIC0 -> mlx5_0
 
@@ -67,7 +78,11 @@ class _SmiOutput:
 def read(
     paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
 ) -> Probed:
-    """Read the box in these files. `nvlink`: bandwidth of one NVLink, if the files have none."""
+    """Read the box in these files.
+
+    `pcie`: include PCIe (yes or no; default: if NVLinks do not join all GPUs). `pcie_gen`: its generation, such as 4.
+    `nvlink`: bandwidth of one NVLink, if the files have none.
+    """
     return build_box(read_box(paths, name, pcie_gen, nvlink), pcie)
 
 
@@ -76,27 +91,33 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     output = _SmiOutput()
     for path in paths:
         _Reader(output).lines(path)
-    gpus = sorted({*(p for p in output.peers if p.startswith("GPU")), *output.models, *output.links}, key=_peer_number)
+    gpus = sorted(
+        {*(p for p in output.peers if p.startswith("GPU")), *output.product_names, *output.links}, key=_peer_number
+    )
     if not gpus:
         raise Invalid("lists no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
     if len(gpus) > MAX_GPUS:
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
-    models = [output.models.get(gpu, "") for gpu in gpus]
-    kinds = Counter(model for model in models if model)
-    make = next((make for model in models if (make := make_by_name(model))), None)
-    model = kinds.most_common(1)[0][0] if kinds else ""
-    guess = None if model else _guess_make(output, gpus)
+    product_names = [output.product_names[gpu] for gpu in gpus if output.product_names.get(gpu)]
+    gpu_type = next((gpu_type for product in product_names if (gpu_type := gpu_type_by_name(product))), None)
+    model = Counter(product_names).most_common(1)[0][0] if product_names else ""
+    guess = None if model else _guess_gpu_type(output, gpus)
     if guess is not None:
-        model, make = guess.name, guess
+        model, gpu_type = guess.name, guess
     box = Box(f"{len(gpus)} x {model}" if model else name, model)
     if guess is not None:
-        box.notes.append(f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names none")
-    box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
-    box.buses = {
-        rank: bus for bus, gpu in output.gpu_at_bus.items() for rank, candidate in enumerate(gpus) if candidate == gpu
+        box.notes.append(
+            f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names no GPU model"
+        )
+    box.pcie = pcie_generation(pcie_gen, gpu_type.pcie if gpu_type else 4)
+    box.addresses = {
+        rank: address
+        for address, gpu in output.gpu_at_address.items()
+        for rank, candidate in enumerate(gpus)
+        if candidate == gpu
     }
     _add_tree(box, output, gpus)
-    _add_nvlinks(box, output, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
+    _add_nvlinks(box, output, gpus, gpu_type, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
     return box
 
 
@@ -122,13 +143,13 @@ class _Reader:
             if not line.strip():
                 continue
             words = line.split()
-            if (
+            # the first that recognizes the line reads it; others are skipped
+            _ = (
                 self._read_head(line, words)
                 or self._read_row(words, line, number)
                 or self._read_nvlink(line)
                 or self._read_csv(line)
-            ):
-                continue
+            )
 
     def _read_head(self, line: str, words: list[str]) -> bool:
         """Read the names of the columns (GPU0, GPU1, ..., cards, affinities); return whether the line has them."""
@@ -156,7 +177,7 @@ class _Reader:
             return self._read_alias(words)
         row_name, cells = words[0], words[1 : 1 + len(self.columns)]
         if not all(_CELL.fullmatch(cell) for cell in cells) or len(cells) < len(self.columns):
-            # the beginning of a row is right: a truncated matrix is an error, other text is not
+            # The first cell is valid, so this is a matrix that was cut off: an error. Otherwise it is other text: skip.
             if _CELL.fullmatch(cells[0]):
                 raise Invalid(
                     f"line {number}: row {row_name} has {len([c for c in cells if _CELL.fullmatch(c)])} cells for "
@@ -187,51 +208,53 @@ class _Reader:
         """Read a line of `nvlink` or `-L` about a GPU; return whether it is one."""
         if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
             self.gpu = f"GPU{match[1]}"
-            self.output.models[self.gpu] = match[2].strip()
+            self.output.product_names[self.gpu] = match[2].strip()
             return True
         if not self.gpu:
             return False
-        links = self.output.links.setdefault(self.gpu, {})
+        links = self.output.links.get(self.gpu, {})
         if match := _LINK.search(line):
             links[int(match[1])] = Fraction(match[2]) * GB
         elif match := _REMOTE.search(line):
             links.setdefault(int(match[1]), None)
             remote = self.output.remote.setdefault(self.gpu, [])
             if len(remote) < 64:
-                remote.append(_normalize_bus(match[2].rstrip(":")))
+                remote.append(_normalize_address(match[2].rstrip(":")))
         elif match := _LINK_CAPABILITY.search(line):
             links.setdefault(int(match[1]), None)
-        elif "inactive" not in line.lower():
-            if not links:
-                del self.output.links[self.gpu]
+        elif "inactive" not in line.lower():  # an inactive link is a line about the GPU, too
             return False
+        self.output.links[self.gpu] = links
         return True
 
     def _read_csv(self, line: str) -> bool:
         """Read a line of --query-gpu as CSV: its head, or a row of a GPU; return whether it is one.
 
-        The columns may be index, name, pci.bus_id, pcie.link.gen.max and pcie.link.width.max, in any order.
+        The columns may be index, name, pci.bus_id, pcie.link.gen.max and pcie.link.width.max, in any order;
+        index and name are required.
         """
         cells = [cell.strip() for cell in line.split(",")]
-        if cells[0] == "index" and "name" in cells:
+        if "index" in cells and "name" in cells:
             self.query_titles = cells
             return True
-        if not self.query_titles or len(cells) != len(self.query_titles) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+        if not self.query_titles or len(cells) != len(self.query_titles):
             return False
         row = dict(zip((key.split(" ")[0] for key in self.query_titles), cells, strict=True))
+        if not re.fullmatch(r"[0-9]{1,4}", row["index"]):
+            return False
         gpu = f"GPU{row['index']}"
-        self.output.models[gpu] = row["name"][:100]
+        self.output.product_names[gpu] = row["name"][:100]
         if "pci.bus_id" in row:
-            self.output.gpu_at_bus[_normalize_bus(row["pci.bus_id"])] = gpu
+            self.output.gpu_at_address[_normalize_address(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
         # PCIe generation -> GT/s per lane
         rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
-        if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
+        if speed := pcie_speed(f"{rates.get(gen, '')} GT/s", width):
             self.output.pcie_speeds[gpu] = speed
         return True
 
 
-def _normalize_bus(text: str) -> str:
+def _normalize_address(text: str) -> str:
     """Return a PCI address in its short form: 00000000:07:00.0 and 0000:07:00.0 are the same."""
     return text.lower()[-12:]
 
@@ -249,7 +272,7 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
     members = [*gpus, *cards]
     index_of = {peer: number for number, peer in enumerate(members)}
     # union-find per level: devices that a path of at most this level connects share a group
-    groups = {level: list(range(len(members))) for level in (1, 2, 4)}
+    groups = {level: list(range(len(members))) for level in (_ONE_SWITCH, _SWITCHES, _SOCKET)}
     for (a, b), cell in output.cells.items():
         for level, group in groups.items():
             if a in index_of and b in index_of and cell <= level:
@@ -259,36 +282,36 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
         numa = output.numa.get(gpu, "N/A")
         # GPUs with the same NUMA affinity share a socket, even without a cell that shows it
         if numa not in ("N/A", "-1"):
-            join_groups(groups[4], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
+            join_groups(groups[_SOCKET], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
     device_of: dict[tuple[int, int], int] = {}
-    speeds = output.pcie_speeds
     matrix = bool(output.cells or output.numa)
     for peer in members:
         parent = -1
         # from the socket down; each group becomes a device once
-        for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
+        for level, kind in ((_SOCKET, BRIDGE), (_SWITCHES, SWITCH), (_ONE_SWITCH, SWITCH)):
             first = find_group(groups[level], index_of[peer])
             if matrix and (level, first) not in device_of:
                 device_of[level, first] = box.add(Device(kind, parent))
             parent = device_of.get((level, first), -1)
         kind = GPU if peer.startswith("GPU") else NIC
         name = output.aliases.get(peer, peer)
-        device = box.add(Device(kind, parent, speeds.get(peer), name))
+        device = box.add(Device(kind, parent, output.pcie_speeds.get(peer), name))
         if kind == GPU:
             box.gpus.append(device)
         else:
-            box.speeds[device] = None
+            box.nic_speeds[device] = None  # the bandwidth of its network is unknown
 
 
 # ---- NVLinks ----
 
 
-def _guess_make(output: _SmiOutput, gpus: list[str]) -> Make | None:
-    """Return the make that the numbers of NVLinks alone determine, or None.
+def _guess_gpu_type(output: _SmiOutput, gpus: list[str]) -> GpuType | None:
+    """Return the type of GPU that the numbers of NVLinks alone determine, or None.
 
-    Either the links of a GPU add up to those of its make, or each pair shows all of them, as through NVSwitches. With
-    few GPUs only H100 is recognized: two GPUs of another make may be joined by a bridge of as many links. None if
-    several makes fit: four GPUs with 6 links per pair are V100s on switches, or H100s without.
+    Either the links of a GPU add up to those of its type, or each pair shows all of them, as through NVSwitches. Pairs
+    with 18 links are taken as H100s on switches, though B200s have as many. With few GPUs no other type is recognized:
+    two GPUs may be joined by a bridge of as many links. None if several types fit: four GPUs with 6 links per pair are
+    V100s on switches, or H100s without.
     """
     counts = [output.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
@@ -298,42 +321,42 @@ def _guess_make(output: _SmiOutput, gpus: list[str]) -> Make | None:
     # direct links: a row adds up to all links; NVSwitches: every cell shows all links
     rows = {sum(output.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
     candidates = [
-        make
-        for make in (P100, V100, A100, H100)
-        if rows == {make.links} or (make != P100 and {*counts} == {make.links})
+        gpu_type
+        for gpu_type in (P100, V100, A100, H100)
+        if rows == {gpu_type.links} or (gpu_type != P100 and {*counts} == {gpu_type.links})
     ]
     return candidates[0] if len(candidates) == 1 else None
 
 
 def _add_nvlinks(
-    box: Box, output: _SmiOutput, gpus: list[str], make: Make | None, requested_speed: Fraction | None
+    box: Box, output: _SmiOutput, gpus: list[str], gpu_type: GpuType | None, requested_speed: Fraction | None
 ) -> None:
     """Add the NVLinks of the matrix to the box: between GPUs, or from GPUs to NVSwitches."""
     reported_speeds = [speed for links in output.links.values() for speed in links.values() if speed]
     link_bandwidth = requested_speed or (
-        nominal_speed(max(reported_speeds)) if reported_speeds else (make.link if make else NVLINK)
+        nominal_speed(max(reported_speeds)) if reported_speeds else (gpu_type.link if gpu_type else NVLINK)
     )
     box.link_bandwidth = link_bandwidth
-    guessed = not any(output.models.values()) and not reported_speeds and requested_speed is None
+    is_bandwidth_assumed = not any(output.product_names.values()) and not reported_speeds and requested_speed is None
     names = set(gpus)
     between_gpus = {(a, b): count for (a, b), count in output.nvlinks.items() if a in names and b in names and count}
     if not between_gpus:
-        _add_nvlinks_by_count(box, output, gpus, link_bandwidth, make)
+        _add_nvlinks_by_count(box, output, gpus, link_bandwidth, gpu_type)
         return
-    if guessed:
+    if is_bandwidth_assumed:
         box.notes.append(
             f"one NVLink is assumed to carry {format_bandwidth(link_bandwidth)} each way: the "
             "file names no GPU (add what "
             "`nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    if _is_switched(output, gpus, between_gpus, make):
-        box.sharp = make is not None and make.sharp
+    if _is_switched(output, gpus, between_gpus, gpu_type):
+        box.has_nvls = gpu_type is not None and gpu_type.has_nvls
         for gpu in gpus:
             widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
             active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
             if widest:
-                box.ports[rank[gpu]] = (min(active, widest) if active else widest) * link_bandwidth
+                box.switch_bandwidth[rank[gpu]] = (min(active, widest) if active else widest) * link_bandwidth
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
         return
     for (a, b), count in between_gpus.items():
@@ -341,7 +364,7 @@ def _add_nvlinks(
 
 
 def _is_switched(
-    output: _SmiOutput, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None
+    output: _SmiOutput, gpus: list[str], between_gpus: dict[tuple[str, str], int], gpu_type: GpuType | None
 ) -> bool:
     """Return whether NVLinks lead to NVSwitches: a row has more links than a GPU, or a link leads to no GPU."""
     rows = Counter[str]()
@@ -349,48 +372,54 @@ def _is_switched(
         rows[a] += count
     for gpu, addresses in output.remote.items():
         # a link leads to a PCI address that is not a GPU's
-        if output.gpu_at_bus and any(address not in output.gpu_at_bus for address in addresses) and rows[gpu]:
+        if output.gpu_at_address and any(address not in output.gpu_at_address for address in addresses) and rows[gpu]:
             return True
-        if set(addresses) and rows[gpu] > len(addresses):
+        if addresses and rows[gpu] > len(addresses):
             return True
     for gpu, count in rows.items():
         active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
-        if count > (active or (make.links if make and make.links else _MAX_LINKS)):
+        if count > (active or (gpu_type.links if gpu_type and gpu_type.links else _MAX_LINKS)):
             return True
-    # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
-    names = " ".join(output.models.get(gpu, "") for gpu in gpus)
+    # If every pair of GPUs on a board (SXM) shows all links, there are switches between them. Not so GH200 and NVL2,
+    # which are wired in pairs.
+    names = " ".join(output.product_names.get(gpu, "") for gpu in gpus)
     shows_all_links = (
-        make is not None and make.links > 0 and all(count == make.links for count in between_gpus.values())
+        gpu_type is not None and gpu_type.links > 0 and all(count == gpu_type.links for count in between_gpus.values())
     )
-    is_on_board = "SXM" in names or make in (H100, B200)
+    is_on_board = "SXM" in names or gpu_type in (H100, B200)
     return shows_all_links and is_on_board and not re.search("GH200|NVL2", names)
 
 
 def _add_nvlinks_by_count(
-    box: Box, output: _SmiOutput, gpus: list[str], link_bandwidth: Fraction, make: Make | None
+    box: Box, output: _SmiOutput, gpus: list[str], link_bandwidth: Fraction, gpu_type: GpuType | None
 ) -> None:
-    """Add NVLinks if there is no matrix: `nvlink -s` shows their number per GPU, and `-R` where they lead."""
-    active = {
-        gpu: len([s for s in output.links.get(gpu, {}).values() if s] or output.links.get(gpu, {})) for gpu in gpus
-    }
+    """Add NVLinks if no matrix shows any: `nvlink -s` shows their number per GPU, and `-R` where they lead.
+
+    Without -R, two GPUs are taken to be linked to each other, more (or types with NVLS) to NVSwitches.
+    """
+    active = {}
+    for gpu in gpus:
+        speeds = output.links.get(gpu, {}).values()
+        # -c and -R show links without speeds: then all count
+        active[gpu] = sum(1 for speed in speeds if speed) or len(speeds)
     if not any(active.values()) or len(gpus) < 2:
         return
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     addresses = {address for remote in output.remote.values() for address in remote}
-    gpu_addresses = {address for address in addresses if address in output.gpu_at_bus}
+    gpu_addresses = {address for address in addresses if address in output.gpu_at_address}
     if addresses and gpu_addresses == addresses:
         for gpu, remote in output.remote.items():
             for address, count in Counter(remote).items():
-                if output.gpu_at_bus[address] in rank:
-                    box.bonds[rank[gpu], rank[output.gpu_at_bus[address]]] = count * link_bandwidth
+                if output.gpu_at_address[address] in rank:
+                    box.bonds[rank[gpu], rank[output.gpu_at_address[address]]] = count * link_bandwidth
         return
-    if (not output.cells and len(gpus) > 2) or (make and make.sharp) or addresses:
-        box.sharp = make is not None and make.sharp
-        box.ports = {rank[gpu]: count * link_bandwidth for gpu, count in active.items() if count}
+    if (not output.cells and len(gpus) > 2) or (gpu_type and gpu_type.has_nvls) or addresses:
+        box.has_nvls = gpu_type is not None and gpu_type.has_nvls
+        box.switch_bandwidth = {rank[gpu]: count * link_bandwidth for gpu, count in active.items() if count}
         box.notes.append(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
-    elif not output.cells:
+    elif len(gpus) == 2 and not output.cells:
         a, b = gpus
         box.bonds = (
             {(0, 1): active[a] * link_bandwidth, (1, 0): active[b] * link_bandwidth} if active[a] and active[b] else {}

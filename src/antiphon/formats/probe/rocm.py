@@ -20,7 +20,15 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, build_box, pcie_generation
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines, read_sample
-from antiphon.formats.probe.speeds import MI200, MI300, MI350, Make, device_name, make_by_generation, make_by_name
+from antiphon.formats.probe.speeds import (
+    MI200,
+    MI300,
+    MI350,
+    GpuType,
+    device_name,
+    gpu_type_by_generation,
+    gpu_type_by_name,
+)
 from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
@@ -60,9 +68,9 @@ class _SmiOutput:
     def count_model(self, text: str) -> None:
         """Count the product that a name of a GPU, its device number on PCIe or its generation (gfx942) stands for."""
         text = text.strip()
-        make = make_by_generation(text)
-        name = device_name("1002", text) or (make.name if make else text[:80])
-        if make_by_name(name):
+        gpu_type = gpu_type_by_generation(text)
+        name = device_name("1002", text) or (gpu_type.name if gpu_type else text[:80])
+        if gpu_type_by_name(name):
             self.models[name] += 1
 
 
@@ -153,14 +161,14 @@ def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
     model = output.models.most_common(1)[0][0] if output.models else ""
     box = Box(name, fast_kind="xgmi")
-    make = make_by_name(model) if model else None
+    gpu_type = gpu_type_by_name(model) if model else None
     direct = _direct_pairs(output, gpus)
-    make = make or _guess_make(box, output, gpus, direct)
-    box.model = model or (make.name if make else "")
+    gpu_type = gpu_type or _guess_gpu_type(box, output, gpus, direct)
+    box.model = model or (gpu_type.name if gpu_type else "")
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
-    box.link_bandwidth = make.link if make else XGMI3
-    box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
+    box.link_bandwidth = gpu_type.link if gpu_type else XGMI3
+    box.pcie = pcie_generation(pcie_gen, gpu_type.pcie if gpu_type else 4)
     bridge_of_numa: dict[str, int] = {}
     for gpu in gpus:
         numa = output.numa.get(gpu, "0")
@@ -169,7 +177,7 @@ def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
         box.gpus.append(box.add(Device(GPU, bridge_of_numa[numa], name=gpu)))
     if not output.numa and len(gpus) > 1:
         box.notes.append("no NUMA nodes are listed: all GPUs are assumed to be on one")
-    _add_bonds(box, output, gpus, direct, make)
+    _add_bonds(box, output, gpus, direct, gpu_type)
     return box
 
 
@@ -195,8 +203,8 @@ def _max_bandwidth(text: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def _guess_make(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
-    """Return the make that the directly joined pairs alone determine, or None.
+def _guess_gpu_type(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]]) -> GpuType | None:
+    """Return the type that the directly joined pairs alone determine, or None.
 
     Eight GPUs that are all joined are MI300X. Eight or sixteen that are joined as in the catalogue's mi250 are MI250.
     """
@@ -218,19 +226,21 @@ def _catalogue_pairs(gcds: int) -> set[tuple[int, int]]:
     return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
 
 
-def _add_bonds(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+def _add_bonds(
+    box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]], gpu_type: GpuType | None
+) -> None:
     """Add the bandwidth of each directly joined pair: as printed, as in the catalogue, or of one link."""
     if not direct:
         return
     speeds = output.tables["speed"]
     max_bandwidths = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
-    if make is None:
+    if gpu_type is None:
         box.notes.append(
             f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way: no make is named"
         )
     if (
         all(megabytes is None for megabytes in max_bandwidths.values())
-        and make == MI200
+        and gpu_type == MI200
         and direct in (_catalogue_pairs(8), _catalogue_pairs(16))
     ):
         catalogue_machine = mi250(gcds=len(gpus))
@@ -242,5 +252,5 @@ def _add_bonds(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[
         return
     for pair, megabytes in max_bandwidths.items():
         box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
-    if any(megabytes is None for megabytes in max_bandwidths.values()) and make not in (None, MI300, MI350):
+    if any(megabytes is None for megabytes in max_bandwidths.values()) and gpu_type not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

@@ -1,4 +1,4 @@
-"""Bandwidths of links by make, each way: for tools that show which links exist, but not their speed."""
+"""Bandwidths of links by type of GPU, each way: for tools that show which links exist, but not their speed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ INFINIBAND = {
 
 
 @dataclass(frozen=True)
-class Make:
-    """A make of GPU.
+class GpuType:
+    """A generation of GPUs, or a part of one.
 
     `name`: used where a tool reports only the generation. `link`: bandwidth of one NVLink or xGMI link; `links`: their
-    maximum number. `pcie`: generation. `sharp`: whether switches of its generation multicast and reduce.
+    maximum number. `pcie`: generation. `has_nvls`: whether switches of its generation multicast and reduce.
     `xgmi`: whether its links are xGMI.
     """
 
@@ -41,21 +41,21 @@ class Make:
     link: Fraction
     links: int
     pcie: int
-    sharp: bool = False
+    has_nvls: bool = False
     xgmi: bool = False
 
 
-P100, V100, A100 = Make("P100", NVLINK1, 4, 3), Make("V100", NVLINK, 6, 3), Make("A100", NVLINK, 12, 4)
-H100, B200 = Make("H100", NVLINK, 18, 5, sharp=True), Make("B200", NVLINK5, 18, 5, sharp=True)
-TURING, GA102 = Make("Turing", NVLINK, 2, 3), Make("GA102", NVLINK_GA102, 4, 4)
-ADA = Make("Ada", NVLINK, 0, 4)  # without NVLink, as the next two
-_OLD, _RTX50 = Make("Pascal", NVLINK, 0, 3), Make("RTX 50", NVLINK, 0, 5)
-MI50, MI100 = Make("MI50", XGMI2, 2, 4, xgmi=True), Make("MI100", XGMI2, 3, 4, xgmi=True)
-MI200, MI300 = Make("MI200", XGMI3, 8, 4, xgmi=True), Make("MI300X", XGMI4, 8, 5, xgmi=True)
-MI350 = Make("MI350X", XGMI5, 8, 5, xgmi=True)
+P100, V100, A100 = GpuType("P100", NVLINK1, 4, 3), GpuType("V100", NVLINK, 6, 3), GpuType("A100", NVLINK, 12, 4)
+H100, B200 = GpuType("H100", NVLINK, 18, 5, has_nvls=True), GpuType("B200", NVLINK5, 18, 5, has_nvls=True)
+TURING, GA102 = GpuType("Turing", NVLINK, 2, 3), GpuType("GA102", NVLINK_GA102, 4, 4)
+ADA = GpuType("Ada", NVLINK, 0, 4)  # without NVLink, as the next two
+_OLD, _RTX50 = GpuType("Pascal", NVLINK, 0, 3), GpuType("RTX 50", NVLINK, 0, 5)
+MI50, MI100 = GpuType("MI50", XGMI2, 2, 4, xgmi=True), GpuType("MI100", XGMI2, 3, 4, xgmi=True)
+MI200, MI300 = GpuType("MI200", XGMI3, 8, 4, xgmi=True), GpuType("MI300X", XGMI4, 8, 5, xgmi=True)
+MI350 = GpuType("MI350X", XGMI5, 8, 5, xgmi=True)
 
 # By words of the names that tools show; the first that fits.
-_NAMED: tuple[tuple[str, Make], ...] = (
+_NAMED: tuple[tuple[str, GpuType], ...] = (
     (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
     (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
     (r"RTX 3090|A40\b|RTX A[456][05]00|A6000|A5000", GA102), (r"RTX [34]0|L4\b|L40|A10|A16|A2\b", ADA),
@@ -86,9 +86,9 @@ _SM = {60: P100, 61: _OLD, 62: _OLD, 70: V100, 72: V100, 75: TURING, 80: A100, 8
 _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
 
 
-def make_by_name(name: str) -> Make | None:
-    """Return the make of a GPU by the name that tools show."""
-    return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
+def gpu_type_by_name(name: str) -> GpuType | None:
+    """Return the type of a GPU by the name that tools show."""
+    return next((gpu_type for words, gpu_type in _NAMED if re.search(words, name, re.IGNORECASE)), None)
 
 
 def device_name(vendor: str, device: str) -> str:
@@ -96,21 +96,21 @@ def device_name(vendor: str, device: str) -> str:
     return _DEVICES.get(vendor.lower().removeprefix("0x"), {}).get(device.lower().removeprefix("0x"), "")
 
 
-def make_by_capability(sm: int) -> Make | None:
-    """Return the make by the compute capability that NCCL writes: 90."""
+def gpu_type_by_capability(sm: int) -> GpuType | None:
+    """Return the type by the compute capability that NCCL writes: 90."""
     return _SM.get(sm)
 
 
-def make_by_generation(gcn: str) -> Make | None:
-    """Return the make by RCCL's notation: 906, 910 or gfx942."""
+def gpu_type_by_generation(gcn: str) -> GpuType | None:
+    """Return the type by RCCL's notation: 906, 910 or gfx942."""
     return _GCN.get(gcn.removeprefix("gfx"))
 
 
-def generation_attribute(make: Make) -> dict[str, object]:
+def generation_attribute(gpu_type: GpuType) -> dict[str, object]:
     """Return the attribute for the generation of a GPU in NCCL's XML: its first capability, or AMD's latest name."""
-    if make.xgmi:
-        return {"gcn": f"gfx{[gcn for gcn, other in _GCN.items() if other == make][-1]}"}
-    return {"sm": next(sm for sm, other in _SM.items() if other == make)}
+    if gpu_type.xgmi:
+        return {"gcn": f"gfx{[gcn for gcn, other in _GCN.items() if other == gpu_type][-1]}"}
+    return {"sm": next(sm for sm, other in _SM.items() if other == gpu_type)}
 
 
 def nominal_speed(measured: Fraction) -> Fraction:
@@ -120,7 +120,7 @@ def nominal_speed(measured: Fraction) -> Fraction:
     return next((speed for speed in makes if speed * low <= measured <= speed * high), measured)
 
 
-def pcie(rate: str, width: str) -> Fraction | None:
+def pcie_speed(rate: str, width: str) -> Fraction | None:
     """Return bytes per second of a PCIe link as Linux writes it ("16.0 GT/s PCIe", "16"); None if either is unknown."""
     rate_match = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s", rate)
     lanes = int(width) if re.fullmatch(r"[0-9]{1,2}", width.strip()) else 0

@@ -49,7 +49,8 @@ SOURCES: Mapping[str, Source] = {
     ),
     "nvidia-smi": Source(
         "nvidia:read", "nvidia-smi topo -m, nvlink -s, -c, -R, -L",
-        (r"(?m)^\W{0,9}GPU0[ \t]+(?:X|NV[0-9]|OK|GPU1|NIC0|mlx|CPU Aff)", r"(?m)^GPU [0-9]+: ", r"(?m)^index, name"),
+        (r"(?m)^\W{0,9}GPU0[ \t]+(?:X|NV[0-9]|OK|GPU1|NIC0|mlx|CPU Aff)", r"(?m)^GPU [0-9]+: ",
+         r"(?m)^(?=(?:[a-z_.]+, )*index\b)(?:[a-z_.]+, )*name\b"),
         ((_SMI, "topo", "-m"), (_SMI, "nvlink", "-s"), (_SMI, "nvlink", "-R"),
          (_SMI, "--query-gpu=index,name,uuid,pci.bus_id,pcie.link.gen.max,pcie.link.width.max", "--format=csv")), True,
     ),
