@@ -39,7 +39,7 @@ from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.lower.moves import Folds, Moves, Slots, assign_stretches, folds, moves
+from antiphon.lower.moves import Folds, Moves, Slots, Stretches, assign_stretches, folds, moves
 from antiphon.lower.rows import Prepared, find_positions, prepare
 
 
@@ -482,8 +482,9 @@ def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, t
     # The life of a stretch: from its receive to its last user.
     np.maximum.at(end, stretch, when[user])
     rank = schedule.dst[movement.head].astype(np.int64)
-    where = rank, line.begin[head], line.end[tail], line.pieces[head]
-    slots = assign_stretches(line, schedule.collective.ranks, where, (2 * prepared.time[movement.head], end), lag)
+    first_use = 2 * prepared.time[movement.head]
+    stretches = Stretches(rank, line.begin[head], line.end[tail], line.pieces[head], first_use, last_use=end)
+    slots = assign_stretches(line, schedule.collective.ranks, stretches, lag)
     after = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
     reusing = np.flatnonzero(slots.before >= 0)
     # Invert `before`, which names the previous owner of a slot.

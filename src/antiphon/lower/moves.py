@@ -1,15 +1,19 @@
 """Second stage of lowering: decide where transferred data go, which values are combined, and how scratch is reused.
 
-Input is the first stage (rows.py): the places of all values; a *place* is a rank, a user's buffer and a shift. Output
-is `Moves`, `Folds` and `Slots`, of which lowering.py makes operations.
+Input is the first stage (rows.py): the places of all values. All blocks stand one behind the other on a *line*; the
+borders of chunks are *points* on it, at units + numerators / denominator, in units of weight. A *place* is a rank, a
+user's buffer, and the shift from positions on the line to positions in the buffer. Output is `Moves`, `Folds` and
+`Slots`, which lowering.py converts to operations.
 
 - A *row* of the schedule (a transfer) goes straight to the place of its value, or into a *stretch* of scratch (buffer
   space of the program): if its value has no place in a user's buffer, or if the row waits there until a fold combines
   it with others.
 - A *fold* makes a *version* (a chunk at a rank after one of its writes) from several operands. A *group* is all writes
-  of one version. Folds of neighbouring chunks whose operands are neighbours, too, are merged into one.
+  of one version. The versions of a chunk at a rank have successive numbers: v - 1 is the one before v. Folds of
+  neighbouring chunks whose operands are neighbours, too, are merged into one.
 - Stretches are assigned to *slots* of equal length, which are reused: like registers, by the lifetimes of the
   stretches.
+- A *base* states where data lie: the number of a place, or the number of places plus that of a stretch.
 
 Example: rank 0 of a star of three ranks adds what ranks 1 and 2 send. Both rows wait in stretches of scratch, and one
 fold adds these and the rank's own input. The sum then goes straight to the outputs of ranks 1 and 2.
@@ -18,7 +22,7 @@ fold adds these and the rank's own input. The sum then goes straight to the outp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,53 +45,61 @@ class Slots:
     class_pieces: Longs  # per class
 
 
-def assign_stretches(
-    line: DataLine, ranks: int, where: tuple[Longs, Longs, Longs, Longs], life: tuple[Longs, Longs], lag: int
-) -> Slots:
+class Stretches(NamedTuple):
+    """Stretches of scratch to be assigned. Times count half steps: data of step t move at 2 * t, folds follow at 2 * t + 1."""
+
+    rank: Longs
+    begin: Longs  # first point on the line
+    end: Longs  # last point on the line
+    pieces: Longs
+    first_use: Longs  # time
+    last_use: Longs  # time
+
+
+def assign_stretches(line: DataLine, ranks: int, stretches: Stretches, lag: int) -> Slots:
     """Assign every stretch a slot of its class. O(n log n).
 
-    `where`: rank, first and last point, and pieces of each stretch. `life`: the times of its first and last use. The
-    stretch that begins next takes the slot that has been free for longest. A slot is free `lag` steps after its last
-    use, so that the receives of a step need not wait for the folds of the step before. Whether a slot is free when
+    The stretch that begins next takes the slot that has been free for longest. A slot is free `lag` steps after its
+    last use, so that the receives of a step need not wait for the folds of the step before. Whether a slot is free when
     stretch k begins depends only on the number of stretches begun and ended, so no loop is needed.
 
-    Stretches of rank 0, as long as the first block, in use from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
-    the slot of the first.
+    Stretches of rank 0, as long as the first block, in use from half step 0 to 2, from 1 to 5 and from 3 to 4: the
+    third takes the slot of the first.
 
     >>> from antiphon.core.example import star
     >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
-    >>> life = np.array([0, 1, 3]), np.array([2, 5, 4])
-    >>> slots = assign_stretches(DataLine.of(star()), 1, (point, point, same, same), life, 0)
+    >>> stretches = Stretches(point, point, same, same, first_use=np.array([0, 1, 3]), last_use=np.array([2, 5, 4]))
+    >>> slots = assign_stretches(DataLine.of(star()), 1, stretches, 0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
-    rank, begin, end, pieces = where
+    rank, begin, end, pieces, first_use, last_use = stretches
     # The length as units + numerators / denominator, normalized to 0 <= numerators < denominator.
     units, numerators = line.units[end] - line.units[begin], line.numerators[end] - line.numerators[begin]
     units, numerators = units - (numerators < 0), numerators % line.denominator
     # Stretches of one class (length and pieces) can share slots; a pool is a class at a rank.
     slot_class = number_rows(units, numerators, pieces)
     class_count = int(slot_class.max(initial=-1)) + 1
-    class_head = np.zeros(class_count, np.int64)
-    class_head[slot_class] = np.arange(len(slot_class))
+    stretch_of_class = np.zeros(class_count, np.int64)  # any one of the class
+    stretch_of_class[slot_class] = np.arange(len(slot_class))
     pool = number_rows(rank, slot_class)
     pools = int(pool.max(initial=-1)) + 1
-    number = np.zeros(pools, np.int64)
-    number[pool] = np.arange(len(pool))
-    # Times count half steps: + 1 because a slot is free only after its last use, 2 * lag for `lag` steps.
-    index, before, slot_counts = _assign_slots(pool, pools, life[0], life[1] + 1 + 2 * lag)
-    base = np.cumsum(slot_counts) - slot_counts
-    of_rank, of_kind = rank[number], slot_class[number]
-    ptr = pointers(np.repeat(of_rank, slot_counts), ranks)
-    slot = base[pool] + index - ptr[rank] if len(rank) else index
+    stretch_of_pool = np.zeros(pools, np.int64)  # any one of the pool
+    stretch_of_pool[pool] = np.arange(len(pool))
+    # + 1 because a slot is free only after its last use; 2 * lag half steps are `lag` steps.
+    index, before, slot_counts = _assign_slots(pool, pools, first_use, last_use + 1 + 2 * lag)
+    first_slot = np.cumsum(slot_counts) - slot_counts  # per pool, over all ranks
+    rank_of_pool, class_of_pool = rank[stretch_of_pool], slot_class[stretch_of_pool]
+    ptr = pointers(np.repeat(rank_of_pool, slot_counts), ranks)
+    slot = first_slot[pool] + index - ptr[rank] if len(rank) else index
     return Slots(
         slot,
         before,
         ptr,
-        np.repeat(of_kind, slot_counts),
-        units[class_head],
-        numerators[class_head],
-        pieces[class_head],
+        np.repeat(class_of_pool, slot_counts),
+        units[stretch_of_class],
+        numerators[stretch_of_class],
+        pieces[stretch_of_class],
     )
 
 
@@ -114,13 +126,14 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
         np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
     )
     # Slots after stretch k: the running maximum of begun - freed, that is of the stretches alive at once.
-    slots = np.maximum.accumulate(nth + 1 - freed + pool_sorted * (count + 1)) - pool_sorted * (
-        count + 1
-    )  # slots so far
+    # The offset per pool keeps the maximum of one pool from the next: begun - freed is from 1 to `count`.
+    pool_offset = pool_sorted * (count + 1)
+    slots = np.maximum.accumulate(nth + 1 - freed + pool_offset) - pool_offset
     slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
     # If the maximum does not grow, a free slot exists: take the one that is free for longest.
     reuses = slots == slots_before
     before = np.full(count, -1, np.int64)
+    # Of the `nth` stretches before, nth - slots_before reused slots, in the order in which those became free.
     before[order[reuses]] = by_end[(head[pool_sorted] + nth - slots_before)[reuses]]
     index = np.full(count, -1, np.int64)
     index[order[~reuses]] = slots[~reuses] - 1
@@ -149,15 +162,19 @@ class Moves:
     messages: int
     inner: Longs  # rows inside a rank that are copied by an operation of their own
     stretch: Longs  # per row its stretch of scratch, -1: none
-    waiting: Bools  # per row: it stays in its stretch until a fold takes it
+    waiting: Bools  # per row: it stays in its stretch until a fold combines it
     head: Longs  # per stretch its first row
     tail: Longs  # per stretch its last row
-    base: Longs  # per version its place, or number of places + its stretch
+    base: Longs  # per version
 
 
 def moves(prepared: Prepared, staged: bool = False) -> Moves:
-    """Decide for every row whether it goes straight to its place or into scratch (`staged`: all that cross).
-    O(n log n).
+    """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
+
+    `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per version: `place`
+    (-1: in scratch), `moment` (of its step; rows have `time`, on the same scale), `group`. Per group: `version` (that
+    it writes), `count` (of its operands), `first` (operand). Per operand: `row` (that brings it, -1: the cell's own
+    value), `owner` (its group).
 
     Rank 0 of `core.example.star` adds the data of rows 0 and 1, which wait in stretches 1 and 0 of its scratch; rows 2
     and 3 go straight to the outputs of ranks 1 and 2.
@@ -175,51 +192,54 @@ def moves(prepared: Prepared, staged: bool = False) -> Moves:
     read, write = order.read.astype(np.int64), order.write.astype(np.int64)
     group = values.group[write]
     # A fold makes versions of several operands, and versions that may not come straight to their place because the old
-    # version there is read in the same step.
+    # version there (its number is one less) is read in the same step.
     clash = values.overwritten & values.read_at_overwrite
     folded = (values.count > 1) | clash[values.version - 1]
     local = schedule.src == schedule.dst
-    if staged:  # what crosses waits in scratch, and a fold copies it to its place in a user's buffer
+    if staged:  # rows from rank to rank wait in scratch, and a fold copies them to their place in a user's buffer
         folded[np.unique(group[~local])] |= values.place[values.version[np.unique(group[~local])]] >= 0
     # `late`: local rows whose source is overwritten in the step in which they read it.
     late = values.overwritten[read].copy()
     late[late] = values.moment[read[late] + 1] == prepared.time[late]
-    # Rows that wait in scratch for their fold: those that cross, and those whose source is overwritten in this step.
+    # Rows that wait in scratch for their fold: those from rank to rank, and those whose source is overwritten.
     waiting = folded[group] & (~local | late)
-    hidden = values.place[write] < 0
-    # `bare`: folds with a result in scratch and no operand waiting there yet; its first row lends its stretch.
-    bare = folded & (values.place[values.version] < 0)
-    bare[group[waiting]] = False
-    real = np.flatnonzero((values.row >= 0) & bare[values.owner])
-    waiting[values.row[real][run_starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
-    stays = waiting | (~folded[group] & hidden)
+    has_no_place = values.place[write] < 0
+    # If a fold's result lies in scratch and no operand waits there yet, the row of its first transferred operand is
+    # made to wait: the result overwrites it.
+    lacks_stretch = folded & (values.place[values.version] < 0)
+    lacks_stretch[group[waiting]] = False
+    transferred = np.flatnonzero((values.row >= 0) & lacks_stretch[values.owner])
+    waiting[values.row[transferred][run_starts(values.owner[transferred])]] = True
+    in_scratch = waiting | (~folded[group] & has_no_place)
     crossing, message, joined = _sort_messages(prepared, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
     # Stretches of scratch: one for neighbours that cross together, one for each row inside a rank.
     stretch = np.full(schedule.transfers, -1, np.int64)
-    is_stored = stays[crossing]
-    # A stretch begins at a row that is stored in scratch, unless it continues such a row before it.
-    fresh = is_stored & ~(joined & np.concatenate([[False], is_stored[:-1]]))[: len(is_stored)]
-    number = np.cumsum(fresh) - 1
-    stretch[crossing[is_stored]] = number[is_stored]
-    own = inner[stays[inner]]
-    stretch[own] = np.arange(len(own)) + int(fresh.sum())
+    crossing_in_scratch = in_scratch[crossing]
+    # A stretch begins at a row in scratch, unless it continues such a row before it. (Without rows, shifted arrays have
+    # one entry, which [:rows] cuts off.)
+    rows = len(crossing)
+    begins = crossing_in_scratch & ~(joined & np.concatenate([[False], crossing_in_scratch[:-1]])[:rows])
+    stretch_number = np.cumsum(begins) - 1
+    stretch[crossing[crossing_in_scratch]] = stretch_number[crossing_in_scratch]
+    inner_in_scratch = inner[in_scratch[inner]]
+    stretch[inner_in_scratch] = np.arange(len(inner_in_scratch)) + int(begins.sum())
     # ... and ends where the next row does not continue it.
-    ending = is_stored & np.append(~(joined & is_stored)[1:], True)[: len(is_stored)]
-    head = np.concatenate([crossing[fresh], own])
-    tail = np.concatenate([crossing[ending], own])
+    ends = crossing_in_scratch & np.append(~(joined & crossing_in_scratch)[1:], True)[:rows]
+    head = np.concatenate([crossing[begins], inner_in_scratch])
+    tail = np.concatenate([crossing[ends], inner_in_scratch])
     # Versions without a place in a user's buffer lie in the stretch of their row, or of their first operand.
     base = values.place.copy()
-    # Versions that a single row brings lie where the row lies.
-    straight = np.flatnonzero(~folded[group] & hidden)
-    base[write[straight]] = len(prepared.places) + stretch[straight]
+    # Versions without a place that a single row brings, without a fold, lie where the row lies.
+    unfolded = np.flatnonzero(~folded[group] & has_no_place)
+    base[write[unfolded]] = len(prepared.places) + stretch[unfolded]
     # A fold's result overwrites its first waiting operand, so it needs no scratch of its own.
-    into = np.flatnonzero((values.row >= 0) & folded[values.owner])
-    into = into[waiting[values.row[into]] & hidden[values.row[into]]]
-    first = into[run_starts(values.owner[into])]
+    operands = np.flatnonzero((values.row >= 0) & folded[values.owner])
+    operands = operands[waiting[values.row[operands]] & has_no_place[values.row[operands]]]
+    first = operands[run_starts(values.owner[operands])]
     base[values.version[values.owner[first]]] = len(prepared.places) + stretch[values.row[first]]
-    count = int(message[-1]) + 1 if len(message) else 0
-    return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
+    messages_sent = int(message[-1]) + 1 if len(message) else 0
+    return Moves(folded, crossing, message, joined, messages_sent, inner, stretch, waiting, head, tail, base)
 
 
 def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
@@ -257,9 +277,9 @@ class Folds:
     fold: Longs  # per group its fold, -1: none
     head: Longs  # per fold its first group
     tail: Longs  # per fold its last group
-    operands: Longs  # of all folds: the operands of the first group, as positions among those of `Values`
+    operands: Longs  # for each fold in turn: the operands (of `Values`) of its first group
     count: Longs  # per fold the number of its operands
-    base: Longs  # per operand of `Values` its place, or number of places + its stretch
+    base: Longs  # per operand of `Values`
 
 
 def folds(prepared: Prepared, movement: Moves) -> Folds:
@@ -277,10 +297,10 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     """
     values, line = prepared.values, prepared.line
     # Operands that wait in scratch lie in their row's stretch, all others where their version lies.
-    is_held = values.row >= 0
-    is_held[is_held] = movement.waiting[values.row[is_held]]
+    is_waiting = values.row >= 0
+    is_waiting[is_waiting] = movement.waiting[values.row[is_waiting]]
     base = movement.base[values.operand]
-    base[is_held] = len(prepared.places) + movement.stretch[values.row[is_held]]
+    base[is_waiting] = len(prepared.places) + movement.stretch[values.row[is_waiting]]
     groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
     chunk, rank = values.order.chunk[version], values.order.rank[version]
@@ -295,18 +315,18 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     joined = ~run_starts(key) & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]
     # Neighbours are joined if their results share a base, and so do their operands, one by one.
-    home = movement.base[values.version[groups]]
-    joined[1:] &= home[1:] == home[:-1]
+    result_base = movement.base[values.version[groups]]
+    joined[1:] &= result_base[1:] == result_base[:-1]
     if len(groups):
-        at = concat_ranges(values.first[groups], count)
-        operand_base = base[at]
+        operand_base = base[concat_ranges(values.first[groups], count)]
         # Operand i of a group is compared with operand i of the group before, which has as many.
-        position = np.arange(len(at)) - np.repeat(count, count)
-        same = operand_base == operand_base[np.maximum(position, 0)]
+        counterpart = np.arange(len(operand_base)) - np.repeat(count, count)
+        same = operand_base == operand_base[np.maximum(counterpart, 0)]
         joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)
-    number = np.full(len(movement.folded), -1, np.int64)
-    number[groups] = np.cumsum(~joined) - 1
+    fold = np.full(len(movement.folded), -1, np.int64)
+    fold[groups] = np.cumsum(~joined) - 1
     head = groups[~joined]
     tail = groups[np.append(~joined[1:], True)[: len(groups)]]
-    of = values.count[head]
-    return Folds(groups, number, head, tail, concat_ranges(values.first[head], of), of, base)
+    operand_count = values.count[head]
+    operands = concat_ranges(values.first[head], operand_count)
+    return Folds(groups, fold, head, tail, operands, operand_count, base)
