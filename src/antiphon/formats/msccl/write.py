@@ -29,7 +29,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS
 from antiphon.formats.served import refuse_served
-from antiphon.lower.blocks.blocks import Blocks, Numbered, Place, Row, blocks
+from antiphon.lower.blocks.blocks import Blocks, NumberedBlock, Place, Row, compile_to_blocks
 from antiphon.lower.blocks.place import Limits
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
@@ -151,9 +151,10 @@ def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Bo
     # instances share the executor's limits
     limits = Limits(
         channels=defaults.channels // instances, blocks=(defaults.blocks if fused else UNFUSED) // instances,
-        waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto], fused=fused,
+        waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto],
+        fused_receives=fused,
     )  # fmt: skip
-    numbered_blocks = blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
+    numbered_blocks = compile_to_blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
     collective = program.collective
     unit = numbered_blocks.unit * instances
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
@@ -237,7 +238,7 @@ def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
 
 
 def _block_lines(
-    block: Numbered, number: int, channel: int, offsets: _ChunkOffsets, instance: int, awaited: int
+    block: NumberedBlock, number: int, channel: int, offsets: _ChunkOffsets, instance: int, awaited: int
 ) -> Iterator[str]:
     yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{channel}">\n'
     for step, row in enumerate(block.rows):

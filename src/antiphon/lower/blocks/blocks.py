@@ -2,20 +2,22 @@
 
 MSCCL's executor runs on each GPU a set of thread blocks. In this file a *block* is a thread block, and a *step* is one
 of its instructions (MSCCL's word). A block has one peer to send to, one to receive from, one channel, and executes its
-steps in order. Messages between two blocks go through a queue of a few slots. `blocks` chooses all of these, in stages,
-and is the function that formats call:
+steps in order. Messages between two blocks go through a queue of a few slots. `compile_to_blocks`, which
+formats call, chooses all of these in stages:
 
     operations.py   the program's operations chunk by chunk, and which of them reads what another wrote
-    segments.py     messages cut into segments, each moved by one step; chains of segments that are forwarded at once;
-                    lanes, sets of chains that may share channels
+    segments.py     messages cut into segments, each moved by one step; chains of segments that are forwarded without
+                    being stored first; lanes, sets of chains that may share channels
     place.py        assign steps to blocks and channels, with the steps that each waits for
     find_stuck      simulate the queues of finite depth: does every block reach its end?
     number_*        numbers of blocks, steps and scratch as a file has them
 
-A block that forwards (sends at once what it receives) saves steps, but such blocks may deadlock, each waiting for an
-empty slot of the next. The turns of stuck blocks (a turn: rank, source, destination) are then refused and placement is
-repeated. After MOST_TRIED attempts no block forwards, which cannot deadlock. Steps are named as in MSCCL, one letter
-per action: r receive (or, after the first letter, reduce), c copy, s send; so rcs receives, copies and sends.
+A block that forwards (sends what it receives in the same step) saves steps, but such blocks may deadlock, each waiting
+for a free slot of the next. The turns of stuck blocks (a turn: the rank that forwards, its source, its destination) are
+then refused and placement is repeated. After MAX_FORWARDING_ATTEMPTS no block forwards, which cannot deadlock.
+
+Verbs of steps, as in MSCCL: s send, r receive, rcs receive-copy-send, rrc receive-reduce-copy (into a buffer), rrs
+receive-reduce-send, rrcs receive-reduce-copy-send, cpy copy and re reduce inside a rank, nop only wait.
 
 Example: a ring allgather on 4 GPUs needs one block per GPU: receive from the left, copy, send to the right (`rcs`).
 """
@@ -44,17 +46,18 @@ from antiphon.lower.blocks.segments import Turn, assign_lanes, cut_segments, dis
 from antiphon.lower.without_gc import without_gc
 
 
-def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
+def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
     """Return the blocks that never reach their end with queues of `slots` slots.
 
     A slot holds one chunk. Linear in steps, unless queues are often full.
     """
-    every = [block for rank_blocks in blocks for block in rank_blocks]
-    at = dict.fromkeys(every, 0)  # per block the index of its current step
+    every = [block for rank_blocks in blocks_of_rank for block in rank_blocks]
+    current = dict.fromkeys(every, 0)  # per block the index of its current step
     remaining = {block: block.steps[0].count for block in every if block.steps}  # chunks of the current step
     # Chunks put into and taken from each queue, which is named by (from, to, channel).
     sent: dict[tuple[int, int, int], int] = defaultdict(int)
     received: dict[tuple[int, int, int], int] = defaultdict(int)
+    # What a block waits for (a block to proceed, or a filled or free slot of a queue) -> the blocks that sleep on it.
     sleepers: dict[object, list[Block]] = defaultdict(list)
     work = [block for block in every if block.steps]
     # Simulate until no block can proceed. A block sleeps on the one condition that it lacks and is woken by it.
@@ -62,12 +65,12 @@ def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
         block = work.pop()
         incoming = (block.recv, block.rank, block.channel)
         outgoing = (block.rank, block.send, block.channel)
-        steps, index, chunks_left = block.steps, at[block], remaining[block]
+        steps, index, chunks_left = block.steps, current[block], remaining[block]
         while index < len(steps):
             step = steps[index]
             missing = None
             for awaited in step.waits:
-                if (index if awaited.block is block else at[awaited.block]) <= awaited.index:
+                if (index if awaited.block is block else current[awaited.block]) <= awaited.index:
                     missing = awaited.block
                     break
             if missing is not None:
@@ -75,33 +78,33 @@ def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
                 break
             count = chunks_left
             if step.verb in RECEIVES:
-                full = sent[incoming] - received[incoming]
-                if not full:
-                    sleepers[incoming, "full"].append(block)
+                filled = sent[incoming] - received[incoming]
+                if not filled:
+                    sleepers[incoming, "filled"].append(block)
                     break
-                count = min(count, full)
+                count = min(count, filled)
             if step.verb in SENDS:
-                empty = slots - (sent[outgoing] - received[outgoing])
-                if empty <= 0:
-                    sleepers[outgoing, "empty"].append(block)
+                free = slots - (sent[outgoing] - received[outgoing])
+                if free <= 0:
+                    sleepers[outgoing, "free"].append(block)
                     break
-                count = min(count, empty)
+                count = min(count, free)
                 sent[outgoing] += count
-                if (outgoing, "full") in sleepers:
-                    work += sleepers.pop((outgoing, "full"))
+                if (outgoing, "filled") in sleepers:
+                    work += sleepers.pop((outgoing, "filled"))
             if step.verb in RECEIVES:
                 received[incoming] += count
-                if (incoming, "empty") in sleepers:
-                    work += sleepers.pop((incoming, "empty"))
+                if (incoming, "free") in sleepers:
+                    work += sleepers.pop((incoming, "free"))
             chunks_left -= count
             if not chunks_left:
                 index += 1
-                at[block] = index
+                current[block] = index
                 chunks_left = steps[index].count if index < len(steps) else 0
                 if block in sleepers:
                     work += sleepers.pop(block)
         remaining[block] = chunks_left
-    return [block for block in every if at[block] < len(block.steps)]
+    return [block for block in every if current[block] < len(block.steps)]
 
 
 # ---- numbers ----
@@ -115,7 +118,7 @@ Place = tuple[int, int]  # a buffer and the chunk in it
 class Row:
     """A step as a file has it."""
 
-    verb: str
+    verb: str  # see the opening of this file
     src: Place | None
     dst: Place | None
     count: int  # chunks
@@ -124,7 +127,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Numbered:
+class NumberedBlock:
     """A thread block as a file has it."""
 
     channel: int
@@ -140,21 +143,23 @@ class Blocks:
     program: Program
     unit: int  # chunks per weight 1 of a block of the collective
     sizes: list[tuple[int, int, int]]  # per rank: chunks of input, output and scratch
-    ranks: list[list[Numbered]]  # per rank its thread blocks
+    ranks: list[list[NumberedBlock]]  # per rank its thread blocks
     channels: int
 
 
-def number_blocks(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
+def number_blocks(
+    program: Program, sized: Bound, values: Values, blocks_of_rank: list[list[Block]], limits: Limits
+) -> Blocks:
     """Number blocks, steps and scratch of all ranks. Linear in steps and cells."""
     ranks, sizes = [], []
-    for rank, rank_blocks in enumerate(blocks):
-        size = [int(each) for each in bound.sizes[rank]]
-        used = _number_scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
-        cells = _Cells(size, used)
+    for rank, rank_blocks in enumerate(blocks_of_rank):
+        size = [int(chunks) for chunks in sized.sizes[rank]]
+        scratch_number = _number_scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
+        cells = _Cells(size, scratch_number)
         ranks.append(_number_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
-        sizes.append((size[INPUT], size[OUTPUT], max(used, default=-1) + 1))
+        sizes.append((size[INPUT], size[OUTPUT], max(scratch_number, default=-1) + 1))
     return Blocks(
-        program, bound.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
+        program, sized.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
     )
 
 
@@ -163,24 +168,24 @@ class _Cells:
     """Converts cells of a rank to places (buffer, chunk)."""
 
     sizes: list[int]
-    scratch: list[int]  # per chunk of scratch its new number
+    scratch_number: list[int]  # per chunk of scratch its new number
 
     def place_of(self, cell: int) -> Place | None:
         if cell < 0:
             return None
         first = first_cells_of(self.sizes)
         buffer = SCRATCH if cell >= first[SCRATCH] else OUTPUT if cell >= first[OUTPUT] else INPUT
-        at = cell - first[buffer]
-        return buffer, self.scratch[at] if buffer == SCRATCH else at
+        offset = cell - first[buffer]
+        return buffer, self.scratch_number[offset] if buffer == SCRATCH else offset
 
 
-def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
+def _number_scratch(rank_blocks: list[Block], first: int, size: int) -> list[int]:
     """Return the new number of each chunk of scratch: unused chunks are left out.
 
     `first`: the first cell of scratch. `size`: chunks of scratch.
     """
     touched = bytearray(size)
-    for block in blocks:
+    for block in rank_blocks:
         for step in block.steps:
             for cell in (step.src, step.dst):
                 if cell >= first:
@@ -192,33 +197,33 @@ def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
     return numbers
 
 
-def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
+def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: Limits) -> list[NumberedBlock]:
     """Return the numbered blocks of a rank. Waits beyond the first of a step become steps of their own (nop)."""
-    awaited = {awaited_step.block for block in blocks for step in block.steps for awaited_step in step.waits}
+    awaited = {awaited_step.block for block in rank_blocks for step in block.steps for awaited_step in step.waits}
     if len(awaited) > limits.waited:
         raise Unsupported(
-            f"rank {rank} waits for {len(awaited)} thread blocks, and only {limits.waited} have numbers that can be "
-            "waited for (a block receives from one rank, so what so many send cannot all be added up); take a planner "
-            "with fewer partners (recmult, halving-doubling, ring) or fewer ranks"
+            f"rank {rank} waits for {len(awaited)} thread blocks (each receives from one rank); MSCCL can wait only "
+            f"for the first {limits.waited} of a rank; take a planner with fewer partners (recmult, "
+            "halving-doubling, ring) or fewer ranks"
         )
     # Blocks that others wait for come first: only the first `limits.waited` numbers can be waited for.
-    blocks = sorted(blocks, key=lambda block: block not in awaited)
-    number = {block: at for at, block in enumerate(blocks)}
-    at: dict[Step, int] = {}
-    for block in blocks:
+    rank_blocks = sorted(rank_blocks, key=lambda block: block not in awaited)
+    number_of = {block: number for number, block in enumerate(rank_blocks)}
+    row_of: dict[Step, int] = {}  # row of a step in its block
+    for block in rank_blocks:
         row = 0
         for step in block.steps:
             row += max(len(step.waits), 1)
-            at[step] = row - 1
-    flags = {awaited_step for block in blocks for step in block.steps for awaited_step in step.waits}
+            row_of[step] = row - 1
+    flags = {awaited_step for block in rank_blocks for step in block.steps for awaited_step in step.waits}
     numbered_blocks = []
-    for block in blocks:
+    for block in rank_blocks:
         verbs = {step.verb for step in block.steps}
         send = block.send if verbs & set(SENDS) else -1
         recv = block.recv if verbs & set(RECEIVES) else -1
-        numbered_block = Numbered(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
+        numbered_block = NumberedBlock(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
         for step in block.steps:
-            after = [(number[awaited_step.block], at[awaited_step]) for awaited_step in step.waits]
+            after = [(number_of[awaited_step.block], row_of[awaited_step]) for awaited_step in step.waits]
             numbered_block.rows += [
                 Row("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in after[:-1]
             ]
@@ -226,24 +231,25 @@ def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) 
             numbered_block.rows.append(
                 Row(step.verb, src, dst, step.count, after[-1] if after else None, flag=step in flags)
             )
-        part_reductions(numbered_block.rows)
+        separate_reductions(numbered_block.rows)
         numbered_blocks.append(numbered_block)
     return numbered_blocks
 
 
-def part_reductions(rows: list[Row]) -> None:
+def separate_reductions(rows: list[Row]) -> None:
     """Set flags that separate local reductions which the runtime must not fuse.
 
-    The runtime fuses successive reductions into one place, with the count of the last one, up to a limited number of
-    them or up to a reduction with a flag.
+    The runtime fuses successive reductions that have one destination, up to FUSED_REDUCTIONS or up to a reduction with
+    a flag; the count of the final one then holds for all.
     """
     group = 0
     # Invariant: the runtime would fuse the `group` rows before this one.
-    for last, row in pairwise(rows):
+    for previous, row in pairwise(rows):
         group += 1
-        would_fuse = last.verb == row.verb == "re" and last.dst == row.dst and row.after is None and not last.flag
-        if would_fuse and (last.count != row.count or group >= FUSED_REDUCTIONS):
-            last.flag, would_fuse = True, False
+        is_reduction = previous.verb == row.verb == "re"
+        would_fuse = is_reduction and previous.dst == row.dst and row.after is None and not previous.flag
+        if would_fuse and (previous.count != row.count or group >= FUSED_REDUCTIONS):
+            previous.flag, would_fuse = True, False
         if not would_fuse:
             group = 0
 
@@ -251,11 +257,11 @@ def part_reductions(rows: list[Row]) -> None:
 # ---- all stages ----
 
 
-MOST_TRIED = 3  # attempts with forwarding blocks
+MAX_FORWARDING_ATTEMPTS = 3  # placements, on the same lanes, with blocks that forward
 
 
-@without_gc()
-def blocks(
+@without_gc()  # millions of objects; the dissolve_* functions break their cycles
+def compile_to_blocks(
     program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
 ) -> Blocks:
     """Compile a program to thread blocks within the limits of a runtime.
@@ -265,14 +271,14 @@ def blocks(
     no step crosses the end of a block of the collective. Raises Unsupported in the name of `format_name`.
     """
     limits = limits or Limits()
-    bound = chunked(program, limits.chunks, format_name)
+    sized = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
     best: tuple[int, Values, list[list[Block]]] | None = None
     # Try many lanes, then one, then no forwarding; keep the attempt with the fewest blocks.
-    for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
+    for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
         if lane_limit == 0 and best is not None:
             break
         try:
-            attempt, lanes_used = _place_blocks(program, bound, limits, split_blocks, lane_limit)
+            attempt, lanes_used = _place_blocks(program, sized, limits, split_blocks, lane_limit)
         except Full:
             continue
         block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
@@ -289,24 +295,26 @@ def blocks(
             f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    result = number_blocks(program, bound, best[1], best[2], limits)
+    result = number_blocks(program, sized, best[1], best[2], limits)
     dissolve_blocks(best[2])
     return result
 
 
 def _place_blocks(
-    program: Program, bound: Bound, limits: Limits, split_blocks: bool, lane_limit: int
+    program: Program, sized: Bound, limits: Limits, split_blocks: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
-    """Place thread blocks on up to `lane_limit` lanes; return the operations with the blocks, and the number of lanes.
+    """Place thread blocks on up to `lane_limit` lanes.
 
-    No block forwards if `lane_limit` is 0, or after MOST_TRIED attempts in which forwarding blocks got stuck. Then no
-    block gets stuck, as messages and waits follow the times of the program.
+    Returns the program's operations (`Values`) with the blocks that execute them, and the number of lanes.
+
+    No block forwards if `lane_limit` is 0, or after MAX_FORWARDING_ATTEMPTS in which forwarding blocks got stuck. Then
+    no block gets stuck, as messages and waits follow the order of steps in the program.
     """
     refused: set[Turn] = set()
-    for attempt in range(MOST_TRIED + 1):
-        values = read_values(program, bound, split_blocks)
-        cut_segments(values, limits.count, limits.fused)
-        if not lane_limit or attempt == MOST_TRIED:
+    for attempt in range(MAX_FORWARDING_ATTEMPTS + 1):
+        values = read_values(program, sized, split_blocks)
+        cut_segments(values, limits.count, limits.fused_receives)
+        if not lane_limit or attempt == MAX_FORWARDING_ATTEMPTS:
             lanes = lanes_by_channel(values, program.channels)
         else:
             lanes = assign_lanes(values, lane_limit, refused)

@@ -44,7 +44,7 @@ class Limits:
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
     slots: int = 2  # of a queue between two blocks
-    fused: bool = True  # whether a step can receive and at once reduce or forward
+    fused_receives: bool = True  # whether a step that receives can also reduce or forward
     together: int = 32  # steps that one step can wait for; more waits are collected by steps without work
 
 
