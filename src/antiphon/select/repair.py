@@ -79,11 +79,11 @@ def repair(
             except (Infeasible, Invalid, NotFound, TimedOut, Unsupported):
                 if not candidates:
                     raise
-        schedule, kept = min(candidates, key=lambda candidate: _seconds(candidate[0], topology, size))
+        schedule, kept_transfers = min(candidates, key=lambda candidate: _seconds(candidate[0], topology, size))
         claims: dict[str, Any] = {
             "planner": REPAIRED, **measure(schedule, topology, bounds),
             "repaired": {
-                "kept": kept, "transfers": entry.schedule.transfers, "planner": _planner_of(entry) or "?",
+                "kept": kept_transfers, "transfers": entry.schedule.transfers, "planner": _planner_of(entry) or "?",
             },
         }  # fmt: skip
         if entry.served_by:  # a library is faster at these sizes, so the plan leaves them to it; it still does
