@@ -46,7 +46,10 @@ class Slots:
 
 
 class Stretches(NamedTuple):
-    """Stretches of scratch to be assigned. Times count half steps: data of step t move at 2 * t, folds follow at 2 * t + 1."""
+    """Stretches of scratch to be assigned.
+
+    Times count half steps: data of step t move at 2 * t, folds follow at 2 * t + 1.
+    """
 
     rank: Longs
     begin: Longs  # first point on the line
