@@ -90,7 +90,7 @@ def check_all(name: str, kind: str, nbytes: int) -> None:
     for who, (seconds, rests) in _asked(kind, machine, nbytes, found.plan, found.model).items():
         assert seconds == pytest.approx(best.seconds, rel=1e-12), who
         assert set(rests.split("; ")) <= set(best.rests_on.split("; ")), who
-    assert f"{best.rests_on}</td>" in antiphon.pages.report(found)
+    assert f'"rests_on":"{best.rests_on}"' in antiphon.pages.report(found)
     if found.model == "calls":
         (own,) = antiphon.predict(kind, nbytes, topology=machine, library=library_here(machine).name)
         group = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks)))
