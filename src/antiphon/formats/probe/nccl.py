@@ -238,20 +238,20 @@ def _gpu_type_by_generation(sm: str) -> GpuType | None:
 
 def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
-    through: Counter[int] = Counter()
+    switch_links: Counter[int] = Counter()
     elsewhere = 0
     for number, gpu in enumerate(gpus):
         for target, kind, count in gpu.links:
             if not count:
                 continue
             if kind == _NVSWITCH:
-                through[number] += count
+                switch_links[number] += count
             elif target in rank and rank[target] != number:
                 key = number, rank[target]
                 box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.link_bandwidth
             else:
                 elsewhere += count
-    box.switch_bandwidth = {number: count * box.link_bandwidth for number, count in through.items()}
+    box.switch_bandwidth = {number: count * box.link_bandwidth for number, count in switch_links.items()}
     box.has_nvls = gpu_type is not None and gpu_type.has_nvls
     if elsewhere:
         box.notes.append(
