@@ -40,8 +40,8 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: 
     check_outputs({"-o": output})
     lines = learned(files)
     write_bytes(output, write_learned(lines).encode())
-    said = [f"{len(lines)} candidates", *written_lines(output)]
-    emit({"rows": [line.as_json() for line in lines]}, "\n".join(said), json)
+    report_lines = [f"{len(lines)} candidates", *written_lines(output)]
+    emit({"rows": [line.as_json() for line in lines]}, "\n".join(report_lines), json)
 
 
 def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
