@@ -37,10 +37,10 @@ from antiphon.formats.mscclpp.blocks import (
     WHAT,
     Ends,
     Far,
-    Gpu,
     gpu_of,
     name_buffers,
 )
+from antiphon.formats.mscclpp.gpu import Gpu
 from antiphon.formats.mscclpp.groups import cut_steps, find_unit
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH

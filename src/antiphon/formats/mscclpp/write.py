@@ -33,7 +33,8 @@ from antiphon.core.transform import unjoined
 from antiphon.cost.nccl.model import calls
 from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Far, Gpu, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, Far, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.gpu import BlockText, Gpu
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH

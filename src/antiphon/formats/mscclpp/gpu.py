@@ -1,0 +1,62 @@
+"""What the file of MSCCL++ says of a rank: its thread blocks with their operations, its channels and remote buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from antiphon.formats.mscclpp.shape import MEMORY, MOST_CHANNELS, PORT, SWITCH
+
+
+@dataclass
+class BlockText:
+    """A thread block: operations as JSON, and the channels and remote buffers that they use."""
+
+    operations: list[str] = field(default_factory=list)
+    # by type of channel: number at the rank -> position in the block
+    channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
+    buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
+
+    def add_channels(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
+        """Add these channels and remote buffers if all of them fit; return whether the block has them."""
+        own_channels, own_buffers = self.channels[channel_type], self.buffers[channel_type]
+        new_channels, new_buffers = (
+            [number for number in channels if number not in own_channels],
+            [number for number in buffers if number not in own_buffers],
+        )
+        if not new_channels and not new_buffers:
+            return True
+        if (
+            len(own_channels) + len(set(new_channels)) > MOST_CHANNELS
+            or len(own_buffers) + len(set(new_buffers)) > MOST_CHANNELS
+        ):
+            return False
+        for number in new_channels:
+            own_channels.setdefault(number, len(own_channels))
+        for number in new_buffers:
+            own_buffers.setdefault(number, len(own_buffers))
+        return True
+
+
+SwitchGroup = tuple[tuple[int, ...], str]  # ranks that a switch joins, and the name of the buffer that it accesses
+BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, type of channel
+
+
+@dataclass
+class Chaining:
+    """Semaphores and barriers that a rank has used so far. `max_crowd`: thread blocks that may share a barrier."""
+
+    max_crowd: int
+    semaphores: int = 0
+    barriers: int = 0
+
+
+@dataclass
+class Gpu:
+    """A rank. `channels`: by type, the peer of each channel."""
+
+    blocks: list[BlockText]
+    channels: dict[str, list[int]]
+    buffers: list[BufferKey]
+    chaining: Chaining
+    switch_groups: list[SwitchGroup] = field(default_factory=list)
