@@ -170,7 +170,7 @@ def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_fits_into_no_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MOST_CHANNELS", 1)
+    monkeypatch.setattr("antiphon.formats.mscclpp.gpu.MOST_CHANNELS", 1)
     with pytest.raises(Unsupported, match=r"rank 0: an operation with . channels .* does not fit into an empty thread"):
         files_of("allreduce", "full:ranks=4", "direct")
 
