@@ -37,7 +37,7 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: 
     """Merge files of what jobs have learned: samples add up, and of what was chosen the fastest stays."""
     if output is None:
         raise Invalid("table merge: name the file for the result: -o FILE")
-    check_outputs({"-o": output})
+    check_outputs({"-o": output}, forms={})
     lines = learned(files)
     write_bytes(output, write_learned(lines).encode())
     report_lines = [f"{len(lines)} candidates", *written_lines(output)]
