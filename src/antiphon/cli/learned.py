@@ -10,8 +10,8 @@ import typer
 
 from antiphon.api.replaying import learned
 from antiphon.cli.arguments import Json
-from antiphon.cli.output import check_outputs, dash, emit, written_lines
-from antiphon.core.files import write_bytes
+from antiphon.cli.output import dash, emit, written_lines
+from antiphon.core.files import check_writable, write_bytes
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.learned import Line, diff_learned, read_learned, write_learned
 from antiphon.show.columns import table
@@ -37,7 +37,7 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: 
     """Merge files of what jobs have learned: samples add up, and of what was chosen the fastest stays."""
     if output is None:
         raise Invalid("table merge: name the file for the result: -o FILE")
-    check_outputs({"-o": output}, forms={})
+    check_writable(output)
     lines = learned(files)
     write_bytes(output, write_learned(lines).encode())
     report_lines = [f"{len(lines)} candidates", *written_lines(output)]
