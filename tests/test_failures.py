@@ -163,7 +163,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     line = "tune allreduce ring:ranks=4 --nbytes 64KB --planner trees --workers 1 --failures links"
     assert run([*line.split(), "-o", "table.json"]) == 0
     text = capsys.readouterr().out
-    assert "4 single failures in 1 classes, each with plans of its own" in text
+    assert "4 single failures in 1 class with plans of its own" in text
     assert "0-1, 0-3, 1-2, ..." in text
     assert run([*line.split(), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["failures"]

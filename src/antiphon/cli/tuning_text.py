@@ -49,7 +49,8 @@ def _failure_lines(tuning: Tuning) -> list[str]:
     if not tuning.failures:
         return []
     count = sum(len(failure.names) for failure in tuning.failures)
-    lines = ["", *paragraph(f"{count} single failures in {len(tuning.failures)} classes, each with plans of its own:")]
+    classes = f"{len(tuning.failures)} classes, each" if len(tuning.failures) > 1 else "1 class"
+    lines = ["", *paragraph(f"{count} single failures in {classes} with plans of its own:")]
     size = tuning.sizes[-1]
     rows = []
     for failure in tuning.failures:
