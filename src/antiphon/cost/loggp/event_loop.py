@@ -175,7 +175,7 @@ def _simulate(
         now, number = take(heap, lists)
         if number < 0:
             break
-        if now >= stop:  # whatever has an event now is done later, or at this time
+        if now >= stop:  # the work of this event ends now or later
             last = np.inf
             break
         m, kind, idle_port = number, DONE, -1

@@ -3,7 +3,7 @@
 Pieces are taken one after the other; each sees the turns that earlier ones have booked. For each
 
     1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
-    2. A node may do without the earliest arrival: whatever arrives by the deadline is as good. So nodes move to arcs of
+    2. A node may do without the earliest arrival: an arrival by the deadline is as good. So nodes move to arcs of
        less cost, the most costly first, as long as all that is below them still arrives by the deadline. The cost of an
        arc is the time of its turns, where busy resources count more.
     3. The turns of the tree are booked.
