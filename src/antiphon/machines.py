@@ -1,8 +1,8 @@
 """Machines made of others, and plans for whole families of them."""
 
 from antiphon.api.machines import degrade, doctor
-from antiphon.api.plans import repair
+from antiphon.api.plans import recount, repair
 from antiphon.api.tuning import tune_over as tune_family
 from antiphon.select import Tunings
 
-__all__ = ["Tunings", "degrade", "doctor", "repair", "tune_family"]
+__all__ = ["Tunings", "degrade", "doctor", "recount", "repair", "tune_family"]

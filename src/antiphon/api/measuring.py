@@ -394,8 +394,8 @@ def tune(  # noqa: PLR0913
     from antiphon.runtimes.measure.library_choose import tune_library
 
     search = as_search(search)
-    if search.shortlist or search.failures:
-        name = "shortlist" if search.shortlist else "failures"
+    unsupported = {"shortlist": search.shortlist, "failures": search.failures, "counts": search.counts is not None}
+    for name in (name for name, value in unsupported.items() if value):
         raise Invalid(f"{name}: cannot be combined with measuring; leave it out")
     if search.plans and library_only:
         raise Invalid(

@@ -289,6 +289,39 @@ def repair(
 
 
 @public
+def recount(plan: PlanLike, counts: Any, *, collective: str = "") -> Plan:
+    """Return the plan of an alltoall with the counts of one call (MPI_Alltoallv); nothing is searched.
+
+    Parameters
+    ----------
+    plan
+        A plan of an alltoall, its file, or the result of `tune(..., counts=)`.
+    counts
+        A matrix (row i, column j: what rank i sends to rank j), or its JSON file.
+    collective
+        Of several plans, the one for this collective.
+
+    Returns
+    -------
+    Plan
+        The same transfers, each with the new share of the data, verified; its figures are for these counts.
+
+    Raises
+    ------
+    Invalid
+        The plan is not of an alltoall, or the counts do not fit it.
+
+    Examples
+    --------
+    >>> recount(plan("alltoall", "ring:ranks=3"), [[0, 5, 1], [2, 0, 2], [1, 1, 0]]).collective.buffer_weight
+    6
+    """
+    from antiphon.select.counts import recount as recount_plan
+
+    return recount_plan(_inputs.plan(plan, collective), counts)
+
+
+@public
 def verify(
     plan: PlanLike,
     topology: MachineLike | None = None,

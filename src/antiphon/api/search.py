@@ -40,6 +40,9 @@ class Search:
     failures
         Also tune without each single one of the "links", "wires" or "nics", those that are alike once; `.save` writes
         all plans into one table, from which ANTIPHON_DEAD chooses.
+    counts
+        Measured counts of an alltoall: a matrix (row i, column j: what rank i sends to rank j), several, or a JSON file
+        of them. The plan is for their average and right for any; `.counts` is what it loses at others.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class Search:
     plans: str | Sequence[str] = ()
     shortlist: int = 0
     failures: str = ""
+    counts: Any = None
 
     def __post_init__(self) -> None:
         """Check and normalize the fields, so that a wrong one fails here and not within a search."""
@@ -70,9 +74,12 @@ class Search:
             object.__setattr__(self, "plans", several(path)(self.plans, "plans"))
 
     def options(self) -> dict[str, Any]:
-        """Return the fields by name; `plans` and `failures` only if there are any."""
+        """Return the fields by name; `plans`, `failures` and `counts` only if there are any."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {k: v for k, v in values.items() if v or k not in ("plans", "failures")}
+        return {
+            k: v for k, v in values.items()
+            if k not in ("plans", "failures", "counts") or (v is not None if k == "counts" else v)
+        }  # fmt: skip
 
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Search))

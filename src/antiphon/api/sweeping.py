@@ -176,11 +176,11 @@ def _question(
 
     machine = _inputs.machine(topology)
     target = _inputs.collective(wanted, machine, root, ranks)
-    for name in ("sweep", "plans", "shortlist", "failures"):
+    for name in ("sweep", "plans", "shortlist", "failures", "counts"):
         if getattr(search, name):
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")
     names = (planners,) if isinstance(planners, str) else tuple(planners)
-    fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS}}
+    fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS if name != "counts"}}
     return Question(
         machine, target, sizes_of(SPAN if nbytes is None else nbytes)[1], model or "",
         None if profile is None else as_profile(profile), fields,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _inputs
@@ -69,7 +70,7 @@ def tune(  # noqa: PLR0913
         CPU seconds of each, or the last one; the best so far, its gap, and how much faster others can be.
     search
         How hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
-        shortlist=, failures=)`.
+        shortlist=, failures=, counts=)`.
 
     Returns
     -------
@@ -89,11 +90,12 @@ def tune(  # noqa: PLR0913
     """
     from antiphon.select import tune as find
     from antiphon.select import tune_failures
+    from antiphon.select.counts import measure_loss, of_request
     from antiphon.topologies.degraded import SINGLE
 
     machine = _inputs.machine(topology)
     options = as_search(search).options()
-    failures = options.pop("failures", "")
+    failures, counts = options.pop("failures", ""), options.pop("counts", None)
     if failures and failures not in SINGLE:
         raise unknown("kind of single failures", failures, SINGLE)
     target: Any = wanted
@@ -101,12 +103,18 @@ def tune(  # noqa: PLR0913
         options |= {"root": root, "ranks": ranks}
     else:
         target = _inputs.collective(wanted, machine, root, ranks)
+    measured = None
+    if counts is not None:
+        measured, target = of_request(counts, _inputs.collective(wanted, machine, root, ranks))
     options |= {
         "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,
         "progress": progress,
     }  # fmt: skip
     intact = None if against is None else _inputs.machine(against, "against")
     tuning = find(target, machine, model=model or "", against=intact, **options)
+    if measured is not None and tuning.complete and tuning.plans:
+        loss = measure_loss(tuning.plan, measured, tuning.sizes[-1], tuning.model, profile)
+        tuning = replace(tuning, counts=loss)
     if not failures or not tuning.complete or not tuning.plans:
         return tuning
     return tune_failures(tuning, failures, lambda broken: find(target, broken, model=tuning.model, **options))
@@ -160,7 +168,7 @@ def tune_over(  # noqa: PLR0913
     from antiphon.select import tune_over as find
 
     options = as_search(search).options()
-    for name in ("plans", "shortlist", "failures"):
+    for name in ("plans", "shortlist", "failures", "counts"):
         if options.pop(name, None):
             raise Invalid(f"{name}: is for one machine; leave it out")
 

@@ -94,6 +94,10 @@ FailuresOption = Annotated[
         help="also tune without each single one of these; the file holds all, ANTIPHON_DEAD chooses",
     ),
 ]  # fmt: skip
+CountsOption = Annotated[
+    Path | None,
+    typer.Option("--counts", metavar="FILE", help="plan an alltoall for the average of these counts (JSON matrices)"),
+]
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
@@ -121,7 +125,7 @@ def tune_command(
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
-    failures: FailuresOption = "", explain: Explain = False, json: arg.Json = False,
+    failures: FailuresOption = "", counts: CountsOption = None, explain: Explain = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -139,7 +143,7 @@ def tune_command(
             "takes no groups at the same time; leave it out",
         )
     _refuse(
-        {"--failures": failures if on or from_logs is not None or vary or store or plan else ""},
+        {"--failures": failures, "--counts": counts} if on or from_logs or vary or store or plan else {},
         "tunes by a model; leave out --on, --from-logs, --vary, --store and --plan",
     )
     files = {"-o": out, "--report": report, "--heatmap": heatmap}
@@ -149,6 +153,7 @@ def tune_command(
     search = Search(
         effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
         deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (), failures=failures,
+        counts=counts,
     )  # fmt: skip
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,

@@ -13,7 +13,9 @@ Status of a `Candidate`: ok; refused (the planner does not apply); failed (an er
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
@@ -37,11 +39,27 @@ def tuning_text(tuning: Tuning, explain: bool = False) -> str:
         lines += [line for note in _note_texts([tuning]) for line in paragraph(note)]
         losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
         lines += [*([""] if losses else []), *losses, *_gains_lines(tuning), *_failure_lines(tuning)]
+        lines += _counts_lines(tuning)
     else:
         lines += ["", *_refusals(tuning), *_unfinished(tuning)]
     if explain:
         lines += ["", *_explanation(tuning)]
     return "\n".join(lines)
+
+
+def _counts_lines(tuning: Tuning) -> list[str]:
+    """Return what the plan for the average counts loses at measured counts, and at most at any."""
+    loss = tuning.counts
+    if loss is None:
+        return []
+    lines = [f"Planned for the average of {loss.matrices} matrices of counts, right for any."]
+    if loss.gaps:
+        sample = "" if len(loss.gaps) == loss.matrices else f" (of {len(loss.gaps)})"
+        gaps = f"{median(loss.gaps):.2f} for the median matrix, {max(loss.gaps):.2f} for the worst{sample}"
+        lines.append(f"Time / lower bound at {format_size(loss.nbytes)}: {gaps}.")
+    greatest = math.ceil(loss.any_counts * 100 - 1e-6) / 100
+    lines.append(f"Loads at any counts: at most {greatest:.2f} times those of the best routes.")
+    return ["", *(line for text in lines for line in paragraph(text))]
 
 
 def _failure_lines(tuning: Tuning) -> list[str]:

@@ -25,6 +25,7 @@ from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Invalid
 from antiphon.options import name_with_options
 from antiphon.select.candidate import Candidate, Range
+from antiphon.select.counts import CountsLoss
 from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.plan_files import save_plans
 from antiphon.select.ranges import choose_winners, merge_runs
@@ -110,6 +111,7 @@ class Tuning(Displayed):
     library: LibraryModel | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
     failures: tuple[FailureTuning, ...] = ()  # by class of single failures, if requested
+    counts: CountsLoss | None = None  # what the plan for average counts loses at others, if there are counts
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
@@ -222,6 +224,7 @@ class Tuning(Displayed):
             "sweep": {key: list(values) for key, values in self.sweep.items()},
             "gains": [gain.as_json() for gain in self.gains],
             "failures": [failure.as_json() for failure in self.failures],
+            "counts": self.counts.as_json() if self.counts is not None else None,
             "notes": self.notes,
             "definitions": DEFINITIONS,
         }
