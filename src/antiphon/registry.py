@@ -44,6 +44,7 @@ class PlannerCapabilities:
     most: Mapping[str, int] = field(default_factory=dict)  # maximum number of ranks, by collective
     composes: bool = False  # it combines plans of other planners, and is not itself used for groups
     costly: bool = False  # too slow to be used for groups unless named
+    ordered: bool = False  # plans `ordered` collectives; of other planners only the schedules that keep the order count
     process: bool = False  # `tune` must run it in its own process, because it stays in C code, where no signal stops it
 
 

@@ -93,6 +93,7 @@ class Collective:
     custom: Relation | None = None  # the relation of kind "custom"; for all others it follows from the kind
     groups: tuple[Collective, ...] = ()  # of a joint collective: those of its groups, whose blocks follow each other
     nbytes_weight: int = 0  # the weight that `nbytes` measures; 0: that of the largest buffer of any rank
+    ordered: bool = False  # combine contributions in ascending order of their ids: the operator need not commute
 
     def __post_init__(self) -> None:
         if self.kind != "custom":
@@ -114,6 +115,8 @@ class Collective:
         object.__setattr__(self, "weights", _check_weights(self.weights, self.blocks))
         if self.nbytes_weight:
             self._check_nbytes_weight()
+        # where nothing is combined, there is nothing to order: equal collectives compare equal
+        object.__setattr__(self, "ordered", bool(self.ordered) and self.combining)
 
     def _check_nbytes_weight(self) -> None:
         """Refuse a weight above all buffers; that of the largest is stored as 0, so that equal ones compare equal."""
@@ -214,7 +217,8 @@ class Collective:
     def key(self) -> tuple[object, ...]:
         """Return a hashable value that is equal for equal collectives."""
         custom = self.custom.key() if self.custom is not None else None
-        return (self.kind, self.ranks, self.members, self.roots, self.weights.tobytes(), custom, self.nbytes_weight)
+        sizes = self.weights.tobytes(), self.nbytes_weight
+        return (self.kind, self.ranks, self.members, self.roots, *sizes, custom, self.ordered)
 
     @property
     def title(self) -> str:
@@ -250,7 +254,8 @@ class Collective:
     def __repr__(self) -> str:
         root = f", roots={self.roots}" if self.roots else ""
         group = f", members={self.members}" if len(self.members) < self.ranks else ""
-        return f"Collective({self.title!r}, ranks={self.ranks}{root}{group})"
+        order = ", ordered=True" if self.ordered else ""
+        return f"Collective({self.title!r}, ranks={self.ranks}{root}{group}{order})"
 
 
 def _pair_number(high: Ints, low: Ints) -> Longs:
@@ -345,6 +350,10 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
     sizes = tuple(sizes) or (1,) * len(groups)
     if len(sizes) != len(groups) or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
         raise Invalid(f"sizes: expected {len(groups)} whole numbers from 1, one for each group")
+    if any(group.ordered for group in groups):
+        raise Unsupported(
+            "joint: groups that combine in the order of ranks cannot be planned together; plan them apart"
+        )
     if not all(group.weights.any() for group in groups):
         raise Invalid("joint: all blocks of a group are empty; leave it out")
     # Scale the weights of each group so that its buffer weighs `common` times its size.

@@ -39,6 +39,7 @@ def _pieces(*depths: int) -> list[dict[str, Any]]:
 #   process      the planner always runs in a process of its own
 #   composes     the planner combines plans of other planners; so it is not used to plan for a group
 #   costly       too slow to plan for groups, unless named
+#   ordered      plans collectives whose contributions are combined in order, for operators that do not commute
 TABLE: dict[str, Entry[Can]] = {
     "ring": _entry(
         "rings.ring:ring",
@@ -143,7 +144,7 @@ TABLE: dict[str, Entry[Can]] = {
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), "any connected one",
             sweep=({}, {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}), effort=2.0,
-            most=dict.fromkeys(ALL_ROOTS, 2**11),
+            most=dict.fromkeys(ALL_ROOTS, 2**11), ordered=True,
         ),
     ),
     "flows": _entry(

@@ -260,6 +260,8 @@ def frontier(  # noqa: PLR0913
     _check_limits(planner_options)
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
+    if target.ordered:
+        raise Unsupported("frontier: its searches combine contributions in any order; use plan or tune, which keep it")
     for key in planner_options:
         if key not in entry.options:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")

@@ -35,12 +35,13 @@ from antiphon.core.transform import compose, merge, run_together
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Send, Stopped, Terms, stream_job
-from antiphon.registry import call, find, refuse_unless_able
+from antiphon.registry import find, refuse_unless_able
 from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, figures_verified, measure, order_claim
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.parse_request import budget_of, collective, machine_of
 from antiphon.select.proofs import recheck_certificate
 from antiphon.select.provenance import label_of
+from antiphon.select.run_planner import run_planner
 from antiphon.select.schedule_cache import ScheduleCache, verify_schedule
 from antiphon.units import parse_size
 
@@ -183,10 +184,11 @@ def _read_task(  # noqa: PLR0913
             raise Invalid("options are for a planner; name it, too")
         return _PlanTask(request, "", {}, deterministic, model)
     if not planner:
+        abilities = ((name, find("planner", name).can) for name in DEFAULT_PLANNERS)
         planner = (
             "groups"
             if target.groups
-            else next(name for name in DEFAULT_PLANNERS if target.kind in find("planner", name).can.collectives)
+            else next(n for n, can in abilities if target.kind in can.collectives and can.ordered >= target.ordered)
         )
     return _PlanTask(request, planner, options or {}, deterministic, model)
 
@@ -258,7 +260,7 @@ def _plans_by(
     any_schedule = any_plan = False
     cache = ScheduleCache()
     enter(PLANNING)
-    for planned in call("planner", planner, entry.load(), options, request):
+    for planned in run_planner(planner, entry, options, request):
         any_schedule = True
         if bounds is None:
             enter(BOUNDING)

@@ -47,6 +47,7 @@ from antiphon.cost.prediction import Simulator
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import describe_error
 from antiphon.registry import Entry, call, find
+from antiphon.select.run_planner import run_planner
 from antiphon.select.schedule_cache import (
     Evaluation,
     Prices,
@@ -223,7 +224,7 @@ def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
     try:
         for request in requests:
             try:
-                for schedule in call("planner", task.planner, task.entry.load(), task.options, request):
+                for schedule in run_planner(task.planner, task.entry, task.options, request):
                     any_schedule = True
                     yield schedule
             except EffortSpent:  # a normal end, the same on every computer

@@ -41,7 +41,7 @@ def interpret(
     schedule: Schedule,
     inputs: Sequence[Any],
     *,
-    op: str = "sum",
+    op: str | np.ufunc = "sum",
     dtype: object = None,
     in_place: bool = False,
 ) -> list[NDArray[Any]]:
@@ -54,7 +54,8 @@ def interpret(
 
     The operands of every combination, including the cell's own value, are taken in the order of their least
     contribution, folded from the left in the accumulator type and stored in the data type. So ranks agree in every bit.
-    avg divides once, at the end, by the number of contributions that the rank must end with.
+    avg divides once, at the end, by the number of contributions that the rank must end with. A NumPy function of two
+    operands is an operator, too; if it does not commute, the collective should be `ordered`.
 
     An input stands for all contributions of its (block, rank) together; if several ranks hold the same contribution,
     the caller must pass equal data. Illegal rows (races, reads of empty cells) raise Invalid.
@@ -68,12 +69,12 @@ def run(
     analysis: Analysis,
     inputs: Sequence[Any],
     *,
-    op: str = "sum",
+    op: str | np.ufunc = "sum",
     dtype: object = None,
     in_place: bool = False,
 ) -> list[NDArray[Any]]:
     """Run a schedule that is already analysed, for repeated runs; see `interpret`."""
-    combine = combine_of(op)
+    combine = op if isinstance(op, np.ufunc) else combine_of(op)
     buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
     outputs = new_outputs(buffers, in_place)
     sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays

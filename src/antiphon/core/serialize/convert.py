@@ -190,7 +190,7 @@ def collective_in(row: CollectiveRow) -> Collective:
     if row.blocks is None:
         if row.combining:
             raise Invalid(f"combining: follows from the kind {quote(row.kind)}; leave it out")
-        return Collective(row.kind, row.ranks, members, roots, weights)
+        return Collective(row.kind, row.ranks, members, roots, weights, ordered=row.ordered)
     if weights.size:
         raise Invalid("weights: a custom collective has its weights in its blocks")
     return _custom_in(row, row.blocks, members, roots)
@@ -198,8 +198,8 @@ def collective_in(row: CollectiveRow) -> Collective:
 
 def _joint_in(row: CollectiveRow, rows: list[GroupRow]) -> Collective:
     """Build a joint collective from its groups."""
-    if row.kind != "custom" or row.blocks is not None or row.roots or row.weights or row.combining:
-        raise Invalid("groups: a joint collective has groups, and no kind, blocks, roots or weights of its own")
+    if row.kind != "custom" or row.blocks is not None or row.roots or row.weights or row.combining or row.ordered:
+        raise Invalid("groups: a joint collective has groups, and no kind, blocks, roots, weights or order of its own")
     groups = []
     for i, group in enumerate(rows):
         of_group = {f.name: getattr(group, f.name) for f in msgspec.structs.fields(group) if f.name != "size"}
@@ -246,7 +246,8 @@ def _custom_in(
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
     pre_rows, post_rows = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (pre, post))
     relation = relation_of(pre_rows, post_rows, tuple(wants), row.ranks)
-    return Collective("custom", row.ranks, members, roots, np.frombuffer(weights, np.int64), relation)
+    sizes = np.frombuffer(weights, np.int64)
+    return Collective("custom", row.ranks, members, roots, sizes, relation, ordered=row.ordered)
 
 
 def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
@@ -269,6 +270,8 @@ def collective_out(collective: Collective) -> dict[str, Any]:
         body["members"] = list(collective.members)
     if collective.kind in ROOTED:
         body["roots"] = list(collective.roots)
+    if collective.ordered:
+        body["ordered"] = True
     if collective.custom is not None:
         return {**body, **_custom_out(collective)}
     if np.any(collective.weights != 1):

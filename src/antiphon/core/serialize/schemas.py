@@ -100,6 +100,7 @@ class CollectiveRow(Row, kw_only=True):
     roots: list[int] | None = None
     weights: list[int] | None = None
     combining: bool = False
+    ordered: bool = False
     blocks: list[msgspec.Raw] | None = None  # each a BlockRow, read one after another
     groups: list[GroupRow] | None = None  # of a joint collective, instead of blocks
 

@@ -50,7 +50,8 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
     # Scatter the weights to the new block numbers.
     weights = np.empty(collective.blocks, np.int64)
     weights[block] = collective.weights
-    return Collective(collective.kind, collective.ranks, tuple(renamed_members.tolist()), roots, weights), block
+    members = tuple(renamed_members.tolist())
+    return replace(collective, members=members, roots=roots, weights=weights), block
 
 
 def _relabel_relation(relation: Relation, name: Longs) -> Relation:

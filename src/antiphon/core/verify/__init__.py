@@ -12,6 +12,8 @@ the cheapest method that decides:
     trees.py    walk through the steps; if each partial sum is used once, counting contributions decides    linear
     sets.py     exact sets (or counts) of contributions for the remaining chunks    rows * contributions / 64
 
+If the collective is `ordered`, ordered.py checks that nothing is combined out of order.
+
 Example: an allreduce on 3 ranks. Rank 0 adds the values of 1 and 2: its cell counts 3 contributions, each partial sum
 was used once, so the count 3 proves the set {0, 1, 2}. Had rank 1 sent its value twice and rank 2 none, the count would
 be 3, too; but then a partial sum is used twice, and sets.py decides.
@@ -34,9 +36,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import joined, quick, sets, trees
 from antiphon.core.verify.layout import ChunkRows, Demand, split_batches
+from antiphon.core.verify.ordered import find_order_fault
 from antiphon.core.verify.report import Fault, Report, row_fault
 
-__all__ = ["Fault", "Report", "verify"]
+__all__ = ["Fault", "Report", "find_order_fault", "verify"]
 
 # Kind of fault of a row -> what the report says about it
 _FAULT_TEXTS = {
@@ -64,6 +67,8 @@ def verify(
         fault = Fault("share", gap[0], chunk=gap[1])
     if fault is None:
         fault = _earliest_fault(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
+    if fault is None and schedule.collective.ordered:
+        fault = find_order_fault(schedule)
     if fault is None and claims:
         fault = _check_claims(schedule, topology, claims)
     return Report(fault)

@@ -11,7 +11,9 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True)
 class Fault:
-    """The first fault of a schedule. kind: topology | share | route | joint | race | empty | self | post | claim."""
+    """The first fault of a schedule. kind: topology | share | route | joint | race | empty | self | post | order |
+    claim.
+    """
 
     kind: str
     message: str

@@ -14,10 +14,15 @@ names the rank.
 
 Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
 of b; step 2: 1 sends a + b to 2, which adds it to c.
+
+Of an ordered collective, a rank on the way adds only values that follow each other in the sum, and sends several.
+Example: on the line 0, 2, 1 rank 2 sends a and c apart to 1, which forms a + b + c.
 """
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -51,7 +56,7 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
         for rank, want in goals[block].items():
             if values.get(rank) != want:
                 wants[want].append(rank)
-        _Block(reach, back, out, chunk, block, values, set(goals[block])).plan_wants(wants)
+        _Block(reach, back, out, chunk, block, values, set(goals[block]), collective.ordered).plan_wants(wants)
     one_chunk_each = Chunks(as_int32(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
     return out.to_schedule(collective, one_chunk_each)
 
@@ -114,6 +119,8 @@ class _Gather:
     depth: dict[int, int] = field(default_factory=dict)  # by rank of the tree, its distance from the centre
     below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # by rank, the ranks that send to it
     replaces: bool = False  # whether the sum replaces an initial value of the centre that is no part of the sum
+    place: dict[int, int] = field(default_factory=dict)  # by rank that adds its value, the place of that in the sum
+    ordered: bool = False
 
     def collects(self, rank: int) -> bool:
         """Return whether a rank combines values before it sends them on."""
@@ -125,6 +132,23 @@ class _Gather:
         to it.
         """
         return max((n for rank, n in self.uses.items() if rank != self.centre and self.collects(rank)), default=0)
+
+    def partial_sums(self) -> dict[int, list[tuple[int, int]]]:
+        """Return by rank the partial sums that it sends on, each as the first and the last place that it contains.
+
+        All in one where the order does not count.
+        """
+        sums: dict[int, list[tuple[int, int]]] = {}
+        for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
+            own = [(self.place[rank],) * 2] if rank in self.uses else []
+            joined: list[tuple[int, int]] = []
+            for first, last in sorted([*own, *(each for child in self.below.get(rank, ()) for each in sums[child])]):
+                if joined and (not self.ordered or first == joined[-1][1] + 1):
+                    joined[-1] = (joined[-1][0], last)
+                else:
+                    joined.append((first, last))
+            sums[rank] = joined
+        return sums
 
     @property
     def steps(self) -> int:
@@ -146,6 +170,7 @@ class _Block:
     block: int
     initial: dict[int, Value]  # by rank
     wanting: set[int]  # the ranks that need a value
+    ordered: bool = False  # whether contributions are combined in ascending order
     next_slot: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))  # by rank, its first unused slot
     passed_ranks: set[int] = field(default_factory=set)  # ranks whose slot 0 holds values in transit
 
@@ -196,6 +221,11 @@ class _Block:
         _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
         tree = self.back.tree_from(centre)
         gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
+        gather.ordered = self.ordered
+        addends = sorted(uses, key=self.initial.__getitem__)
+        gather.place = {rank: place for place, rank in enumerate(addends)}
+        if self.ordered:
+            self._refuse_interleaved(addends, uses)
         for rank in uses:
             at = rank
             # walk to the centre, and stop where another rank's path has been
@@ -205,6 +235,15 @@ class _Block:
                     gather.below[tree[at].parent].append(at)
                     at = tree[at].parent
         return gather
+
+    def _refuse_interleaved(self, addends: list[int], uses: dict[int, int]) -> None:
+        """Raise Unsupported if the values of these ranks, one after another, are no ascending contributions."""
+        for before, after in itertools.pairwise(addends):
+            if self.initial[before][-1] >= self.initial[after][0] or max(uses.values()) > 1:
+                raise Unsupported(
+                    f"planner relay: the contributions of ranks {before} and {after} to block {self.block} cannot be "
+                    "combined in ascending order; let ranks begin with single contributions, each wanted once"
+                )
 
     def _find_addends(self, want: Value, dest: int) -> dict[int, int]:
         """Return how often each rank's value is added at `dest`; of ranks with equal values, the nearest is used."""
@@ -285,11 +324,16 @@ class _Block:
         centre, tree = gather.centre, self.back.tree_from(gather.centre)
         # a rank at depth d sends d steps before the end: what the ranks below it sent arrived in the step before
         last_step = end - gather.replaces
-        slot = {rank: self._new_slot(rank) if gather.collects(rank) else 0 for rank in gather.depth if rank != centre}
-        slot[centre] = self._new_slot(centre) if gather.replaces else 0
+        sums = gather.partial_sums()
+        slots = {rank: [self._sum_slot(gather, rank, each) for each in sums[rank]] for rank in gather.depth}
+
+        def slot_of(rank: int, place: int) -> int:
+            """Return the slot of the rank's partial sum that contains the value in this place."""
+            return slots[rank][bisect_right(sums[rank], (place, len(gather.uses))) - 1]
+
         for rank, times in gather.uses.items():
             # a value that is used several times is first added up locally, one step for each time
-            own = slot[rank] if rank != centre else self._new_slot(centre) if times > 1 else 0
+            own = slot_of(rank, gather.place[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
             for step in range(times - (rank == centre)) if own else ():
                 self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
             if rank == centre and own:
@@ -297,14 +341,22 @@ class _Block:
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
-                # if it is the only value that arrives at the parent, and the parent adds none of its own, copy it
-                is_only = len(gather.below[hop.parent]) == 1 and hop.parent not in gather.uses
-                self.out.add_row(
-                    last_step - depth, self.chunk, (rank, hop.parent), COPY if is_only else REDUCE, hop.path[::-1],
-                    (slot[rank], slot[hop.parent]),
-                )  # fmt: skip
+                for each, source in zip(sums[rank], slots[rank], strict=True):
+                    # if nothing is added to it at the parent, copy it
+                    op = COPY if each in sums[hop.parent] else REDUCE
+                    ends, target = (rank, hop.parent), slot_of(hop.parent, each[0])
+                    self.out.add_row(last_step - depth, self.chunk, ends, op, hop.path[::-1], (source, target))
         if gather.replaces:
-            self.out.add_row(end - 1, self.chunk, (centre, centre), COPY, (), (slot[centre], 0))
+            self.out.add_row(end - 1, self.chunk, (centre, centre), COPY, (), (slots[centre][0], 0))
+
+    def _sum_slot(self, gather: _Gather, rank: int, partial_sum: tuple[int, int]) -> int:
+        """Return the slot for a partial sum of the gather at a rank: slot 0 for its unchanged initial value, and for
+        the whole sum at the centre."""
+        if rank == gather.centre:
+            return self._new_slot(rank) if gather.replaces else 0
+        own = gather.place.get(rank)
+        is_initial = partial_sum == (own, own) and gather.uses[rank] == 1
+        return 0 if is_initial else self._new_slot(rank)
 
 
 def _format_value(value: Value) -> str:

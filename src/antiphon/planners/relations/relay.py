@@ -84,6 +84,12 @@ def relay(
     time_to_beat = None
     by_option = {"by": by} if collective.kind == "allreduce" else {}
     single_options = {**by_option, "trees": 1, "pieces": pieces or 1}
+    if collective.ordered:  # sums are formed rank by rank, in order
+        if trees not in (None, 1) or detours is not None:
+            raise Unsupported("planner relay: an ordered collective has one tree per sum; leave trees and detours out")
+        ordered = by_relation(topology, collective)
+        yield _with_provenance(replace(ordered, pieces=pieces or 1), {"trees": 1, "pieces": pieces or 1})
+        return
     if trees in (None, 1) and detours is None:
         single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
         yield _with_provenance(single, single_options)
