@@ -310,6 +310,22 @@ def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(
     assert min(limits) >= 3600  # how long the default takes is not known any more
 
 
+def test_sums_in_the_network_are_tried_where_nccl_may_have_them(
+    benchmark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collnet = [("collnet-direct", "simple"), ("collnet-chain", "simple")]
+    for value, before, has_collnet in (
+        ("", "", False), ("0", "", False), ("1", "", True), ("", "env NCCL_COLLNET_ENABLE=1 ", True),
+    ):  # fmt: skip
+        monkeypatch.setenv("NCCL_COLLNET_ENABLE", value)
+        algorithms = nccl_sweep.list_algorithms("allreduce", f"{before}{benchmark}")
+        assert [pair for pair in algorithms if pair in collnet] == (collnet if has_collnet else [])
+        nccl_sweep.run_sweep(f"{before}{benchmark}", Path(f"logs{value}{len(before)}"), "allreduce", list, None)
+        calls = Path("calls").read_text()
+        assert ("collnetdirect simple" in calls, "collnetchain simple" in calls) == (has_collnet, has_collnet)
+        Path("calls").unlink()
+
+
 def test_commands_that_measure_nothing(
     benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

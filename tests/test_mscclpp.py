@@ -400,8 +400,9 @@ GROUPED = [
     ("allreduce", "hgx-h100", "direct"), ("allreduce", "hgx-h100", "halving-doubling"),
     ("allreduce", "hgx-h100", "ring"), ("allreduce", "hgx-h100", "double-binary-tree"),
     ("allreduce", "hgx-h100", "nvls"),
-    ("allgather", "hgx-h100", "direct"), ("allgather", "hgx-h100", "nvls"), ("reducescatter", "hgx-h100", "direct"),
-    ("alltoall", "hgx-h100", "direct"), ("allreduce", "delta:nodes=2", "hierarchical-ps"),
+    ("allgather", "hgx-h100", "direct"), ("allgather", "hgx-h100", "nvls"), ("allgather", "hgx-h100", "ring"),
+    ("reducescatter", "hgx-h100", "direct"), ("alltoall", "hgx-h100", "direct"),
+    ("allreduce", "delta:nodes=2", "hierarchical-ps"),
 ]  # fmt: skip
 
 
@@ -449,6 +450,15 @@ def test_groups_only_where_there_is_work_for_them() -> None:
         blocks = json.loads(files[f"plan{number}.json"])["gpus"][0]["threadblocks"]
         data = [one for block in blocks for one in block["ops"] if one["name"] in DATA]
         assert {one.get("tbg_info", {"tbg_size": 1})["tbg_size"] for one in data} == {group}
+
+
+def test_a_plan_that_keeps_few_blocks_busy_says_so() -> None:
+    """Groups that meet for ports have one block per member; a chain of blocks has none."""
+    for planner, says in (("halving-doubling", "2 of 32 thread blocks move data"), ("hierarchical-ps", "")):
+        plan = antiphon.plan("allreduce", antiphon.topology("cluster:box=dgx-a100,boxes=2"), planner=planner)
+        notes = antiphon.export(plan, "mscclpp-json").notes
+        assert [note for note in notes if "thread blocks" in note and says in note] == list(notes)
+        assert bool(notes) == bool(says)
 
 
 @pytest.mark.parametrize("what", ["part", "barrier", "size"])

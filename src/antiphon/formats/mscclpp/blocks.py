@@ -526,8 +526,8 @@ def _fit_groups(
     max_streams = blocks
     while max_streams:
         streams, steps_of, bound = deal_into(max_streams)
-        # Quick exit: no room for two blocks per stream of rank 0. Without switches other ranks have about as many.
-        if not ends[0].switch_groups and 2 * sum(map(bool, steps_of(0))) > blocks:
+        # Quick exit: the streams of rank 0 fill nearly all blocks. Without switches other ranks have about as many.
+        if not ends[0].switch_groups and 4 * sum(map(bool, steps_of(0))) > 3 * blocks:
             return None
         by_rank = [[_defer_to_ports(rank_ends, steps) for steps in steps_of(rank_ends.rank)] for rank_ends in ends]
         busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)

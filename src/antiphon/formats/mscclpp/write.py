@@ -33,7 +33,7 @@ from antiphon.core.transform import unjoined
 from antiphon.cost.nccl.model import calls
 from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, Far, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.blocks import MIN_SHARE, MOST_CHUNKS, WHAT, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, Gpu
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
@@ -208,6 +208,12 @@ class _Writer:
             multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
             if multiple & (multiple - 1):
                 notes.append(f"{label}: serves only multiples of {multiple} bytes")
+            moving_blocks = min(map(self._find_too_few_blocks, written), default=self.blocks)
+            if moving_blocks < self.blocks:
+                notes.append(
+                    f"{label}: {moving_blocks} of {self.blocks} thread blocks move data, so large calls may take "
+                    "longer than predicted; other planners or options may keep more busy"
+                )
             for in_place, head, gpus in written:
                 if not head.packets and first is not None:
                     head.sizes = head.sizes._replace(smallest=max(first, head.sizes.smallest))
@@ -242,8 +248,8 @@ class _Writer:
         elif stop is None or start < stop:
             program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = _Head(program, bound, (start, stop), self.threads, self.alignment, self.name)
-            largest_chunk = head.sizes.largest * self.alignment // head.sizes.multiple
-            yield _Variant(in_place, head, gpus_of(program, bound, switched_part, self.blocks, far, largest_chunk))
+            gpus = gpus_of(program, bound, switched_part, self.blocks, far, head.largest_chunk)
+            yield _Variant(in_place, head, gpus)
 
     def _staged(self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far) -> Iterator[_Variant]:
         """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
@@ -255,6 +261,15 @@ class _Writer:
         head = _Head(program, plan.bound, span, self.threads, self.alignment, self.name, slot=plan.unit)
         if head.sizes.smallest <= head.sizes.largest:
             yield _Variant(in_place, head, plan.gpus)
+
+    def _find_too_few_blocks(self, variant: _Variant) -> int:
+        """Return how many thread blocks of a rank move data if more would have work in large calls, as where groups of
+        blocks do not fit; else the option `blocks`."""
+        blocks_of_gpu = [["".join(block.operations) for block in gpu.blocks] for gpu in variant.gpus]
+        moving = max(sum('"src_buff"' in text for text in texts) for texts in blocks_of_gpu)
+        has_groups = any('"tbg_info"' in text for texts in blocks_of_gpu for text in texts)
+        useful = min(self.blocks, moving * (variant.head.largest_chunk // MIN_SHARE))
+        return self.blocks if variant.head.packets or has_groups or 4 * moving >= 3 * useful else moving
 
     def _note_staged(self, label: str, entry: Entry, largest_by_packets: int, variants: Sequence[_Variant]) -> str:
         """Return a note on the part of an entry's range that staged plans serve."""
@@ -457,6 +472,11 @@ class _Head:
         self.threads, self.alignment, self.name, self.packets = threads, alignment, name, packets
         self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
         self.sizes, self.label = self._find_sizes(), ""
+
+    @property
+    def largest_chunk(self) -> int:
+        """Return the bytes of a chunk in the largest call."""
+        return self.sizes.largest * self.alignment // self.sizes.multiple
 
     @without_gc()
     def text(self, gpus: list[Gpu]) -> bytes:

@@ -49,6 +49,7 @@ FAMILIES = {
     "nvls": ("nvls",),
     "nvls-tree": ("nvls-tree",),
     "collnet-direct": ("sharp",),
+    "collnet-chain": (),
     "pat": ("bruck", "recursive-doubling", "halving-doubling"),  # with one rank per node
 }
 _BASIC = ("allreduce", "allgather", "reducescatter")
@@ -58,6 +59,7 @@ SUPPORTED = {
     "nvls": _BASIC,
     "nvls-tree": ("allreduce",),
     "collnet-direct": _BASIC,
+    "collnet-chain": ("allreduce",),
     "pat": ("allgather", "reducescatter"),
 }
 ALGORITHMS = ("tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat")

@@ -20,15 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from antiphon.formats.stock.nccl_tuner import ALGORITHMS, SUPPORTED
+from antiphon.formats.stock.nccl_tuner import ALGORITHMS
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Owner, relative_time
 from antiphon.runtimes.measure.library import Candidate, Library
 from antiphon.runtimes.measure.library_choose import DEFAULT, LibraryRaces
 from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here, runs_plans
 from antiphon.runtimes.measure.nccl_calls import EFFICIENT, PROTOCOLS, WINDOWS, ZERO
-from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS
-from antiphon.runtimes.measure.nccl_sweep import PROTOCOLS as PROTOCOLS_OF
+from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS, list_algorithms
 from antiphon.runtimes.measure.race import MARGIN
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
@@ -47,17 +46,10 @@ CHANGES = {  # what the program or its environment has to change for it
 def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
     """Yield what race 1 tries, without the default."""
     version, nvidia = library.always["version"], library.name == "NCCL"
-    for algorithm, kinds in SUPPORTED.items():
-        has_algorithm = nvidia or algorithm not in NVIDIA_ONLY
-        if (
-            kind in kinds
-            and has_algorithm
-            and version >= FIRST_VERSIONS.get(algorithm, 0)
-            and algorithm != "collnet-direct"
-        ):
-            for protocol in PROTOCOLS_OF.get(algorithm, ("simple",)):
-                settings = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
-                yield Candidate(f"{algorithm} {protocol}", {}, settings)
+    for algorithm, protocol in list_algorithms(kind):
+        if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
+            settings = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
+            yield Candidate(f"{algorithm} {protocol}", {}, settings)
     if nvidia and version >= WINDOWS:
         yield Candidate("efficiency", {}, {"policy": EFFICIENT})
         yield Candidate("symmetric", {}, {"registered": 1, "symmetric": 1})

@@ -26,11 +26,26 @@ from antiphon.formats.stock.nccl_tuner import SUPPORTED
 from antiphon.runtimes.engine.launch import Starting, summarize_errors
 from antiphon.runtimes.measure.library import Candidate
 
-PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
+_PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
 # time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
 MAX_SLOWDOWN, STARTUP = 10, 60.0
 FIRST_LIMIT = 3600.0  # seconds: limit of the first run, and of all runs if the default's time is unknown
+
+
+def list_algorithms(collective: str, command: str = "") -> list[tuple[str, str]]:
+    """Return NCCL's algorithms for a collective, each with each of its protocols.
+
+    Those that add in the network are tried only where NCCL_COLLNET_ENABLE=1 allows them, here or in the command:
+    without it NCCL has none, and older versions then ignore NCCL_ALGO, so that their own choice would be measured.
+    """
+    has_collnet = os.environ.get("NCCL_COLLNET_ENABLE") == "1" or "NCCL_COLLNET_ENABLE=1" in command
+    return [
+        (algorithm, protocol)
+        for algorithm, collectives in SUPPORTED.items()
+        if collective in collectives and (has_collnet or not algorithm.startswith("collnet"))
+        for protocol in _PROTOCOLS.get(algorithm, ("simple",))
+    ]
 
 
 def run_sweep(
@@ -50,17 +65,13 @@ def run_sweep(
     if not words or shutil.which(words[0]) is None:
         raise Missing(f"--run {quote(command)}: no such program; give the command that starts nccl-tests")
     folder.mkdir(parents=True, exist_ok=True)
-    pairs = [
-        (algorithm, protocol)
-        for algorithm, collectives in SUPPORTED.items() if collective in collectives and algorithm != "collnet-direct"
-        for protocol in PROTOCOLS.get(algorithm, ("simple",))
-    ]  # fmt: skip
     resumed = (folder / "default.log").exists()  # an earlier sweep wrote it, so the time of the run is unknown
     begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
         log_run(words, {}, folder / "default.log", FIRST_LIMIT)
         limit = FIRST_LIMIT if resumed else STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
         _check_default(folder / "default.log", command)
+        pairs = list_algorithms(collective, command)
         stage = [("default-again", {}), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
         _log_stage(words, stage, folder, limit, progress)
         stage = []
