@@ -93,11 +93,14 @@ def write_results(path: Path, results: dict[str, Any]) -> None:
 def run_parts(parts: list[Part], seconds: float, path: Path, kit: dict[str, Any]) -> list[Result]:
     """Run parts in turn, print a line for each, and write the results after each."""
     if kit["on"] == "cuda" and not print_of("nvidia-smi", "-L"):
-        sys.stderr.write("no NVIDIA GPU here: nvidia-smi -L lists none\n")
+        sys.stderr.write(
+            "no NVIDIA GPU here: nvidia-smi -L lists none. Not yet run on a GPU; a kit for threads of the processor: "
+            "python bench/gpu_kit.py FOLDER --on threads\n"
+        )
         sys.exit(2)
     about = ("nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm,ecc.mode.current", "--format=csv,noheader")
     results: dict[str, Any] = {
-        "kit": kit["about"], "gpus": print_of(*about).splitlines(), "links": print_of("nvidia-smi", "topo", "-m"),
+        "kit": kit["about"], "on": kit["on"], "gpus": print_of(*about).splitlines(), "links": print_of("nvidia-smi", "topo", "-m"),
         "began": time.strftime("%Y-%m-%d %H:%M:%S"), "parts": [],
     }  # fmt: skip
     end = time.monotonic() + seconds
@@ -115,6 +118,11 @@ def run_parts(parts: list[Part], seconds: float, path: Path, kit: dict[str, Any]
         print(f"{part['name']:40} {result['state']}", flush=True)
         write_results(path, results)
     return results["parts"]
+
+
+def say_where(kit: dict[str, Any]) -> str:
+    """Return what to add to a verdict: results of threads prove nothing about GPUs."""
+    return "" if kit["on"] == "cuda" else "; by threads of the processor, not yet run on a GPU"
 
 
 def is_accepted(result: Result) -> bool:
@@ -142,7 +150,8 @@ def main(name: str = "smoke", seconds: float = SECONDS) -> int:
     results = run_parts(kit["parts"][name], seconds, options.out, kit)
     bad = [result["name"] for result in results if not is_accepted(result)]
     right = sum(result["state"] == "right" for result in results)
-    print(f"{right} of {len(results)} parts right{'; see: ' + ', '.join(bad) if bad else ''}. Results: {options.out}")
+    see = f"; see: {', '.join(bad)}" if bad else ""
+    print(f"{right} of {len(results)} parts right{see}{say_where(kit)}. Results: {options.out}")
     print_copies(results)
     return int(bool(bad) or not right)
 

@@ -13,7 +13,7 @@ import ctypes.util
 import sys
 from pathlib import Path
 
-from gpu_smoke import Result, is_accepted, print_copies, read_kit, run_parts
+from gpu_smoke import Result, is_accepted, print_copies, read_kit, run_parts, say_where
 
 SECONDS = 900.0
 NAME = "libnccl.so.2"
@@ -57,7 +57,8 @@ def main() -> int:
     rows = [row for result in results for row in result.get("rows", []) if row.get("best") and row["library_seconds"]]
     faster = sum(row["best"]["seconds"] < row["library_seconds"] for row in rows)
     beside = f"faster than NCCL at {faster} of {len(rows)} rows" if rows else f"no NCCL beside ({library})"
-    print(f"{beside}{'; see: ' + ', '.join(bad) if bad else '; all right'}. Results: {options.out}")
+    see = f"; see: {', '.join(bad)}" if bad else "; all right"
+    print(f"{beside}{see}{say_where(kit)}. Results: {options.out}")
     print_copies(results)
     print_times(results)
     return int(bool(bad))

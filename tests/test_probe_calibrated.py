@@ -104,6 +104,16 @@ def rocm(*names: str) -> str:
     return probe_cases.HIVE + "".join(f"GPU[{i}]\t\t: {name}\n" for name in names for i in range(8))
 
 
+def amd_smi_tables() -> str:
+    """`amd-smi topology` of eight GPUs, each joined with all others; it names no model."""
+    text = ""
+    for title, own, other in (("WEIGHT", "0", "15"), ("HOPS", "0", "1"), ("LINK TYPE", "SELF", "XGMI")):
+        rows = [[f"0000:{bus}:00.0", *(own if bus == column else other for column in BUSES)] for bus in BUSES]
+        lines = [["", *(f"0000:{bus}:00.0" for bus in BUSES)], *rows]
+        text += f"{title} TABLE:\n" + "".join(f"{' '.join(f'{cell:12}' for cell in line)}\n" for line in lines) + "\n"
+    return text
+
+
 def nvidia_names(machine: str) -> str:
     return nvlink_status([(NAMES[machine], ["25.781" if machine == "dgx1v" else "26.562"] * NVLINKS[machine])] * 8)
 
@@ -121,6 +131,9 @@ def texts() -> dict[tuple[str, str], str]:
         found["hwloc with identifiers", machine] = hwloc(machine, library=False)
     found["rocm-smi --showtopo", "mi300x"] = rocm()
     found["rocm-smi --showproductname", "mi300x"] = rocm("Card Series: \t\tAMD Instinct MI300X OAM")
+    found["rocm-smi --showproductname, virtual machine", "mi300x"] = rocm("Card Series: \t\tAMD Instinct MI300X VF")
+    found["rocm-smi --showtopo --json", "mi300x"] = probe_cases.text_of("rocm-smi", "JSON, each pair once")
+    found["amd-smi topology", "mi300x"] = amd_smi_tables()
     found["rocm-smi --showproductname, device", "mi300x"] = rocm("Card model: \t\t0x74a1")
     found["rocm-smi --showproductname, generation", "mi300x"] = rocm("GFX Version: \t\tgfx942")
     found["rocm-smi --showproductname", "mi350x"] = rocm("Card Series: \t\tAMD Instinct MI350X")
