@@ -100,8 +100,8 @@ def run_parts(parts: list[Part], seconds: float, path: Path, kit: dict[str, Any]
         sys.exit(2)
     about = ("nvidia-smi", "--query-gpu=name,driver_version,clocks.max.sm,ecc.mode.current", "--format=csv,noheader")
     results: dict[str, Any] = {
-        "kit": kit["about"], "on": kit["on"], "gpus": print_of(*about).splitlines(), "links": print_of("nvidia-smi", "topo", "-m"),
-        "began": time.strftime("%Y-%m-%d %H:%M:%S"), "parts": [],
+        "kit": kit["about"], "on": kit["on"], "gpus": print_of(*about).splitlines(),
+        "links": print_of("nvidia-smi", "topo", "-m"), "began": time.strftime("%Y-%m-%d %H:%M:%S"), "parts": [],
     }  # fmt: skip
     end = time.monotonic() + seconds
     for part in parts:

@@ -25,7 +25,8 @@ _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
 # As probed: count x model, joined by a fabric
 _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
-# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes (VF: in virtual machines); or the generation alone, as NCCL's file has it
+# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes (VF: in virtual machines); or the generation
+# alone, as NCCL's file has it
 _MODELS = (
     (r"(Tesla )?V100(-SXM[23])?(-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100(-SXM4?-[0-9]+GB)?", "a100"),
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
