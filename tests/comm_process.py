@@ -209,6 +209,12 @@ def run_one(rank: int, ranks: int, address: str, table: str, checks: list[str]) 
             check_wrong_calls(c)
         if "learns" in checks:
             check_learning(c)
+        if "watched" in checks:
+            for _ in range(7):
+                c.allreduce(np.ones(50_000))
+            if rank == 0:
+                tell(antiphon.measure.watch(os.environ["ANTIPHON_WATCH"]))
+            c.allreduce(np.ones(2))
         if "killed" in checks:
             if rank == ranks - 1:
                 os.kill(os.getpid(), 9)

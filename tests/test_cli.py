@@ -383,7 +383,7 @@ PLACES = {  # of commands that are no function of the package itself
     "check-log": "measure.check_log", "doctor": "machines.doctor", "explore": "pages.explore",
     "frontier": "frontier.find", "bench": "measure.bench", "build": "native.build", "lab": "lab", "list": "available",
     "fit": "fit", "replay": "replay.job", "reproduce": "papers.reproduce", "store": "sweep.Store",
-    "sweep": "sweep.run", "table": "replay.learned", "trace": "traces",
+    "sweep": "sweep.run", "table": "replay.learned", "trace": "traces", "watch": "measure.watch",
 }  # fmt: skip
 
 

@@ -461,6 +461,15 @@ def check_learns(rank: int, size: int) -> Found:
     return {}
 
 
+def check_watched(rank: int, size: int) -> Found:
+    """ANTIPHON_WATCH: what another program would see."""
+    for _ in range(5):
+        dist.all_reduce(torch.ones(1000))
+    calls = antiphon.measure.watch(os.environ["ANTIPHON_WATCH"])
+    dist.barrier()
+    return {"calls": calls}
+
+
 def check_killed(rank: int, size: int) -> Found:
     """The last process is killed in the middle of a step: the others' step ends with an error."""
     made = data_parallel(dist.group.WORLD, torch.float32)

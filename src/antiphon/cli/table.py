@@ -91,6 +91,8 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "Compile the preload for your MPI, or a tuner for NCCL.", "build mpi"),
         Command("export", "export:export_command", "Write a plan as files for another program.",
                 "export plan.json --to goal --nbytes 64MiB -o goal"),
+        Command("watch", "watching:watch_command", "Show the calls of a running job, or metrics for Prometheus.",
+                "watch /dev/shm/job"),
         CommandGroup("lab", "Manage an emulated cluster and run programs in it.",
               "A machine's links as rate-limited network devices between namespaces: see it without hardware. "
               "Needs root.", "lab run dgx1v -- mpiexec -n 8 ./program", (

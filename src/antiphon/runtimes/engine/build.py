@@ -43,7 +43,7 @@ PREBUILT = Path(__file__).with_name("prebuilt")  # only in wheels for a platform
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
     "program.c", "plan.c", "layout.c", "fold.c", "small_floats.c", "engine.c", "wire.c", "uneven.c", "learn.c",
-    "exports.c",
+    "watch.c", "exports.c",
 )  # fmt: skip
 PRELOAD = tuple(
     f"preload_{name}.c" for name in (

@@ -91,6 +91,9 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_learner_restart": (None, c_void_p),
     "ap_learner_arms": (c_uint32, c_void_p, c_void_p),
     "ap_learner_choices": (c_uint32, c_void_p, c_void_p),
+    "ap_watch_open": (c_int, c_char_p, c_int32),
+    "ap_watch_call": (None, c_void_p, c_uint64, c_double),
+    "ap_watch_close": (None,),
     # wires
     "ap_wire_call": (None, c_void_p, c_void_p),
     "ap_wire_other_call": (None, c_void_p, c_void_p),

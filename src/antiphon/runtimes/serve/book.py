@@ -131,7 +131,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                 number = -1
                 if entry.served_by != LIBRARY:  # a range of the library has no program
                     try:
-                        with within(f"the program for {plan.collective.kind} ({_page_label(entry)})"):
+                        with within(f"the program for {plan.collective.kind} ({page_label(entry)})"):
                             number = _program_number(schedule, programs)
                     except Unsupported as error:
                         omitted.append(str(error))
@@ -172,12 +172,12 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     claim = claims.get("seconds")
     seconds = float(claim) if isinstance(claim, int | float) else None
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
-    members, label = tuple(collective.members), _page_label(entry)
+    members, label = tuple(collective.members), page_label(entry)
     ordered = "order" in claims
     return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
 
 
-def _page_label(entry: Entry) -> str:
+def page_label(entry: Entry) -> str:
     """Return the planner of an entry with its options, such as "ring rings=2"."""
     planner, options = entry.claims.get("planner", "plan"), entry.claims.get("options")
     words = [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []

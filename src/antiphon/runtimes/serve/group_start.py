@@ -44,6 +44,7 @@ from antiphon.runtimes.serve.auto_question import (
 from antiphon.runtimes.serve.auto_turns import PlanningProcess, Turns, fill_row
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book, group_book, read_any
+from antiphon.runtimes.serve.ledger import watch_calls
 from antiphon.runtimes.serve.mesh import Exchange
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import base64_of, fields_of, no_message, text_of
@@ -140,6 +141,7 @@ def start_serving(
         path = os.environ.get(LEARNED, "") if group.rank == 0 else ""
         lines = parse_learned(str(offers[0].get("learned", "")))
         serving.learn(base64_of(offers[0]["learn"], "process 0"), lines, path)
+    watch_calls(engine, serving.ledger, group.places, group.rank)
     return serving
 
 

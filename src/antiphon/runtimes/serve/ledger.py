@@ -1,9 +1,19 @@
-"""Count the calls of a group, for its report."""
+"""Count the calls of a group, for its report, and for other programs: in the file of native/watch.c."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from ctypes import Structure, byref, c_char_p, c_uint32
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from antiphon.runtimes.engine.native import Engine
 
 
 @dataclass
@@ -27,6 +37,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str, str], Row] = {}
+        self.enter_call: Callable[[Row, int, float], None] | None = None  # called for each call, with bytes and seconds
 
     def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
         key = (collective, schedule, served_by, why)
@@ -39,6 +50,36 @@ class Ledger:
         row.calls += 1
         row.nbytes += nbytes
         row.seconds += seconds
+        if self.enter_call is not None:
+            self.enter_call(row, nbytes, seconds)
 
     def as_json(self) -> list[dict[str, Any]]:
         return [row.as_json() for row in list(self.rows.values())]
+
+
+class _Watched(Structure):
+    """ap_watched of native/watch.h."""
+
+    _fields_ = [
+        *((name, c_uint32) for name in ("group", "ranks", "rank")), ("collective", c_char_p), ("schedule", c_char_p),
+    ]  # fmt: skip
+
+
+def watch_calls(engine: Engine, ledger: Ledger, places: Sequence[int], rank: int) -> None:
+    """Enter each call in a file if $ANTIPHON_WATCH names a folder. `places`: of the group among all processes."""
+    folder, functions = os.environ.get("ANTIPHON_WATCH", ""), engine.library
+    if not folder:
+        return
+    if code := functions.ap_watch_open(os.fsencode(folder), places[rank]):
+        print(f"antiphon: ANTIPHON_WATCH: {folder}: {os.strerror(code)}", file=sys.stderr)
+        return
+    atexit.register(functions.ap_watch_close)
+    group = 1 | zlib.crc32(np.array(places, np.int32).tobytes())  # as native/preload_report.c has it
+    about: dict[int, _Watched] = {}  # by id of the row, which the ledger keeps
+
+    def enter_call(row: Row, nbytes: int, seconds: float) -> None:
+        if id(row) not in about:
+            about[id(row)] = _Watched(group, len(places), rank, row.collective.encode(), row.schedule.encode())
+        functions.ap_watch_call(byref(about[id(row)]), nbytes, seconds)
+
+    ledger.enter_call = enter_call

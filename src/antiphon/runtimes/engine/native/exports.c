@@ -13,6 +13,7 @@
 #include "learn.h"
 #include "plan.h"
 #include "transport.h"
+#include "watch.h"
 #if defined(AP_FOR_MPI)
 #include "preload.h"
 #include "transport_mpi.h"
@@ -36,7 +37,7 @@ static const struct {
     NAMED(ap_trace_moment), NAMED(ap_wire_close), NAMED(ap_fold), NAMED(ap_divide), NAMED(ap_prepare_sliced),
     NAMED(ap_learner_open), NAMED(ap_learner_close), NAMED(ap_learner_recall), NAMED(ap_learner_report), NAMED(ap_learner_update),
     NAMED(ap_learner_exchanged), NAMED(ap_learner_begin), NAMED(ap_learner_refuse), NAMED(ap_learner_restart),
-    NAMED(ap_learner_arms), NAMED(ap_learner_choices),
+    NAMED(ap_learner_arms), NAMED(ap_learner_choices), NAMED(ap_watch_open), NAMED(ap_watch_call), NAMED(ap_watch_close),
 #if defined(AP_FOR_MPI)
     NAMED(ap_mpi_open_number), NAMED(ap_mpi_library), NAMED(ap_book_open), NAMED(ap_book_close), NAMED(ap_table_store),
     NAMED(ap_range_of), NAMED(ap_chooser_open), NAMED(ap_chooser_close), NAMED(ap_choose), NAMED(ap_measure_open),

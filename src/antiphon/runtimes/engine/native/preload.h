@@ -69,6 +69,7 @@ typedef struct {
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
     char learned_path[AP_PATH]; /* file of what was learned; "": none */
+    char watch_path[AP_PATH];   /* folder of the files of calls for other programs (watch.c); "": there are none */
     char dead[AP_PATH];     /* name of what is dead, or behind an @ the file that names it; "": nothing is */
 } ap_settings;
 
@@ -203,6 +204,7 @@ typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
     int *process;           /* per process of it, its number in the world */
+    uint32_t number;        /* by its processes, for watch.c; 0: not known yet */
     int unsettled, failure; /* whether it has still to find out what is dead; what, as ap_find_failure says */
     ap_query query;
     int broken;
@@ -368,8 +370,9 @@ void ap_bypass(ap_function own, ap_function library);
 void ap_fallbacks_clear(void);
 
 /* preload_serve.c: true if the call has been done, and *code is to be returned. Else the caller calls the library, and then
- * ap_trial_end with *spent, unless that is NULL. */
+ * ap_served_by_library with *spent. */
 int ap_serve(const ap_call *call, double **spent, int *code);
+void ap_served_by_library(double *spent);
 
 /* preload_trial.c: whether a call with an unmeasured plan runs by that plan: AP_SERVED, or why the library gets it. Unless
  * *spent is NULL, ap_trial_end must follow the call. Sometimes collective; *code: an error of MPI. */
@@ -404,6 +407,8 @@ struct ap_learned {
 /* preload_report.c */
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_fallback(int kind, int reason);
+/* Enters a call in the file for other programs. `page`: NULL: by the library. */
+void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds);
 void ap_report_unused(void);
 void ap_report(void); /* collective over the world */
 extern ap_learned *ap_learned_records;

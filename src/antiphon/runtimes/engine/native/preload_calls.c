@@ -19,7 +19,7 @@
         int code; \
         if (ap_serve(&call, &spent, &code)) return code; \
         code = PMPI_##NAME ARGUMENTS; \
-        if (spent) ap_trial_end(spent); \
+        ap_served_by_library(spent); \
         return code; \
     } \
     AP_EXPORT __attribute__((hot, aligned(64))) int MPI_##NAME PARAMETERS { \

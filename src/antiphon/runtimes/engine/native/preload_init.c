@@ -14,6 +14,7 @@
 #include "preload.h"
 #include "prefault.h"
 #include "transport_mpi.h"
+#include "watch.h"
 
 enum { PIECE = 1 << 30 }; /* bytes of one broadcast */
 
@@ -250,6 +251,8 @@ static void set_up(void) {
     p->on = ready && (p->tables || p->automatic);
     if (p->on) find_shared();
     if (p->on) prepare_world();
+    const int unwatched = p->on && p->set.watch_path[0] ? ap_watch_open(p->set.watch_path, p->rank) : 0;
+    if (unwatched) fprintf(stderr, "antiphon: ANTIPHON_WATCH: %s: %s\n", p->set.watch_path, strerror(unwatched));
     p->settled = 1;
     if (p->problem[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");
@@ -261,6 +264,7 @@ static void tear_down(void) {
     if (p->set.report) ap_report();
     else if (p->on) ap_report_unused();
     if (p->on) ap_learned_write();
+    ap_watch_close();
     ap_group *g = NULL;
     int exists = 0;
     if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &exists) && exists)

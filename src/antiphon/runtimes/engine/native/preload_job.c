@@ -119,6 +119,8 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     s->learns = learns && *learns && strcmp(learns, "0") && s->timeout <= 0;
     const char *learned = getenv("ANTIPHON_LEARNED");
     if (learned && s->learns) snprintf(s->learned_path, sizeof s->learned_path, "%s", learned);
+    const char *watch = getenv("ANTIPHON_WATCH");
+    if (watch) snprintf(s->watch_path, sizeof s->watch_path, "%s", watch);
     if (learns && *learns && strcmp(learns, "0") && !s->learns)
         ap_complain(problem, "ANTIPHON_LEARN has no effect with ANTIPHON_TIMEOUT: calls of MPI cannot time out");
     if (override && *override && strncmp(override, "drawn:", 6) && !ap_trial_override(0, seconds))

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan.h"
 #include "preload.h"
+#include "watch.h"
 
 static const char *const reasons[AP_REASONS] = {
     [AP_SERVED] = "",
@@ -81,15 +83,14 @@ static const char *const causes[] = {
     [AP_REFUSED_BY_ONE] = "a process could not run another",
 };
 
-/* The name of a candidate, such as "ring x2" for a plan in twice as many slices. */
-static void name_candidate(const ap_learned *r, ap_candidate c, char *name, size_t capacity) {
-    const ap_page *page = r->program[c.program];
+/* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. */
+static void name_page(const ap_page *page, int slices, char *name, size_t capacity) {
     if (!page)
         snprintf(name, capacity, "the library");
-    else if (c.slices == 4)
+    else if (slices == AP_PLANNED_SLICES)
         snprintf(name, capacity, "%.*s", (int)page->label_bytes, page->label);
     else
-        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, c.slices / 4.0);
+        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, (double)slices / AP_PLANNED_SLICES);
 }
 
 static void write_learned_text(const ap_learned *r) {
@@ -97,14 +98,14 @@ static void write_learned_text(const ap_learned *r) {
     fprintf(stderr, "antiphon: learned: %s of %llu bytes on %d ranks:", ap_kind_names[r->page->kind], (unsigned long long)r->bytes,
             r->ranks);
     for (uint32_t i = 0; i < r->choices; i++) {
-        name_candidate(r, r->choice[i].candidate, name, sizeof name);
+        name_page(r->program[r->choice[i].candidate.program], r->choice[i].candidate.slices, name, sizeof name);
         fprintf(stderr, "%s %s from call %llu on (%s)", i ? ";" : "", name, (unsigned long long)r->choice[i].call + 1,
                 causes[r->choice[i].why]);
     }
     fprintf(stderr, "%s\n", r->choices ? "" : " the search has not ended");
     for (uint32_t i = 0; i < r->arms; i++) {
         const ap_arm *a = &r->arm[i];
-        name_candidate(r, a->candidate, name, sizeof name);
+        name_page(r->program[a->candidate.program], a->candidate.slices, name, sizeof name);
         if (a->samples)
             fprintf(stderr, "antiphon:   %c %-32s %10.2f us (%.2f to %.2f, %llu calls)\n", a->chosen ? '*' : ' ', name,
                     1e6 * a->seconds, 1e6 * a->low, 1e6 * a->high, (unsigned long long)a->samples);
@@ -250,6 +251,13 @@ void ap_report_call(ap_use *u, uint64_t bytes, double seconds) {
 
 void ap_report_fallback(int kind, int reason) {
     atomic_fetch_add_explicit(&ap_preload.fallbacks[kind][reason], 1, memory_order_relaxed);
+}
+
+void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds) {
+    char name[AP_TEXT];
+    if (!g->number) g->number = 1 | ap_crc32((const unsigned char *)g->process, (size_t)g->size * sizeof *g->process);
+    name_page(page, (int)slices, name, sizeof name);
+    ap_watch_call(&(ap_watched){g->number, (uint32_t)g->size, (uint32_t)g->rank, ap_kind_names[kind], name}, bytes, seconds);
 }
 
 typedef struct {

@@ -54,7 +54,7 @@ static void write_entry(ap_fallback_call *entry, const ap_call *c) {
 /* Caches the arguments of a call that goes to the library because of its size, if they identify all equal calls. */
 static void cache_fallback(const call_state *x) {
     const ap_call *c = x->call;
-    if (ap_preload.set.report || ap_has_counts(&c->counts) || !ap_is_built_in(c->recv_type)) return;
+    if (ap_preload.set.report || ap_preload.set.watch_path[0] || ap_has_counts(&c->counts) || !ap_is_built_in(c->recv_type)) return;
     if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* their significant arguments differ between processes */
     pthread_mutex_lock(&lock);
     write_entry(ap_fallback_slot(c->function, c->recv_count), c);
@@ -64,7 +64,7 @@ static void cache_fallback(const call_state *x) {
 /* From now on all calls of this function go to the library at once: without passing through here, where that can be. */
 static void pass_on_every_call(const ap_call *c) {
     /* But a communicator that waits for plans must count its calls, of every kind. */
-    if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report) return;
+    if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report || ap_preload.set.watch_path[0]) return;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < AP_FALLBACK_CALLS; i++) {
         ap_fallback_call *entry = &ap_fallback_calls[c->function][i];
@@ -360,9 +360,21 @@ static int fail_call(call_state *x, int *code, const ap_error *error) {
     return 1;
 }
 
+/* The call that this thread leaves to the library, if calls are watched, and since when; 0: there is none. */
+static _Thread_local call_state left_call;
+static _Thread_local double left_since;
+
 static int fall_back(const call_state *x, int reason) {
     if (!x->g || !x->g->rank) ap_report_fallback(x->call->kind, reason);
+    if (ap_preload.set.watch_path[0]) left_call = *x, left_since = ap_now();
     return 0;
+}
+
+void ap_served_by_library(double *spent) {
+    if (spent) ap_trial_end(spent);
+    if (left_since > 0 && left_call.g)
+        ap_report_watched(left_call.g, left_call.call->kind, NULL, 0, left_call.bytes, ap_now() - left_since);
+    left_since = 0;
 }
 
 /* Whether a learner chooses among candidates; not for plans made for a fixed order of combining. */
@@ -393,7 +405,7 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
         if (anywhere) return fall_back(x, AP_DEVICE);
     }
     *code = MPI_SUCCESS;
-    const double began = ap_preload.set.report ? ap_now() : 0;
+    const double began = ap_preload.set.report || ap_preload.set.watch_path[0] ? ap_now() : 0;
     const int learning = learns(x);
     int reason = AP_SERVED;
     x->slices = AP_PLANNED_SLICES;
@@ -417,6 +429,7 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
     atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);
     ap_use *use = x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
+    if (ap_preload.set.watch_path[0]) ap_report_watched(x->g, x->call->kind, x->row->page, x->slices, x->bytes, ap_now() - began);
     *code = MPI_SUCCESS;
     return 1;
 }

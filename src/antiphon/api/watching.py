@@ -1,0 +1,62 @@
+"""Watch the calls of a running job."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from antiphon.api import _inputs
+from antiphon.api._checked import path as path_of
+from antiphon.api._checked import public
+from antiphon.errors import AntiphonError
+
+if TYPE_CHECKING:
+    from antiphon.api._kinds import Path
+
+_MAX_NAME = 63  # characters of a schedule in the file (native/watch.c)
+
+
+@public
+def watch(folder: Path) -> dict[str, Any]:
+    """Read the calls of a running job so far, of all processes of this host.
+
+    Parameters
+    ----------
+    folder
+        The value of ANTIPHON_WATCH of the job.
+
+    Returns
+    -------
+    dict
+        The keys that docs/mpi.md lists.
+    """
+    from antiphon.runtimes.engine.watched import read_watched, summarize_calls
+
+    processes = read_watched(path_of(folder, "folder"))
+    rows = summarize_calls(processes, time.perf_counter())
+    table = next((process.table for process in processes), "")
+    for row in rows:
+        row["predicted"] = _predict_call(table, row["collective"], row["ranks"], row["schedule"], row["nbytes"])
+    ranks = sorted(process.rank for process in processes if process.rank >= 0)
+    missed = sum(process.missed for process in processes)
+    return {"processes": len(processes), "ranks": ranks, "table": table, "missed": missed, "rows": rows}
+
+
+@lru_cache(1024)
+def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int) -> float | None:
+    """Return the seconds that a plan of the table is predicted to take; None for the library, and for other slices."""
+    from antiphon.core.plan import Entry, Plan
+    from antiphon.cost import predict
+    from antiphon.runtimes.serve.book import page_label
+
+    with suppress(AntiphonError):  # what the files hold need not be plans
+        plans = [_inputs.plans(name).get(kind) for name in filter(os.path.isfile, table.split(":"))]
+        for plan in filter(None, plans):
+            for entry in plan.entries if nbytes and len(plan.collective.members) == ranks else ():
+                if page_label(entry)[:_MAX_NAME] == schedule:
+                    alone = Plan(plan.topology, plan.collective, (Entry(0, None, entry.schedule, entry.claims),))
+                    return float(predict(alone, nbytes)[0]["seconds"])
+    return None

@@ -1,0 +1,111 @@
+"""Read the files of calls that processes of a running job write (ANTIPHON_WATCH; native/watch.c explains them)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import Invalid
+
+_MAGIC, _ROWS, _CALLS, _READY = b"antiphon-watch1", 256, 1024, 2
+_ROW = np.dtype(  # watch_row of native/watch.c, as are the others
+    [(name, "<u4") for name in ("state", "group", "ranks", "rank", "scale", "unused")]
+    + [(name, "<u8") for name in ("calls", "nbytes", "nanoseconds")]
+    + [("collective", "S16"), ("schedule", "S64")]
+)
+_MOMENT = np.dtype([("number", "<u8"), ("call", "<u8"), ("row", "<u8"), ("began", "<f8"), ("ended", "<f8")])
+_FILE = np.dtype(
+    [("magic", "S16"), ("process", "<i4"), ("rank", "<i4"), ("began", "<f8"), ("numbers", "<u8"), ("missed", "<u8"),
+     ("table", "S1024"), ("rows", _ROW, _ROWS), ("moments", _MOMENT, _CALLS)]
+)  # fmt: skip
+
+
+class ProcessCalls(NamedTuple):
+    """A process: its calls so far (`rows`), and the latest ones. `missed`: calls for which there was no row."""
+
+    rank: int  # of the job, -1: unknown
+    began: float  # of a monotonic clock, as all times
+    table: str  # ANTIPHON_TABLE
+    missed: int
+    rows: NDArray[Any]
+    moments: NDArray[Any]
+
+
+def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
+    """Return the processes that are alive now, by rank. Invalid if there is no such folder."""
+    if not os.path.isdir(folder):
+        raise Invalid(f"{os.fspath(folder)}: no such folder; start the job with ANTIPHON_WATCH={os.fspath(folder)}")
+    paths = [path for path in Path(folder).iterdir() if re.fullmatch(r"\d+\.[0-9a-f]+", path.name)]
+    calls = [_read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
+    return sorted((each for each in calls if each is not None), key=lambda each: each[:2])
+
+
+def _read_process(path: Path) -> ProcessCalls | None:
+    """Return what a file holds; None if it is no such file, not complete, or removed meanwhile."""
+    with suppress(OSError, ValueError), open(path, "rb") as file:
+        with mmap.mmap(file.fileno(), _FILE.itemsize, prot=mmap.PROT_READ) as memory:
+            # Entries that changed while they were copied have another number before or afterwards.
+            before, content, after = (np.frombuffer(bytes(memory), _FILE)[0] for _ in range(3))
+        if content["magic"] == _MAGIC:
+            numbers = content["moments"]["number"]
+            steady = (numbers > 0) & (numbers == before["moments"]["number"]) & (numbers == after["moments"]["number"])
+            facts = int(content["rank"]), float(content["began"]), content["table"].decode(errors="replace")
+            return ProcessCalls(*facts, int(content["missed"]), content["rows"], content["moments"][steady])
+    return None
+
+
+def summarize_calls(processes: Sequence[ProcessCalls], now: float) -> list[dict[str, Any]]:
+    """Return a row for each group, collective, size class and schedule, those that take most of the time first.
+
+    Keys: `group`, `collective`, `ranks`, `least` (bytes of the size class), `nbytes` (of the latest call), `schedule`;
+    `calls` of the group so far; `total`: seconds of all calls, mean over processes, and `share` of that in the time of
+    the job until `now`. Of the latest calls that all processes here have made: `seconds` from the last beginning to the
+    last end (median), `wait` for the last process to begin (mean over calls and processes), `last`: the rank in the
+    group that began last most often, with `last_share`; null if there is no such call. `processes`: per process `rank`
+    (in the group), `calls`, `seconds`, `wait`.
+    """
+    groups: dict[tuple[Any, ...], dict[int, tuple[ProcessCalls, int]]] = {}
+    for process in processes:
+        for number in np.flatnonzero(process.rows["state"] == _READY):
+            row = process.rows[number]
+            key = tuple(row[name].item() for name in ("group", "ranks", "scale", "collective", "schedule"))
+            groups.setdefault(key, {})[int(row["rank"])] = (process, int(number))
+    rows = [_summarize_group(dict(sorted(members.items())), now) for members in groups.values()]
+    return sorted(rows, key=lambda row: (-row["total"], row["collective"], row["nbytes"], row["schedule"]))
+
+
+def _summarize_group(members: dict[int, tuple[ProcessCalls, int]], now: float) -> dict[str, Any]:
+    counters = np.array([process.rows[number] for process, number in members.values()])
+    seconds = 1e-9 * counters["nanoseconds"]
+    recent = [process.moments[process.moments["row"] == number] for process, number in members.values()]
+    common = set.intersection(*(set(moments["call"].tolist()) for moments in recent))
+    # a row per process, its columns in the order of the calls
+    spans = np.array([np.sort(moments[np.isin(moments["call"], list(common))], order="call") for moments in recent])
+    row: dict[str, Any] = {
+        **{name: int(counters[0][name]) for name in ("group", "ranks")}, "least": 2 ** int(counters[0]["scale"]),
+        **{name: counters[0][name].decode(errors="replace") for name in ("collective", "schedule")},
+        **{name: int(counters[name].max()) for name in ("nbytes", "calls")}, "total": float(seconds.mean()),
+        "share": float(np.mean(seconds / [max(now - process.began, 1e-9) for process, _ in members.values()])),
+        "seconds": None, "wait": None, "last": None, "last_share": None,
+    }  # fmt: skip
+    waits = [None] * len(members)
+    if common:
+        last = spans["began"].max(axis=0)
+        # A process whose part ends before the last one begins, as the root of a broadcast, waits no longer than that.
+        wait = np.minimum(last, spans["ended"]) - spans["began"]
+        (position, times), *_ = Counter(spans["began"].argmax(axis=0).tolist()).most_common(1)
+        row |= {"seconds": float(np.median(spans["ended"].max(axis=0) - last)), "wait": float(wait.mean())}
+        row |= {"last": list(members)[position], "last_share": times / len(last)}
+        waits = wait.mean(axis=1).tolist()
+    columns = zip(members, counters["calls"].tolist(), seconds.tolist(), waits, strict=True)
+    row["processes"] = [dict(zip(("rank", "calls", "seconds", "wait"), each, strict=True)) for each in columns]
+    return row
