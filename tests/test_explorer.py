@@ -1,12 +1,13 @@
-"""The explorer: its data are those of the plan and of one model, and it works in a browser without loading anything."""
+"""The explorer: its data are those of the plan, of one model and of traces (in a browser: test_explorer_browser.py)."""
 
 import base64
+import json
 import re
 import shutil
 import subprocess
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 from commands import Capture, complaint
 from pages import Page
-from tables import listed
 
 import antiphon
 from antiphon.cli import run
@@ -204,218 +204,120 @@ def test_scripts_parse_alone_and_together(ring: Plan, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-# ---- in a browser ----
+# ---- traces ----
 
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+def unpacked_run(timed: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, ...]], Any]:
+    """The columns of a plan's transfers, (step, src, dst) of each, and when they start and land, in seconds."""
+    columns = unpack(timed["pack"])
+    hops = list(zip(*(columns[name].tolist() for name in ("step", "src", "dst")), strict=True))
+    start = columns["start"] * (timed["total"] / TICKS)
+    return columns, hops, (start, start + columns["lasts"] * (timed["total"] / TICKS))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is installed")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
+@pytest.fixture
+def traced(ring: Plan, tmp_path: Path) -> Path:
+    """A trace of the plan's prediction."""
+    antiphon.predict(ring, "64KiB", trace=tmp_path / "trace.json", model="critical-path")
+    return tmp_path / "trace.json"
 
 
-def visit(
-    browser: Any, file: Path, width: int = 1280, scheme: str = "light", fragment: str = ""
-) -> tuple[Any, list[str]]:
-    """Open a page; return it and a list that gets every error and every request."""
-    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "blob:", "about:")) else None)
-    page.goto(f"file://{file}{fragment}")
-    page.wait_for_selector("html[data-ready]")
-    return page, problems
+def as_measured(trace: Path, factor: float) -> Path:
+    """The trace as if a run of that plan had taken so much longer."""
+    content = json.loads(trace.read_text())
+    content["otherData"] |= {"runs": 5, "run": 3, "seconds": 1e-3}
+    for event in content["traceEvents"]:
+        for key in {"ts", "dur"} & event.keys():
+            event[key] *= factor
+    measured = trace.with_name("measured.json")
+    measured.write_text(json.dumps(content))
+    return measured
 
 
-def wait_until(page: Any, condition: str) -> None:
-    """Wait until a script returns true; the page's policy keeps playwright's own way from working."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"not true within 10 s: {condition}")
-
-
-SPECS = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "torus:dims=4x4x4"]
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(antiphon.plan("allreduce", spec)))
-    page, problems = visit(browser, file)
-    page.get_by_role("button", name="play").click()
-    wait_until(page, "explorer.state.time > 0.01")
-    page.get_by_role("button", name="pause").click()
-    page.get_by_role("button", name="one step on").click()
-    before = page.evaluate("explorer.state.time")
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("explorer.state.time") > before
-    # follow a rank by a click on the machine, then a link by the list
-    x, y = page.evaluate(
-        "(() => { const m = explorer.parts.machine, v = m.view || m.fit(m.surface.width, m.surface.height);"
-        " const n = m.level.nodes.find((n) => n.shape === 'rank');"
-        " return [n.x * v.scale + v.x, n.y * v.scale + v.y]; })()"
+def test_a_trace_alone_shows_its_messages_between_pairs_of_ranks(ring: Plan, traced: Path) -> None:
+    page = Page(antiphon.pages.explore(traced)).data
+    predicted: Any = prepare("critical-path", ring.entries[0].schedule, ring.topology)
+    events = predicted.events(65536)
+    table = events.paths.messages
+    (plan,) = page["groups"][0]["plans"]
+    columns, hops, (start, landed) = unpacked_run(plan["timed"])
+    assert sorted(hops) == sorted(zip(table.step.tolist(), table.src.tolist(), table.dst.tolist(), strict=True))
+    assert (sorted(start), sorted(landed)) == (
+        pytest.approx(sorted(events.start), abs=3e-9),
+        pytest.approx(sorted(events.landed), abs=3e-9),
     )
-    page.locator(".machine canvas").click(position={"x": x, "y": y})
-    assert page.evaluate("explorer.state.pick") == "rank:0"
-    assert "rank 0" in page.locator(".pick").inner_text()
-    page.locator(".bars button").first.click()
-    assert page.evaluate("explorer.state.pick").startswith("link:")
-    page.locator(".timeline canvas").focus()
-    page.keyboard.press("+")
-    assert page.evaluate("explorer.state.to - explorer.state.from") < 1
-    page.get_by_label("rows of the timeline").select_option("links")
-    page.get_by_role("checkbox").first.check()
-    assert page.get_by_label("comparison").is_visible()
-    page.keyboard.press("Escape")
-    # the address shows the same again
-    wait_until(page, "location.hash.includes('pins')")
-    again, more = visit(browser, file, fragment=page.evaluate("location.hash"))
-    assert again.evaluate("explorer.state") == pytest.approx(page.evaluate("explorer.state"), abs=1e-8)
-    assert problems + more == []
+    assert columns["critical"].tolist() != []  # that of the trace
+    carried = columns["shares"][columns["share"]]
+    assert carried.sum() == pytest.approx(table.share.sum(), rel=1e-3)
+    links = unpack(page["machine"]["links"])
+    pairs = {(src, dst) for _, src, dst in hops}
+    assert list(zip(links["src"].tolist(), links["dst"].tolist(), strict=True)) == sorted(pairs)
+    owner = np.repeat(np.arange(len(columns["use_count"])), columns["use_count"])
+    assert (links["dst"][owner] == columns["dst"][columns["use_message"]]).all()
+    assert page["headline"].startswith("8 ranks exchange ")
+    assert (page["model"], page["recorded"]) == ("times as traced", True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_pages_and_paper_show_it_all(browser: Any, ring: Plan, scheme: str, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(ring))
-    page, problems = visit(browser, file, 420, scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
-    drawn = (
-        "[...document.querySelectorAll('canvas')].every((c) =>"
-        " c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(Boolean))"
-    )
-    assert page.evaluate(drawn)
-    assert len(page.pdf()) > 10_000
-    for kind in ("svg", "png"):
-        with page.expect_download() as download:
-            page.evaluate(f"explorer.parts.machine.surface.save('{kind}')")
-        assert download.value.suggested_filename == f"machine.{kind}"
-    assert problems == []
+def test_a_run_stands_beside_the_prediction_of_its_plan(ring: Plan, traced: Path) -> None:
+    measured = as_measured(traced, 3)
+    page = Page(antiphon.pages.explore(ring, trace=measured, model="critical-path")).data
+    (group,) = page["groups"]
+    (plan,) = group["plans"]
+    assert plan["at"] == group["ranges"][0]["at"] == 65536  # the size of the run
+    columns, hops, (start, landed) = unpacked_run(plan["timed"]["recorded"])
+    _, predicted_hops, (first, last) = unpacked_run(plan["timed"])
+    twin = columns["predicted"]
+    assert [predicted_hops[number] for number in twin] == hops
+    assert start == pytest.approx(3 * first[twin], abs=9e-9)
+    assert landed == pytest.approx(3 * last[twin], abs=9e-9)
+    assert plan["timed"]["recorded"]["label"] == "measured"
+    assert plan["measured"] == [{"nbytes": 65536, "seconds": 1e-3}]
+    over = 1e-3 / plan["seconds"]
+    assert plan["facts"]["over predicted"] == f"{over:.3g}x"
+    assert page["headline"].startswith(f"64KiB took 1 ms, {over:.3g}x the predicted ")
 
 
-def test_nothing_serious_keeps_anyone_from_reading_it(browser: Any, ring: Plan, tmp_path: Path) -> None:
-    rules = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
-    script = (Path(rules.__file__).parent / "axe.min.js").read_text()
-    file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(ring))
-    for width, scheme in ((1280, "light"), (420, "dark")):
-        page = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
-        ).new_page()
-        page.goto(f"file://{file}#pins=0&pick=rank:1&time=0.5&cut=1")
-        page.wait_for_selector("html[data-ready]")
-        page.evaluate(script)
-        assert [(v["id"], v["impact"]) for v in page.evaluate("axe.run(document)")["violations"]] == []
+@pytest.mark.usefixtures("own_folder")
+def test_the_command_opens_traces_and_says_what_is_wrong(traced: Path, ring: Plan, capsys: Capture) -> None:
+    antiphon.save(ring, "plan.json")
+    for files in ([str(traced)], ["plan.json", str(traced)]):
+        assert run(["explore", *files, "-o", "page.html"]) == 0
+    capsys.readouterr()
+    content = json.loads(traced.read_text())
+    messages = [event for event in content["traceEvents"] if event.get("cat") in ("send", "receive")]
+    others = [event for event in content["traceEvents"] if event not in messages]
+    hop = {**messages[0], "args": {**messages[0]["args"]}}
 
+    def with_argument(**change: Any) -> list[dict[str, Any]]:
+        return [{**hop, "args": {**hop["args"], **change}}, *messages[1:]]
 
-@pytest.mark.slow
-def test_a_thousand_ranks_and_a_million_transfers_stay_usable(browser: Any, tmp_path: Path) -> None:
-    plan = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=128", planner="ring", options={"directions": 1})
-    file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(plan))
-    assert file.stat().st_size < 2**22
-    page, problems = visit(browser, file)
-    assert page.evaluate("[explorer.parts.machine.run.count, explorer.parts.machine.level.nodes.length]") == [
-        2095104,
-        129,
-    ]
-    page.get_by_role("button", name="play").click()
-    wait_until(page, "explorer.state.time > 0.02")
-    page.get_by_label("detail").select_option("0")  # every rank
-    page.get_by_label("rows of the timeline").select_option("links")
-    page.locator(".bars button").first.click()
-    assert page.evaluate("explorer.state.pick").startswith("link:")
-    assert problems == []
-
-
-def act(page: Any, step: str) -> None:
-    """Do one click, choice or key of a task."""
-    kind, _, rest = step.partition(" ")
-    if kind == "button":
-        page.get_by_role("button", name=rest).first.click()
-    elif kind == "css":
-        page.locator(rest).first.click()
-    elif kind == "filter":
-        page.get_by_label("filter candidates").fill(rest)
-    elif kind == "select":
-        label, _, value = rest.partition("=")
-        page.get_by_label(label).select_option(value)
-    elif kind == "key":
-        page.keyboard.press(rest)
-    else:
-        assert kind == "rank", step
-        page.locator(".machine canvas").click(position=page.evaluate(WHERE_IS_RANK, int(rest)))
-
-
-WHERE_IS_RANK = """(rank) => {
-  const m = explorer.parts.machine, v = m.view || m.fit(m.surface.width, m.surface.height);
-  const n = m.level.nodes.find((n) => n.ranks.includes(rank));
-  return { x: n.x * v.scale + v.x, y: n.y * v.scale + v.y };
-}"""
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of each sort."""
-    folder = tmp_path_factory.mktemp("pages")
-    how: dict[str, Any] = {"nbytes": "1KB:64MB", "search": antiphon.Search(workers="none")}
-    planners = ["ring", "multi-ring", "recursive-doubling", "direct", "nvls"]
-    (folder / "study.toml").write_text(
-        'collectives = "allgather"\nnbytes = "1MB"\nplanners = ["ring"]\n[[machines]]\ntopology = "ring"\n'
-        'vary = { ranks = [4, 8] }\n[[prices]]\nname = "list"\nrank = 2.5\n'
-    )
-    contents: dict[str, Any] = {
-        "tuning": antiphon.tune("allreduce", "dgx1v", planners=planners, **how),
-        "cluster": antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=4"),
-        "table": antiphon.tune("all", "ring:ranks=4", planners=["ring", "direct"], **how).plans,
-        "frontier": antiphon.frontier.find("allgather", "dgx1v", steps=3, effort=1),
-        "sweep": antiphon.sweep.run(folder / "study.toml"),
-    }
-    for name, content in contents.items():
-        (folder / f"{name}.html").write_text(antiphon.pages.explore(content))
-    return {name: folder / f"{name}.html" for name in contents}
-
-
-@pytest.mark.slow
-def test_forty_questions_take_at_most_three_clicks(browser: Any, pages: dict[str, Path]) -> None:
-    unanswered = []
-    open_pages = {name: visit(browser, file) for name, file in pages.items()}
-    for question, name, clicks, where, shows in listed("explorer-tasks"):
-        steps = [step for step in clicks.split("; ") if step]
-        assert len(steps) <= 3, question
-        page, problems = open_pages[name]
-        page.goto("about:blank")
-        page.goto(f"file://{pages[name]}")
-        page.wait_for_selector("html[data-ready]")
-        try:
-            for step in steps:
-                act(page, step)
-            text = " ".join(page.locator(where).first.inner_text().split())
-        except Exception as error:
-            text = str(error)
-        if not re.search(shows, text) or problems:
-            unanswered.append((question, text[:300], problems))
-    assert unanswered == []
-
-
-def test_an_address_that_makes_no_sense_shows_the_page(browser: Any, pages: dict[str, Path]) -> None:
-    for fragment in (
-        "time=nan&from=1&to=0&group=7&plan=-4", "pick=link:-1", "pick=rank:999999", "pick=chunk:99999999&time=2",
-        "pick=__proto__:1&theme=x&rows=%3Cb%3E&colour=y&level=z", "pins=0,999,x&sort=-nothing&relative=3&to=1e-9",
+    for events, about, says in (
+        (others, {}, "antiphon replay"), (messages[1:], {}, "messages to rank"),
+        ([each for each in messages if each["cat"] == "send"], {}, "receives 0"),
+        ([*messages, {**hop, "pid": 9}], {}, "several traces"), (with_argument(src=-1), {}, "ranks from 0"),
+        (with_argument(step="x"), {}, "needs its step"), (with_argument(bytes=None), {}, "number of bytes"),
+        (messages, {"nbytes": True}, "nbytes: expected"), (messages, {"nbytes": 0}, "nbytes: expected"),
     ):  # fmt: skip
-        page, problems = visit(browser, pages["tuning"], fragment="#" + fragment)
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("+")
-        assert problems == [], fragment
-        page.context.close()
+        wrong = {"otherData": {"nbytes": 64, **about}, "traceEvents": events}
+        Path("wrong.json").write_text(json.dumps(wrong))
+        assert says in complaint(capsys, "explore", "wrong.json"), says
+    other = antiphon.plan("allreduce", "dgx1v", planner="recursive-doubling")
+    antiphon.save(other, "other.json")
+    assert "not those of the plan" in complaint(capsys, "explore", "other.json", str(traced))
+    assert "expected one file" in complaint(capsys, "explore", "plan.json", str(traced), "more.json")
+    assert "leave nbytes out" in complaint(capsys, "explore", "plan.json", str(traced), "--nbytes", "1KB")
+    assert "leave nbytes, model" in complaint(capsys, "explore", str(traced), "--model", "flows")
+
+
+def test_results_open_in_a_frame_of_a_notebook() -> None:
+    plan = antiphon.plan("allreduce", "ring:ranks=4")
+    page = plan.explore(nbytes="64KiB")
+    assert page == antiphon.pages.explore(plan, nbytes="64KiB")
+    assert repr(page) == f"<page of {len(page):,} characters>"
+    frame = re.fullmatch(
+        r'<iframe [^>]* sandbox="allow-scripts allow-downloads" [^>]*srcdoc="([^"]*)"></iframe>', page._repr_html_()
+    )
+    assert frame is not None
+    assert unescape(frame[1]) == page
+    tuning = antiphon.tune("allreduce", "ring:ranks=4", nbytes="1MB", planners=["ring"])
+    assert "iframe" in tuning.explore()._repr_html_()

@@ -11,14 +11,16 @@ from antiphon.api.exploring import explore
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, origin_text, working, written_lines
 from antiphon.core.files import write_bytes
+from antiphon.errors import Invalid
 
 
 def explore_command(
-    file: Annotated[
-        str,
+    files: Annotated[
+        list[str],
         typer.Argument(
-            metavar="FILE",
-            help="a plan, a table (table.json:allreduce: one plan), a frontier (--certificate) or a sweep (.csv)",
+            metavar="FILE [TRACE]",
+            help="a plan, table (table.json:allreduce: one plan), frontier (--certificate), sweep (.csv) or trace; "
+            "after a plan, a trace of its run",
         ),
     ],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
@@ -32,14 +34,18 @@ def explore_command(
     """Write one HTML file to explore a result in a browser; it loads nothing.
 
     It shows the machine with the transfers of every moment, a timeline by rank and by link with the critical path,
-    times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines. All times are
-    by one model.
+    times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines, of a trace its
+    messages. All times are by one model, those of TRACE beside them.
     """
     check_outputs({"-o": out}, forms={"-o": ".html"})
-    path, collective = arg.split_plan(file)
+    if len(files) > 2:
+        raise Invalid(f"{files[2]}: expected one file, or a plan and a trace of its run")
+    path, collective = arg.split_plan(files[0])
+    trace = files[1] if len(files) > 1 else None
     with working("gathering"):
         page = explore(
-            path, collective=collective, nbytes=nbytes or None, model=model, profile=profile, origin=origin_text()
-        )
+            path, collective=collective, nbytes=nbytes or None, model=model, profile=profile, trace=trace,
+            origin=origin_text(),
+        )  # fmt: skip
     write_bytes(out, page.encode())
     emit({"written": str(out), "bytes": len(page)}, "\n".join([*written_lines(out), "  open it in a browser"]), json)

@@ -69,7 +69,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "verify plan.json --proof"),
         Command("predict", "costs:predict_command", "Predict the time of a plan at each size, and its bottleneck.",
                 "predict plan.json --nbytes 1KB:1GB"),
-        Command("explore", "explore:explore_command", "Explore a plan, table, frontier or sweep in a browser.",
+        Command("explore", "explore:explore_command", "Explore a plan, table, frontier, sweep or trace in a browser.",
                 "explore plan.json -o plan.html"),
         Command("check-log", "check_log:check_log_command", "Judge a log of nccl-tests, rccl-tests or OSU.",
                 "check-log nccl.log --topology hgx-h100"),

@@ -7,6 +7,7 @@ asks, as a table's functions are (registry.py).
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 
 class Displayed:
@@ -17,4 +18,12 @@ class Displayed:
         return html
 
 
-__all__ = ["Displayed"]
+class Explorable(Displayed):
+    """A result that the explorer shows, too."""
+
+    def explore(self, **options: Any) -> Any:
+        """Return an interactive page, which notebooks show; options as of `antiphon.pages.explore`."""
+        return importlib.import_module("antiphon.api.exploring").explore(self, **options)
+
+
+__all__ = ["Displayed", "Explorable"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from antiphon.core.choose import Call, SizeChooser
 from antiphon.core.collective import Collective
-from antiphon.core.display import Displayed
+from antiphon.core.display import Explorable
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
@@ -72,7 +72,7 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Displayed):
+class Plan(Explorable):
     """Entries in ascending order that cover every size from 0 without gap or overlap.
 
     Checked here: the form, and that every schedule is for this collective and this many ranks. Whether schedules are

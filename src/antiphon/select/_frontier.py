@@ -29,7 +29,7 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound, conditions_without_help
 from antiphon.core.collective import Collective
-from antiphon.core.display import Displayed
+from antiphon.core.display import Explorable
 from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request, silent
@@ -128,7 +128,7 @@ class Impossible:
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier(Displayed):
+class Frontier(Explorable):
     """The result of `frontier`: points in order of steps. `stopped`: why the search ended early; None if it did not."""
 
     topology: Topology

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.core.display import Displayed
+from antiphon.core.display import Explorable
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -86,7 +86,7 @@ class FailureTuning:
 
 
 @dataclass(frozen=True, eq=False)
-class Tuning(Displayed):
+class Tuning(Explorable):
     """The result of `tune`. Mappings are by collective, unless stated otherwise."""
 
     topology: Topology

@@ -149,7 +149,7 @@ def model_text(tuning: Tuning) -> str:
 
 def ratio(value: float | None) -> str:
     """Return a multiple of the bound: 1.5x."""
-    return "-" if value is None else f"{value:.3g}x"
+    return "-" if value is None else f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
 
 
 def plural(number: int, noun: str) -> str:

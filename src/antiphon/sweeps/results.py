@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.core.display import Displayed
+from antiphon.core.display import Explorable
 from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.select.store import Answer, Question, Row, Store
@@ -48,7 +48,7 @@ class MachineResult:
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult(Displayed):
+class SweepResult(Explorable):
     """The table of a sweep: the figures of every cell, in the order of its file."""
 
     request: SweepRequest

@@ -26,6 +26,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Distance
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
+from antiphon.units import format_seconds
 
 MOST_WORK = 2**24  # links times searches; beyond it only the first searches are made
 _AT_ONCE = 2**22  # distances in memory at once
@@ -40,7 +41,7 @@ class Quickest:
     dst: int
 
     def describe(self) -> str:
-        return f"latency: rank {self.dst} is {self.seconds * 1e6:.4g} us from rank {self.src} by the quickest way"
+        return f"latency: rank {self.dst} is {format_seconds(self.seconds)} from rank {self.src} by the quickest way"
 
 
 def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -> Quickest | None:

@@ -12,8 +12,9 @@ export function candidateColours(group) {
   return new Map(order.map((number, i) => [number, "c" + (i % 8)]));
 }
 
-// Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten where there is room, else powers of ten.
-function logTicks(low, high, most) {
+// Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten where there is room, else powers of ten. `whole`: whole
+// numbers only.
+function logTicks(low, high, most, whole = false) {
   const ticks = [];
   const decades = Math.log10(high / low);
   const parts = decades * 3 <= most ? [1, 2, 5] : [1];
@@ -25,7 +26,7 @@ function logTicks(low, high, most) {
     }
   if (ticks.length > 2) return ticks;
   // Less than a decade: equal steps.
-  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = Math.max((high - low) / 4, whole ? 1 : 0), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
   const even = [];
   for (let k = Math.ceil(low / step); k * step <= high; k++) even.push(Number((k * step).toPrecision(6)));
@@ -147,7 +148,7 @@ export class TimeChart extends LogChart {
       this.line(ctx, line.seconds, paint, own ? (order(line) > 1 ? 3.4 : 2.4) : this.lit === line.number ? 2.4 : 1, []);
     }
     if (baseline) this.line(ctx, baseline.seconds, colour("soft"), 2, [7, 4]);
-    if (bound) this.line(ctx, this.relative ? bound : bound, colour("ink"), 1.6, [2, 3]);
+    if (bound) this.line(ctx, bound, colour("ink"), 1.6, [2, 3]);
     this.drawMeasured(ctx);
     this.drawShown(ctx);
   }
@@ -247,7 +248,7 @@ export class PointChart extends LogChart {
       this.high[axis] *= margin;
     }
     const short = (v) => Number(v.toPrecision(4)).toLocaleString("en");
-    this.drawAxes(ctx, logTicks(this.low[0], this.high[0], 8), logTicks(this.low[1], this.high[1], 7), short, short, data.axes[0]);
+    this.drawAxes(ctx, logTicks(this.low[0], this.high[0], 8, xs.every(Number.isInteger)), logTicks(this.low[1], this.high[1], 7), short, short, data.axes[0]);
     ctx.fillStyle = colour("soft");
     ctx.textAlign = "left";
     ctx.fillText(data.axes[1], 8, 15);
@@ -266,7 +267,8 @@ export class PointChart extends LogChart {
       if (!point.front || data.points.length > 14) return;
       ctx.fillStyle = colour("ink");
       ctx.textAlign = x > this.area[0] + this.area[2] * 0.7 ? "right" : "left";
-      ctx.fillText(point.label, x + (ctx.textAlign === "left" ? 10 : -10), y - 7);
+      // The line falls: above it on its right, below it on its left.
+      ctx.fillText(point.label, x + (ctx.textAlign === "left" ? 10 : -10), y + (ctx.textAlign === "left" ? -7 : 18));
     });
   }
 

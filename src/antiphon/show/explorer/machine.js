@@ -43,6 +43,11 @@ export class MachineView {
     return { nodes, edges, nodeOf, frames: level.frames, size: level.size };
   }
 
+  // Whether links show transfers, of this moment or of what is followed, and not their loads.
+  get showsTraffic() {
+    return Boolean(this.run) && (state.time > 0 || ["rank", "message", "chunk", "step"].includes(picked().kind));
+  }
+
   show(run, cut) {
     this.run = run;
     this.cut = cut;
@@ -94,15 +99,15 @@ export class MachineView {
     const scene = { view, at, width, height, level: this.level };
     this.layer(ctx, "below", scene, scale, (c) => { this.drawFrames(c, scene); this.drawEdges(c, scene); });
     if (this.cut && state.cut) this.drawCut(ctx, scene);
-    if (this.run && state.time > 0) this.drawTraffic(ctx, scene);
-    this.layer(ctx, "above", scene, scale, (c) => this.drawNodes(c, scene));
+    if (this.showsTraffic) this.drawTraffic(ctx, scene);
+    this.layer(ctx, "above", scene, scale, (c) => { this.drawNodes(c, scene); this.drawLabels(c, scene); });
     this.drawPick(ctx, scene);
   }
 
   // Draw what does not change while time passes once, and copy it from then on.
   layer(ctx, name, scene, scale, paint) {
     if (ctx.vector) return paint(ctx);
-    const key = [scene.width, scene.height, scale, scene.view.scale, scene.view.x, scene.view.y, state.level, state.colour, state.time > 0].join();
+    const key = [scene.width, scene.height, scale, scene.view.scale, scene.view.x, scene.view.y, state.level, state.colour, this.showsTraffic].join();
     let cached = this.layers.get(name);
     if (cached?.key !== key) {
       const canvas = cached?.canvas || document.createElement("canvas");
@@ -119,18 +124,27 @@ export class MachineView {
 
   drawFrames(ctx, { view, level }) {
     ctx.lineWidth = 1;
-    for (const [x, y, w, h, label] of level.frames) {
+    for (const [x, y, w, h] of level.frames) {
       ctx.beginPath();
       ctx.roundRect(x * view.scale + view.x, y * view.scale + view.y, w * view.scale, h * view.scale, 8);
       ctx.fillStyle = colour("frame");
       ctx.fill();
       ctx.strokeStyle = colour("line");
       ctx.stroke();
-      if (w * view.scale < 34) continue;
+    }
+  }
+
+  // The names of boxes, where they are wide enough, on ground that hides the lines below.
+  drawLabels(ctx, { view, level }) {
+    ctx.font = `11px ${FONT}`;
+    ctx.textAlign = "left";
+    for (const [, , w, , label, left, base] of level.frames) {
+      const wide = ctx.measureText(label).width, x = left * view.scale + view.x, y = base * view.scale + view.y;
+      if (w * view.scale < Math.max(wide + 16, 90)) continue;
+      ctx.fillStyle = colour("frame");
+      ctx.fillRect(x - 2, y - 11, wide + 4, 14);
       ctx.fillStyle = colour("soft");
-      ctx.font = `11px ${FONT}`;
-      ctx.textAlign = "left";
-      ctx.fillText(label, x * view.scale + view.x + 7, y * view.scale + view.y + 14);
+      ctx.fillText(label, x, y);
     }
   }
 
@@ -160,7 +174,7 @@ export class MachineView {
   // are one path.
   drawEdges(ctx, scene) {
     const looks = new Map();
-    const byLoad = state.colour === "load" && this.run, moment = this.run && state.time > 0;
+    const byLoad = state.colour === "load" && this.run, moment = this.showsTraffic;
     for (const edge of scene.level.edges) {
       const load = byLoad ? Math.max(...this.loadsOf(edge)) / (this.run.mostLoad || 1) : 0;
       const shade = Math.round(load * 12) / 12;
@@ -186,7 +200,7 @@ export class MachineView {
     const { run } = this;
     const tick = Math.min(state.time * TICKS, TICKS - 1);
     const flags = run.follow(picked());
-    const traffic = run.trafficAt(tick, flags);
+    const traffic = state.time > 0 ? run.trafficAt(tick, flags) : run.trafficOf(flags);
     const lit = { copy: [], reduce: [] };
     for (const edge of scene.level.edges)
       edge.ways.forEach((links, back) => {

@@ -19,7 +19,7 @@ from antiphon.select import Limit
 from antiphon.show.explorer.packing import Pack
 from antiphon.show.pictures.graph import Graph, fold_levels, graph_of
 from antiphon.show.pictures.layout import arrange
-from antiphon.show.pictures.svg import kind_colours, link_curves, stroke_widths
+from antiphon.show.pictures.svg import kind_colours, label_points, link_curves, stroke_widths
 
 MAX_NODES = 1600  # of a drawing; machines with more are drawn folded
 MAX_BENT = 160  # nodes up to which lines are bent around nodes
@@ -81,7 +81,10 @@ def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str,
          list(node.ranks), list(node.members or (number,))]
         for number, node in enumerate(graph.nodes)
     ]  # fmt: skip
-    frames = [[*(round(c, 1) for c in frame[:4]), frame[4]] for frame in drawing.frames]
+    frames = [
+        [*(round(c, 1) for c in frame[:4]), frame[4], *(round(c, 1) for c in point)]
+        for frame, point in zip(drawing.frames, label_points(graph, drawing), strict=True)
+    ]
     return {"nodes": nodes, "edges": edges, "frames": frames, "size": [drawing.width, drawing.height]}
 
 

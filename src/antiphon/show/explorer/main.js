@@ -18,13 +18,14 @@ const KEYS = [
 
 const page = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
-const runs = new Map(); // by "group plan": a Run, once it is unpacked
+const runs = new Map(); // by the times of a plan: a Run, once it is unpacked
 let links = null, run = null, timer = 0, playing = false, rate = 1, showedLoads = true;
 const parts = {}; // elements that `refresh` fills
 
 const group = () => page.groups[state.group] || page.groups[0];
 const planNumber = () => (group().plans[state.plan] ? state.plan : group().shown);
 const plan = () => group().plans[planNumber()];
+const timesOf = (each) => (state.times === "recorded" && each.timed.recorded) || each.timed;
 
 function resourceName(r) {
   if (r >= links.src.length) return "limit " + page.machine.limits[r - links.src.length][0];
@@ -63,9 +64,10 @@ function buildMachine() {
   const levels = view.levels.map((level, i) => [String(i), i ? `folded: ${plural(level.nodes.length, "node")}` : `all ${plural(level.nodes.length, "node")}`]);
   parts.level = choice("detail", "level", levels, (value) => { view.view = null; update({ level: value }); });
   parts.colour = choice("colour of links", "colour", [["load", "links by load"], ["kind", "links by kind"]]);
+  parts.source = choice("times", "times", [], (value) => update({ times: value, pick: "", time: 0 }));
   parts.cut = button("what limits", () => update({ cut: state.cut ? 0 : 1 }), { "aria-pressed": "false" });
   parts.plan = choice("plan", "plan", [], (value) => update({ plan: Number(value), time: 0 }));
-  const node = section("the-machine", "The machine", parts.plan, levels.length > 1 ? parts.level : null, parts.colour, parts.cut,
+  const node = section("the-machine", "The machine", parts.plan, parts.source, levels.length > 1 ? parts.level : null, parts.colour, parts.cut,
     el("span", { class: "zoom" }, button("−", () => view.zoom(0.7), { "aria-label": "zoom out" }), button("+", () => view.zoom(1.4), { "aria-label": "zoom in" }),
       button("fit", () => { view.view = null; view.forget(); })), savers(view.surface));
   parts.play = button("▶", toggle, { "aria-label": "play", class: "play" });
@@ -94,9 +96,8 @@ function buildTimeline() {
   const node = section("the-timeline", "Timeline", parts.rows,
     el("span", { class: "zoom" }, button("−", () => view.zoom(0.5), { "aria-label": "zoom out" }), button("+", () => view.zoom(2), { "aria-label": "zoom in" }),
       button("fit", () => update({ from: 0, to: 1 }))), savers(view.surface));
-  const key = ["copy", "reduce", "critical"].map((name) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }),
-    { copy: "copies", reduce: "reduces", critical: "on the critical path: what the end waited for" }[name]));
-  node.append(view.surface.box, parts.why, el("p", { class: "legend" }, ...key, el("span", {}, "Ctrl and wheel zoom, dragging moves.")));
+  parts.barsKey = el("p", { class: "legend" });
+  node.append(view.surface.box, parts.why, parts.barsKey);
   parts.left.append(node);
 }
 
@@ -123,9 +124,12 @@ function buildPoints(data) {
     if (data.points[number].plan != null) update({ plan: data.points[number].plan, time: 0 });
   });
   const node = section("the-points", data.title, savers(chart.surface));
-  const rows = data.points.map((point) => ({ class: point.front ? "on" : null, cells: [
+  const rows = data.points.map((point) => ({ class: point.plan == null && point.front ? "on" : null, cells: [
     point.plan == null ? point.label : button(point.label, () => update({ plan: point.plan, time: 0 }), { class: "plain" }), ...point.cells] }));
-  node.append(chart.surface.box, table("points", data.heads, rows, data.heads.map((_, i) => i).slice(1)), ...data.notes.map((note) => el("p", { class: "note" }, note)));
+  const figures = data.heads.map((_, i) => i).filter((i) => i && data.points.every((point) => /^[\d-]/.test(point.cells[i - 1])));
+  const list = table("points", data.heads, rows, figures);
+  parts.pointRows = [...list.querySelectorAll("tbody tr")];
+  node.append(chart.surface.box, list, ...data.notes.map((note) => el("p", { class: "note" }, note)));
   main.append(node);
 }
 
@@ -152,24 +156,36 @@ function buildRest() {
 
 // ---- showing ----
 
-async function showPlan() {
-  const current = plan(), key = `${state.group} ${planNumber()}`;
-  if (!current) return;
-  if (!runs.has(key) && current.timed.pack) {
-    const unpacked = new Run(await unpack(current.timed.pack), page.machine);
+// Unpack the transfers of a plan once.
+async function runOf(timed) {
+  if (timed.pack && !runs.has(timed)) {
+    const unpacked = new Run(await unpack(timed.pack), page.machine);
     unpacked.linkType = links.type;
-    runs.set(key, unpacked);
+    runs.set(timed, unpacked);
   }
-  if (plan() !== current) return; // another was chosen meanwhile
-  run = runs.get(key) || null;
+  return runs.get(timed) || null;
+}
+
+async function showPlan() {
+  const current = plan();
+  if (!current) return;
+  const timed = timesOf(current), unpacked = await runOf(timed);
+  if (unpacked && timed !== current.timed) unpacked.model = { run: await runOf(current.timed), total: current.timed.total };
+  if (plan() !== current || timesOf(current) !== timed) return; // another was chosen meanwhile
+  run = unpacked;
   parts.machine.show(run, group().cut);
-  parts.timeline.show(run, current.timed.total);
+  parts.timeline.show(run, timed.total, page.recorded || timed !== current.timed ? "" : "launch");
   parts.timeline.surface.box.hidden = !run;
   parts.controls.hidden = !run;
   parts.why.hidden = Boolean(run);
   parts.why.textContent = run ? "" : current.timed.why;
   parts.busiest.replaceChildren(...(run ? busiestTable(run, resourceName) : []));
   const facts = { planner: current.name, ...current.facts, ["at " + bytes(current.at)]: seconds(current.seconds), "limited by": current.bottleneck };
+  for (const [name, value] of Object.entries(facts)) if (value === "") delete facts[name];
+  const words = page.recorded ? { copy: "transfers" } : { copy: "copies", reduce: "reduces" };
+  if (run?.critical.length) words.critical = "on the critical path: what the end waited for";
+  parts.barsKey.replaceChildren(...Object.entries(words).map(([name, word]) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }), word)),
+    el("span", { class: "hint" }, "Ctrl and wheel zoom, dragging moves."));
   parts.facts.replaceChildren(...Object.entries(facts).map(([key_, value]) => el("div", {}, el("dt", {}, key_), el("dd", {}, String(value.toLocaleString?.("en") ?? value)))));
   showControls();
   showMoment();
@@ -181,7 +197,7 @@ function showMoment() {
   if (!run) return;
   const tick = Math.min(state.time * TICKS, TICKS - 1), number = run.stepAt(tick);
   parts.slider.value = state.time;
-  const total = plan().timed.total;
+  const { total } = timesOf(plan());
   parts.where.textContent = `${seconds(state.time * total)} of ${seconds(total)}` + (number == null ? ", not begun" : `, step ${number + 1}`);
   parts.slider.setAttribute("aria-valuetext", parts.where.textContent);
   parts.machine.surface.redraw();
@@ -200,7 +216,7 @@ function showDetails() {
 }
 
 function showPick() {
-  parts.pick.replaceChildren(...describePick(page, run, plan(), resourceName));
+  parts.pick.replaceChildren(...describePick(page, run, { ...plan(), timed: timesOf(plan()) }, resourceName));
   if (run) showDetails();
 }
 
@@ -210,7 +226,7 @@ function showGroup() {
   if (parts.groupHeadline) parts.groupHeadline.textContent = current.headline;
   document.getElementById("headline").hidden = page.groups.length > 1;
   parts.plan.replaceChildren(...current.plans.map((each, number) => {
-    const span = current.ranges[number].span, ends = span[1] && span[1] !== "-" ? span.join(" – ") : span[0];
+    const span = current.ranges[number]?.span || [""], ends = span[1] && span[1] !== "-" ? span.join(" – ") : span[0];
     return el("option", { value: number }, `${current.plans.length > 1 && !page.points ? ends + ": " : ""}${each.name}`);
   }));
   parts.plan.hidden = current.plans.length < 2;
@@ -237,7 +253,7 @@ function showTables() {
   parts.refused.replaceChildren(...(refused ? [refused] : []));
   const key = [...(current.bound ? [["2 3", "the bound: no plan is faster"]] : []), ...(current.baseline ? [["7 4", current.baseline.name]] : [])];
   parts.timesKey.replaceChildren(...key.map(([dash, words]) => el("span", {}, el("i", { class: "dash " + (dash === "2 3" ? "dots" : "dashes") }), words)),
-    el("span", {}, "A click on a line pins it."), ...(current.plans.some((each) => each.measured.length) ? [el("span", {}, "Dots are measured.")] : []));
+    el("span", { class: "hint" }, "A click on a line pins it."), ...(current.plans.some((each) => each.measured.length) ? [el("span", {}, "Dots are measured.")] : []));
 }
 
 function showControls() {
@@ -245,14 +261,20 @@ function showControls() {
     parts.plan.value = String(planNumber());
     parts.level.value = String(parts.machine.levels.indexOf(parts.machine.level));
     parts.colour.value = state.colour;
+    const { recorded } = plan().timed;
+    parts.source.hidden = !recorded;
+    if (recorded) parts.source.replaceChildren(el("option", { value: "recorded" }, recorded.label), el("option", { value: "model" }, "as predicted"));
+    parts.source.value = state.times;
+    if (page.points) parts.pointRows.forEach((row, i) => row.classList.toggle("on", page.points.points[i].plan === planNumber()));
     parts.rows.value = state.rows;
     parts.cut.setAttribute("aria-pressed", String(Boolean(state.cut)));
     parts.cutText.hidden = !state.cut || !group().cut;
-    const showsLoads = state.time === 0;
+    const showsLoads = !parts.machine.showsTraffic;
     const kinds = page.machine.kinds.map(([kind, paint]) => el("span", {}, el("i", { class: "dot", style: `background:${paint}` }), kind));
     const greatest = run ? run.mostLoad : 0;
     const loads = [el("span", {}, "in use over the whole time: 0 ", el("i", { class: "ramp" }), ` ${percent(greatest)}`)];
-    const now = ["copy", "reduce"].map((name) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }), { copy: "copies now", reduce: "reduces now" }[name]));
+    const words = page.recorded ? { copy: "transfers" } : { copy: "copies", reduce: "reduces" };
+    const now = Object.entries(words).map(([name, word]) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }), `${word} ${state.time ? "now" : "of what is followed"}`));
     parts.legend.replaceChildren(...(state.colour === "kind" ? kinds : showsLoads ? loads : []), ...(showsLoads ? [] : now));
   }
   parts.relative?.setAttribute("aria-pressed", String(Boolean(state.relative)));
@@ -268,6 +290,14 @@ function applyTheme(theme = state.theme) {
   parts.machine?.forget();
 }
 
+// Draw the pictures light, and for the width of a sheet.
+function showOnPaper(printing) {
+  document.documentElement.classList.toggle("printing", printing);
+  applyTheme(printing ? "light" : state.theme);
+  for (let round = 0; round < 2; round++) // the machine's height follows from its width
+    for (const view of [parts.machine, parts.timeline, parts.times]) view?.surface.drawNow();
+}
+
 function refresh(changed) {
   const any = (...keys) => keys.some((key) => changed.has(key));
   if (any("theme")) applyTheme();
@@ -275,7 +305,7 @@ function refresh(changed) {
   showedLoads = state.time === 0;
   if (!page.groups.length) return;
   if (any("group")) showGroup();
-  if (any("group", "plan")) showPlan();
+  if (any("group", "plan", "times")) showPlan();
   if (any("time")) showMoment();
   if (any("level", "colour")) parts.machine.forget();
   if (any("cut", "pick")) parts.machine.surface.redraw();
@@ -372,7 +402,7 @@ async function start() {
     if (page.points) buildPoints(page.points);
     buildMachine();
     buildTimeline();
-    buildTimes();
+    if (page.groups.some((each) => each.candidates.length)) buildTimes();
   } else if (page.points) buildPoints(page.points);
   buildRest();
   listen(refresh);
@@ -382,8 +412,8 @@ async function start() {
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done))); // the machine is seen before plans are unpacked
   await showPlanIfAny();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme());
-  addEventListener("beforeprint", () => { applyTheme("light"); for (const view of [parts.machine, parts.timeline, parts.times]) view?.surface.drawNow(); });
-  addEventListener("afterprint", () => applyTheme());
+  addEventListener("beforeprint", () => showOnPaper(true));
+  addEventListener("afterprint", () => showOnPaper(false));
   addEventListener("hashchange", () => { const before = { ...state }; readFragment(); refresh(new Set(Object.keys(state).filter((key) => before[key] !== state[key]))); });
   document.documentElement.dataset.ready = "yes";
 }

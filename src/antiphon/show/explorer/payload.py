@@ -4,6 +4,7 @@
     plans_page     the plans of a file, priced by one model
     frontier_page  the points of a frontier, as a chart of two figures, each with its plan
     sweep_page     the machines of a sweep, as a chart of two figures
+    trace_page     the messages of a trace, between pairs of ranks, as it names no machine
 
 Everything on a page is by one model, which the page names: times by size, the bound, and the transfers over time. The
 page's scripts (*.js) read this JSON: `groups` are the collectives; a group's `plans` have the transfers of each range
@@ -13,20 +14,25 @@ page's scripts (*.js) read this JSON: `groups` are the collectives; a group's `p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.topology import Topology
+from antiphon.core.topology import LinkType, Topology, build
 from antiphon.cost import Predictor, prepare
 from antiphon.cost.basis import join_bases
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Invalid
+from antiphon.formats.trace_messages import TracedMessages
 from antiphon.select import DEFINITIONS, Candidate, Frontier, Limit, Range, Tuning, uses_text
 from antiphon.select.tuning import Gain
 from antiphon.select.verdict import verdict_of
 from antiphon.show.explorer.figures import PlanFigures, price_plan
 from antiphon.show.explorer.machine import cut_json, machine_json
-from antiphon.show.explorer.timing import MAX_ROWS, timed_transfers
+from antiphon.show.explorer.packing import ticks
+from antiphon.show.explorer.timing import MAX_ROWS, pack_times, timed_transfers
 from antiphon.show.pictures.heatmap import heatmap_svg
 from antiphon.show.words import (
     all_notes,
@@ -115,9 +121,10 @@ def _baseline_name(tuning: Tuning, kind: str) -> str:
 
 
 def plans_page(
-    plans: Mapping[str, Plan], sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None
-) -> dict[str, Any]:
-    """Return the page of plans for one machine."""
+    plans: Mapping[str, Plan], sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None,
+    traced: TracedMessages | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the page of plans for one machine. `traced`: the messages of a run of a single plan at `nbytes`."""
     rows, groups, models, bases = Rows(), [], [], []
     for kind, plan in plans.items():
         figures = price_plan(plan, sizes, nbytes, model, profile)
@@ -126,11 +133,14 @@ def plans_page(
             _library_baseline(figures, kind),
             f"{figures.library.name.upper()}, by the model of it" if figures.library is not None else "",
         )  # fmt: skip
-        group["headline"] = _plan_headline(figures)
+        group["headline"] = _plan_headline(figures, traced)
+        run_entry = None if traced is None else plan.at(traced.nbytes)
         group["plans"] = [
-            _plan_json(plan.topology, entry, predictor, r, rows)
+            _plan_json(plan.topology, entry, predictor, r, rows, traced if entry is run_entry else None)
             for entry, predictor, r in zip(plan.entries, figures.predictors, figures.ranges, strict=True)
         ]
+        if run_entry is not None:
+            group["shown"] = next(i for i, entry in enumerate(plan.entries) if entry is run_entry)
         groups.append(group)
         models.append(figures.model)
         bases += [r.rests_on for r in figures.ranges]
@@ -153,9 +163,16 @@ def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
     return seconds
 
 
-def _plan_headline(figures: PlanFigures) -> str:
-    """Return one sentence: which sizes to serve by the plan, or how near to the bound it is and what limits it."""
+def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
+    """Return one sentence: how long a run took, else which sizes to serve by the plan, or how near to the bound it is
+    and what limits it."""
     ranges = figures.ranges
+    if traced is not None and traced.measured_seconds:
+        at = next(i for i, r in enumerate(ranges) if r.at == traced.nbytes)
+        return (
+            f"{format_size(traced.nbytes)} took {format_seconds(traced.measured_seconds)}, "
+            f"{ratio(traced.measured_seconds / ranges[at].seconds)} the predicted {format_seconds(ranges[at].seconds)}"
+        )
     if len(ranges) > 1 or ranges[0].speedup is not None:
         return verdict_of(ranges)
     (r,) = ranges
@@ -241,6 +258,49 @@ def sweep_page(result: SweepResult) -> dict[str, Any]:
             "points": points, "heads": ["machine", "time", "worst gap", "ranks", *prices],
             "notes": ["The line joins the machines than which none is as fast for the same money."] if price else [],
         },
+    }  # fmt: skip
+
+
+def trace_page(traced: TracedMessages) -> dict[str, Any]:
+    """Return the page of a trace: its messages over time, between ranks that exchange some."""
+    ranks = int(max(traced.src.max(), traced.dst.max())) + 1
+    leaves = np.flatnonzero(traced.src != traced.dst)
+    pairs, pair = np.unique(traced.src[leaves] * ranks + traced.dst[leaves], return_inverse=True)
+    link = LinkType("messages", Fraction(1), 0.0)
+    machine = build(traced.title, ranks, [(each // ranks, each % ranks, link) for each in pairs.tolist()])
+    total = float(traced.landed.max())
+    pack = pack_times(traced.step, traced.src, traced.dst, ticks(traced.start, total), ticks(traced.landed, total),
+                      traced.carried / traced.nbytes)  # fmt: skip
+    nothing = np.zeros(len(traced.step), np.int64)  # a trace does not name chunks
+    for name in ("op", "chunks"):
+        pack.add(name, nothing)
+    for name in ("chunk", "block"):
+        pack.add(name, nothing[:0])
+    pack.add("use_count", np.bincount(pair, minlength=len(pairs)))
+    pack.add("use_message", leaves[np.argsort(pair, kind="stable")], delta=True)
+    pack.add("critical", traced.critical)
+    last = int(traced.landed.argmax())
+    end = f"rank {traced.src[last]} to rank {traced.dst[last]}, step {traced.step[last]}"
+    runs = traced.about.get("runs")
+    group: dict[str, Any] = {key: [] for key in ("sizes", "candidates", "ranges", "proof", "notes")} | {
+        "kind": traced.title, "headline": "", "bound": None, "baseline": None, "shown": 0, "cut": None,
+        "plans": [{
+            "name": "", "at": traced.nbytes, "seconds": total, "terms": {}, "bottleneck": "", "measured": [],
+            "facts": {"messages": len(traced.step), "steps": len(np.unique(traced.step)), "lands last": end},
+            "timed": {"rows": len(traced.step), "total": total, "messages": len(traced.step), "pack": pack.as_json()},
+        }],
+    }  # fmt: skip
+    return {
+        "title": traced.title,
+        "headline": f"{plural(ranks, 'rank')} exchange {plural(len(traced.step), 'message')} in "
+                    f"{format_seconds(total)} for {format_size(traced.nbytes)}; the last is from {end}",
+        "facts": [f"the run of median time, of {runs}"] if runs else [],
+        "model": f"times {traced.label}",
+        "machine": machine_json(machine) | {"speeds": [], "latencies": []},
+        "groups": [group],
+        "notes": ["A trace names no machine: a line joins two ranks that exchange messages."],
+        "definitions": {},
+        "recorded": True,
     }  # fmt: skip
 
 
@@ -330,14 +390,15 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
 
 
 def _plan_json(
-    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: Rows
+    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: Rows,
+    traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the schedule of a range with its transfers over time at the size `r.at`."""
     bottleneck, terms = r.candidate.why[r.at]
     if predictor is None:
         timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}
     else:
-        timed = timed_transfers(entry.schedule, topology, r.at, predictor, rows.free)
+        timed = timed_transfers(entry.schedule, topology, r.at, predictor, rows.free, traced)
     rows.free -= timed.get("rows", 0)
     facts = {
         key.replace("_", " "): value for key, value in entry.claims.items()
@@ -345,6 +406,11 @@ def _plan_json(
     }  # fmt: skip
     facts |= {key.replace("_", " "): ratio(entry.claims[key]) for key in ("bandwidth_gap", "latency_gap")
               if isinstance(entry.claims.get(key), float | int)}  # fmt: skip
+    measured = _measurements(entry)
+    if traced is not None and traced.measured_seconds:
+        measured.append({"nbytes": traced.nbytes, "seconds": traced.measured_seconds})
+        facts |= {"measured": format_seconds(traced.measured_seconds),
+                  "over predicted": ratio(traced.measured_seconds / r.seconds)}  # fmt: skip
     return {
         "name": candidate_text(r.candidate),
         "at": r.at,
@@ -352,7 +418,7 @@ def _plan_json(
         "terms": dict(terms),
         "bottleneck": bottleneck,
         "facts": {"steps": entry.schedule.steps, "transfers": entry.schedule.transfers, **facts},
-        "measured": _measurements(entry),
+        "measured": measured,
         "timed": timed,
     }
 

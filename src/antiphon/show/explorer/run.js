@@ -110,6 +110,16 @@ export class Run {
     return traffic;
   }
 
+  // One flagged message of each link or limit, plus one; 0: none crosses it.
+  trafficOf(flags) {
+    this._traffic ??= new Int32Array(this.resources);
+    const traffic = this._traffic.fill(0);
+    for (let r = 0; r < this.resources; r++)
+      for (let use = this.useFirst[r]; use < this.useFirst[r + 1] && !traffic[r]; use++)
+        if (flags[this.use_message[use]]) traffic[r] = this.use_message[use] + 1;
+    return traffic;
+  }
+
   // Flags of the messages that belong to what is followed; null: nothing is followed.
   follow({ kind, id }) {
     const key = kind + id;

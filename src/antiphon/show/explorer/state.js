@@ -5,6 +5,7 @@ const DEFAULTS = {
   plan: -1, // number of the range of sizes; -1: the one that the page shows first
   level: "", // of the machine's drawing; "": the finest that is readable
   colour: "load", // of links: load or kind
+  times: "recorded", // those of a trace where there is one, or of the model
   time: 0, // share of the total time
   rows: "ranks", // of the timeline: ranks or links
   from: 0, to: 1, // the part of the time that the timeline shows
@@ -21,7 +22,7 @@ export const state = { ...DEFAULTS };
 const listeners = [];
 let pending = null;
 
-const CHOICES = { colour: ["load", "kind"], rows: ["ranks", "links"], theme: ["", "light", "dark"] };
+const CHOICES = { colour: ["load", "kind"], times: ["recorded", "model"], rows: ["ranks", "links"], theme: ["", "light", "dark"] };
 const clip = (value) => Math.min(Math.max(value, 0), 1);
 
 // Take the state from the address. Anyone may have written it: what makes no sense becomes the default.
@@ -43,7 +44,10 @@ function writeFragment() {
   for (const [key, usual] of Object.entries(DEFAULTS))
     if (state[key] !== usual) query.set(key, typeof state[key] === "number" ? Number(state[key].toFixed(9)) : state[key]);
   const text = query.toString().replaceAll("%3A", ":").replaceAll("%2C", ",");
-  if (text !== location.hash.slice(1)) history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
+  if (text === location.hash.slice(1)) return;
+  try {
+    history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
+  } catch { /* a frame in a notebook has no address of its own */ }
 }
 
 // Call `listener(changed)` after every change: `changed` holds the names of what is new.

@@ -119,7 +119,7 @@ export function busiestTable(run, resourceName) {
   });
   const mean = order.length ? order.reduce((sum, r) => sum + run.load[r], 0) / order.length : 0;
   return [el("table", { class: "bars" }, el("tbody", {}, ...rows)),
-    el("p", { class: "note" }, `${order.length.toLocaleString("en")} of ${plural(run.resources, "link")} (with shared limits) in use, on average ${percent(mean)} of the time.`)];
+    el("p", { class: "note" }, `${order.length.toLocaleString("en")} of ${plural(run.resources, "link")}${run.machine.limits.length ? " (with shared limits)" : ""} in use, on average ${percent(mean)} of the time.`)];
 }
 
 // ---- what is followed ----
@@ -137,7 +137,7 @@ export function describePick(page, run, plan, resourceName) {
   const count = flags ? flags.reduce((sum, flag) => sum + flag, 0) : 0;
   if (pick.kind === "rank" && pick.id < machine.ranks) {
     const sent = run.senders.first[pick.id + 1] - run.senders.first[pick.id];
-    lines.push(el("h3", {}, `rank ${pick.id}`), text(machine.places[pick.id]), text(`sends ${plural(sent, "transfer")}, receives ${count - sent}`));
+    lines.push(el("h3", {}, `rank ${pick.id}`), text(machine.places[pick.id]), text(`sends ${plural(sent, "transfer")}, receives ${(count - sent).toLocaleString("en")}`));
   } else if (pick.kind === "node") lines.push(...nodeLines(page, pick.id));
   else if (pick.kind === "link" && pick.id < run.resources) lines.push(...linkLines(page, run, plan, pick.id, count, resourceName));
   else if (pick.kind === "message" && pick.id < run.count) lines.push(...messageLines(run, plan, pick.id, resourceName));
@@ -166,22 +166,24 @@ function linkLines({ machine }, run, plan, id, count, resourceName) {
   const latency = limit ? "" : `, latency ${seconds(machine.latencies[run.linkType[id]])}`;
   return [
     el("h3", {}, resourceName(id)),
-    text(`${speed(rate)}${latency}${limit ? `, shared by ${plural(limit[2].length, "link")}` : ""}`),
+    rate == null ? null : text(`${speed(rate)}${latency}${limit ? `, shared by ${plural(limit[2].length, "link")}` : ""}`),
     text(`in use ${percent(run.load[id])} of the time, by ${plural(count, "transfer")}; carries ${bytes(Math.round(run.carried[id] * plan.at))}`),
-  ];
+  ].filter(Boolean);
 }
 
 function messageLines(run, plan, id, resourceName) {
   const chunks = run.chunksOf(id);
   const time = (tick) => seconds((tick / TICKS) * plan.timed.total);
+  const { model } = run, predicted = (ticks) => seconds((ticks[run.predicted[id]] / TICKS) * model.total);
   const buttons = [...chunks.subarray(0, 12)].map((chunk) => chip(String(chunk), () => update({ pick: `chunk:${chunk}` })));
   return [
     el("h3", {}, `rank ${run.src[id]} to rank ${run.dst[id]}`),
-    el("p", {}, chip(`step ${run.step[id]}`, () => update({ pick: `step:${run.step[id]}` })), ` ${["copies", "reduces", "copies and reduces"][run.op[id]]} ${plural(chunks.length, "chunk")}, ${bytes(Math.round(run.shares[run.share[id]] * plan.at))}`),
+    el("p", {}, chip(`step ${run.step[id]}`, () => update({ pick: `step:${run.step[id]}` })), chunks.length ? ` ${["copies", "reduces", "copies and reduces"][run.op[id]]} ${plural(chunks.length, "chunk")}, ` : " carries ", `${bytes(Math.round(run.shares[run.share[id]] * plan.at))}`),
     text(`from ${time(run.start[id])} to ${time(run.end[id])}${run.isCritical[id] ? ", on the critical path" : ""}`),
+    model?.run ? text(`predicted: from ${predicted(model.run.start)} to ${predicted(model.run.end)}`) : null,
     ...run.resourcesOf(id).slice(0, 8).map((r) => el("p", {}, el("button", { type: "button", class: "plain", onclick: () => update({ pick: `link:${r}` }) }, resourceName(r)))),
-    el("p", { class: "chips" }, chunkWord(chunks.length) + " ", ...buttons, chunks.length > 12 ? ` and ${chunks.length - 12} more` : ""),
-  ];
+    chunks.length ? el("p", { class: "chips" }, chunkWord(chunks.length) + " ", ...buttons, chunks.length > 12 ? ` and ${chunks.length - 12} more` : "") : null,
+  ].filter(Boolean);
 }
 
 // The transfers of this moment as a list, for readers and screen readers.

@@ -20,8 +20,10 @@ export class Timeline {
     this.listenToPointer();
   }
 
-  show(run, total) {
+  // `before`: what the time before the first transfer is, in a word.
+  show(run, total, before) {
     this.run = run;
+    this.before = before;
     this.total = total;
     this.scrolled = 0;
     this.rowsKey = "";
@@ -110,7 +112,7 @@ export class Timeline {
     ctx.fillStyle = colour("soft");
     ctx.textAlign = "center";
     ctx.font = `11px ${FONT}`;
-    ctx.fillText("launch", (x + end) / 2, inner - 8);
+    ctx.fillText(this.before, (x + end) / 2, inner - 8);
   }
 
   shorten(ctx, text, room) {

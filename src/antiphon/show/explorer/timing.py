@@ -11,17 +11,21 @@ Example: two messages, 0 -> 1 from 0 to 2 us and 1 -> 2 from 2 to 4 us, over lin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from antiphon.core.columns import pointers
+from antiphon.core.columns import Floats, Longs, pointers
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Events, Predictor
 from antiphon.cost.trace import expanded_rows, most_rows, path_messages
-from antiphon.errors import Unsupported
+from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.trace_messages import TracedMessages
 from antiphon.show.explorer.packing import Pack, ticks
+from antiphon.units import format_size
 
 MAX_ROWS = 2**22  # of all schedules of a page together; the timelines of later ones are left out
 MAX_TURNS = 2**19  # uses of links of one plan whose turns are listed; beyond, a link counts as in use while a
@@ -29,9 +33,13 @@ MAX_TURNS = 2**19  # uses of links of one plan whose turns are listed; beyond, a
 
 
 def timed_transfers(
-    schedule: Schedule, topology: Topology, nbytes: int, predictor: Predictor, rows_left: int
-) -> dict[str, Any]:
-    """Return the transfers of a schedule at this size with their times, packed; or under "why" why there are none."""
+    schedule: Schedule, topology: Topology, nbytes: int, predictor: Predictor, rows_left: int,
+    traced: TracedMessages | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the transfers of a schedule at this size with their times, packed; or under "why" why there are none.
+
+    `traced`: the messages of a run or of another prediction, whose times go under "recorded".
+    """
     rows = expanded_rows(schedule)
     if rows > min(most_rows(schedule), rows_left):
         return {"why": f"{rows:,} transfers are too many for this page to play"}
@@ -43,27 +51,85 @@ def timed_transfers(
         return {"why": str(error)}
     prediction = predictor(nbytes)
     total = max(prediction.seconds, float(events.landed.max(initial=0.0)))
-    packed = _pack_events(events, total, prediction.critical_path)
-    return {"rows": rows, "total": total, "messages": len(events.paths.messages), "pack": packed.as_json()}
+    packed = _pack_events(events, total, path_messages(events, prediction.critical_path))
+    value = {"rows": rows, "total": total, "messages": len(events.paths.messages), "pack": packed.as_json()}
+    if traced is None:
+        return value
+    recorded = _recorded_events(events, traced, total)
+    end = float(traced.landed.max())
+    pack = _pack_events(recorded, end, _critical_messages(recorded, traced))
+    pack.add("predicted", _number_by_start(events, total)[np.argsort(_number_by_start(recorded, end))])
+    return value | {"recorded": {"label": traced.label, "total": end, "pack": pack.as_json()}}
 
 
-def _pack_events(events: Events, total: float, path: Sequence[tuple[int, int, int]]) -> Pack:
+def _message_keys(step: ArrayLike, src: ArrayLike, dst: ArrayLike) -> Longs:
+    """Return a number for every (step, src, dst)."""
+    return (np.asarray(step, np.int64) << 32) | (np.asarray(src, np.int64) << 16) | np.asarray(dst, np.int64)
+
+
+def _recorded_events(events: Events, traced: TracedMessages, total: float) -> Events:
+    """Return the events with the times of a trace: from the first part of a message that is sent until the last lands.
+
+    Runs do not record messages of a rank to itself; these take the same share of the total as predicted.
+    """
+    table = events.paths.messages
+    keys = _message_keys(table.step, table.src, table.dst)
+    recorded, number = np.unique(_message_keys(traced.step, traced.src, traced.dst), return_inverse=True)
+    place = np.minimum(np.searchsorted(recorded, keys), len(recorded) - 1)
+    matched = recorded[place] == keys
+    if not (matched | (table.src == table.dst)).all() or not np.isin(recorded, keys).all():
+        raise Invalid(
+            f"trace: its messages are not those of the plan at {format_size(traced.nbytes)}; explore the trace alone"
+        )
+    first, last = np.full(len(recorded), np.inf), np.zeros(len(recorded))
+    np.minimum.at(first, number, traced.start)
+    np.maximum.at(last, number, traced.landed)
+    scale, no_turns = float(traced.landed.max()) / total if total else 0.0, np.empty(0)
+    return replace(
+        events, start=np.where(matched, first[place], events.start * scale),
+        landed=np.where(matched, last[place], events.landed * scale), use_start=no_turns, use_end=no_turns,
+    )  # fmt: skip
+
+
+def _critical_messages(events: Events, traced: TracedMessages) -> Longs:
+    """Return the messages that the trace marks as those of the critical path."""
+    table, marked = events.paths.messages, traced.critical
+    keys = _message_keys(traced.step[marked], traced.src[marked], traced.dst[marked])
+    return np.flatnonzero(np.isin(_message_keys(table.step, table.src, table.dst), keys))
+
+
+def _number_by_start(events: Events, total: float) -> Longs:
+    """Return the number of every message in the order of their start."""
+    order = np.argsort(ticks(events.start, total), kind="stable")
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    return number
+
+
+def pack_times(step: ArrayLike, src: ArrayLike, dst: ArrayLike, start: Longs, landed: Longs, share: Floats) -> Pack:
+    """Return a pack of messages that are in the order of their start, with their times in ticks."""
+    pack = Pack()
+    pack.add("step", step, delta=True)
+    pack.add("src", src)
+    pack.add("dst", dst)
+    pack.add("start", start, delta=True)
+    pack.add("lasts", landed - start)
+    shares, number = np.unique(share, return_inverse=True)
+    pack.add("shares", shares)
+    pack.add("share", number.ravel())
+    return pack
+
+
+def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) -> Pack:
     """Pack the messages in the order of their start, their chunks, the uses of links, and the critical path."""
     routing, table = events.paths, events.paths.messages
     schedule = table.schedule
     start, landed = ticks(events.start, total), ticks(events.landed, total)
-    order = np.argsort(start, kind="stable")
-    number = np.empty(len(order), np.int64)  # of every message in that order
-    number[order] = np.arange(len(order))
-    pack = Pack()
-    pack.add("step", table.step[order], delta=True)
-    pack.add("src", table.src[order])
-    pack.add("dst", table.dst[order])
-    pack.add("start", start[order], delta=True)
-    pack.add("lasts", (landed - start)[order])
-    shares, share = np.unique(table.share, return_inverse=True)
-    pack.add("shares", shares)
-    pack.add("share", share.ravel()[order])
+    number = _number_by_start(events, total)
+    order = np.argsort(number)
+    pack = pack_times(
+        table.step[order], table.src[order], table.dst[order], start[order], landed[order], table.share[order]
+    )
     # Chunks: rows of the schedule by message; a message of copies and sums gets 2.
     by_message = np.argsort(number[table.of_row], kind="stable")
     first = pointers(number[table.of_row][by_message], len(table))
@@ -83,5 +149,5 @@ def _pack_events(events: Events, total: float, path: Sequence[tuple[int, int, in
         use_end = ticks(events.use_end, total)
         pack.add("use_start", use_start[by_resource], delta=True)
         pack.add("use_lasts", np.maximum(use_end - use_start, 0)[by_resource])
-    pack.add("critical", number[path_messages(events, path)])
+    pack.add("critical", number[critical])
     return pack

@@ -101,13 +101,18 @@ def _draw_frames(drawing: Drawing) -> list[str]:
 
 def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
     """Draw the names of the frames, on the side away from the fabric, with a rim, to be readable on links."""
-    outside = [y for n, (_, y) in drawing.position.items() if not graph.nodes[n].container]
-    level = sum(outside) / len(outside) if outside else 0.0
     rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
     return [
-        f'<text x="{x + 10:.1f}" y="{y + h - 9 if y > level else y + 17:.1f}" {rim}>{escape(label)}</text>'
-        for x, y, _, h, label in drawing.frames
+        f'<text x="{x:.1f}" y="{y:.1f}" {rim}>{escape(frame[4])}</text>'
+        for (x, y), frame in zip(label_points(graph, drawing), drawing.frames, strict=True)
     ]
+
+
+def label_points(graph: Graph, drawing: Drawing) -> list[Point]:
+    """Return where the name of each frame begins: on the side away from the fabric."""
+    outside = [y for n, (_, y) in drawing.position.items() if not graph.nodes[n].container]
+    level = sum(outside) / len(outside) if outside else 0.0
+    return [(x + 10, y + h - 9 if y > level else y + 17) for x, y, _, h, _ in drawing.frames]
 
 
 def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
