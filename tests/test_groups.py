@@ -18,9 +18,13 @@ from scipy.optimize import linprog
 import antiphon
 from antiphon.core.bounds import JointDual, bound, recheck, witness_of
 from antiphon.core.collective import Collective, custom_relation, joint
+from antiphon.core.plan import Entry, Plan
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.core.transform import run_together, split_groups
+from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.runtimes.serve.book import make_book
 
 CHECKER = Path(antiphon.__file__).parent / "certificates" / "check_certificate.py"
 
@@ -183,6 +187,42 @@ def test_certificates_of_groups(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     capsys.readouterr()
     answer(capsys, "verify", str(file))
     assert "partitions" in complaint(capsys, "bound", "allreduce@0-2;3-5", "full:ranks=6", "--certificate", str(file))
+
+
+# ---- each group by its own plan ----
+
+
+@pytest.mark.parametrize("links", ["alone", "shared"])
+def test_a_joint_plan_is_a_plan_for_each_group(links: str) -> None:
+    machine = antiphon.topology("mesh:dims=2x3")
+    target = antiphon.collective("allreduce@rows + 2*alltoall@columns", machine)
+    whole = antiphon.plan(target, machine, planner="groups", options={"links": links, "pieces": 4}).entries[0].schedule
+    own = split_groups(whole)
+    assert [schedule.collective for schedule in own] == list(target.groups)
+    assert sum(schedule.transfers for schedule in own) == whole.transfers
+    assert all(verify(schedule, machine).ok for schedule in own)
+    assert verify(run_together(own), machine).ok
+
+
+def test_pages_of_groups_begin_and_end_at_the_sizes_of_their_buffers() -> None:
+    machine = antiphon.topology("mesh:dims=2x2")
+    target = antiphon.collective("allreduce@rows + 4*allgather@columns", machine)
+    schedules = [antiphon.plan(target, machine, options={"pieces": n}).entries[0].schedule for n in (1, 2)]
+    entries = (Entry(0, 1001, schedules[0], {"planner": "a"}), Entry(1001, None, schedules[1], {"planner": "b"}))
+    pages = make_book([Plan(machine, target, entries)]).pages
+    assert {(page.kind, page.members) for page in pages} == {(g.kind, g.members) for g in target.groups}
+    spans = {(page.kind, page.planner): (page.start, page.stop) for page in pages}
+    assert spans == {
+        ("allreduce", "a"): (0, 251), ("allreduce", "b"): (251, None),
+        ("allgather", "a"): (0, 1001), ("allgather", "b"): (1001, None),
+    }  # fmt: skip
+
+
+def test_a_group_that_needs_others_to_relay_has_no_page() -> None:
+    plan = antiphon.plan(antiphon.collective("allreduce@every=2", "ring:ranks=4"), "ring:ranks=4")
+    book = make_book([plan])
+    assert book.pages == ()
+    assert "which is not in the group, would have to help; plan with --option links=alone" in book.omissions[0]
 
 
 # ---- bounds against a linear program over all trees ----

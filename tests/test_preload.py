@@ -565,6 +565,31 @@ def test_a_further_table_is_for_all_processes_in_another_order(openmpi: Mpi, fol
     assert run.left.get("allgather: the table has no plan for it", 0) == 5 - gathered
 
 
+ROWS_AND_COLUMNS = """
+from mpi4py import MPI
+import numpy as np
+world = MPI.COMM_WORLD
+row, column = world.Split(world.rank // 2, world.rank), world.Split(world.rank % 2, world.rank)
+for _ in range(3):
+    total, gathered = np.full(5000, world.rank, "f8"), np.empty((2, 5000))
+    row.Allreduce(MPI.IN_PLACE, total)
+    column.Allgather(total, gathered)
+    if (total != 1 + 4 * (world.rank // 2)).any() or (gathered != [[1], [5]]).any():
+        world.Abort()
+print("right") if world.rank == 0 else None
+"""
+
+
+def test_a_plan_for_groups_serves_each_of_their_communicators(mpi: Mpi, folder: Path) -> None:
+    machine = antiphon.topology("mesh:dims=2x2")
+    plan = antiphon.plan(antiphon.collective("allreduce@rows + allgather@columns", machine), machine)
+    save_plans(folder / "groups.json", {"custom": plan}, table=False)
+    command = [mpi.python, "-c", ROWS_AND_COLUMNS]
+    run = Run(mpi, folder, 4, command, [folder / "groups.json"], ANTIPHON_LEAST="0").right()
+    assert run.warnings == []
+    assert run.by("groups") == {"allreduce": 3, "allgather": 3}
+
+
 # ---- tables that take long ----
 
 

@@ -60,7 +60,10 @@ def tables(folder: Path) -> Path:
     claims = some.entries[0].claims
     short = Entry(0, 8, some.entries[0].schedule, {**claims, "served_by": "library"})
     some = Plan(machine, some.collective, (short, Entry(8, None, some.entries[0].schedule, claims)))
-    save_plans(folder / "table.json", {"allreduce": ring, "allgather": some}, table=True)
+    # the dimensions of a mesh of 2 x 2, both at work
+    mesh = antiphon.collective("reducescatter@row + allreduce@column", machine, mesh="row=2,column=2")
+    plans = {"allreduce": ring, "allgather": some, "custom": antiphon.plan(mesh, machine, options={"links": "alone"})}
+    save_plans(folder / "table.json", plans, table=True)
     other = antiphon.plan("allreduce", antiphon.topology("ring:ranks=8"), planner="ring")
     save_plans(folder / "other.json", {"allreduce": other}, table=False)
     (folder / "broken.json").write_bytes((folder / "table.json").read_bytes()[:2000])

@@ -351,6 +351,9 @@ def check_groups(rank: int, size: int) -> Found:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("row", "column"))
     total = functional.all_reduce(torch.tensor([float(rank)]), "sum", mesh["column"])
     assert total.item() == (1.0 if rank < 2 else 5.0)
+    if "ANTIPHON_TABLE" in os.environ:  # a plan for both dimensions at work
+        rows = antiphon.torch.report(mesh["column"].get_group())
+        assert [row["schedule"] for row in rows if row["collective"] == "allreduce"] == ["groups"], rows
     gathered = functional.all_gather_tensor(torch.tensor([float(rank)]), 0, mesh["row"])
     assert gathered.tolist() == [rank % 2, rank % 2 + 2]
     part = functional.reduce_scatter_tensor(torch.arange(4.0), "avg", 0, dist.group.WORLD)

@@ -7,7 +7,7 @@ split      cut every chunk into k equal parts; pipeline: set the number of piece
 expand_separately  like expand, but pieces of different messages that meet in a step stay different messages
 Cutting    give chunks the pieces into which a runtime cuts messages on its own
 merge      several schedules side by side, each for its share of the data
-run_together  several collectives at the same time, each on data of its own
+run_together  several collectives at the same time, each on data of its own; split_groups: each of them alone
 assemble_parts  several small schedules as one, each on its ranks and its stretch of the data, from its step on
 relabel    renumber the ranks
 unjoined   remove joints, for runtimes that cannot use switches to multicast or reduce
@@ -15,7 +15,7 @@ clean      remove redundant and dead transfers; waste: find these transfers
 """
 
 from antiphon.core.transform.cutting import expand, expand_separately, pipeline, split
-from antiphon.core.transform.joining import compose, merge, run_together
+from antiphon.core.transform.joining import compose, merge, run_together, split_groups
 from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
 from antiphon.core.transform.renaming import relabel, relabel_collective
 from antiphon.core.transform.reversing import dual, invert
@@ -43,6 +43,7 @@ __all__ = [
     "relabel_collective",
     "run_together",
     "split",
+    "split_groups",
     "unjoined",
     "waste",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective, joint
-from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze
+from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze, unique_inverse
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
@@ -332,6 +332,37 @@ def run_together(schedules: Sequence[Schedule]) -> Schedule:
     ]
     pieces = np.concatenate([pieces_of(s) for s in schedules])
     return _stack_rows(moved, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, ())
+
+
+def split_groups(schedule: Schedule) -> list[Schedule]:
+    """Return the schedule of every group of a joint collective: the reverse of `run_together`. O(rows) per group.
+
+    Of groups with equal collectives, which a process group cannot tell apart, the first counts.
+
+    >>> from antiphon.core.example import of_rows
+    >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
+    >>> [own.collective.kind for own in split_groups(run_together([pair, pair]))]
+    ['broadcast']
+    """
+    joint_collective = schedule.collective
+    by_collective: dict[Collective, Schedule] = {}
+    pieces = np.asarray(schedule.pieces)
+    for group, blocks in zip(joint_collective.groups, joint_collective.group_blocks, strict=True):
+        block = schedule.chunks.block
+        own = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
+        number = np.full(len(block), -1, np.int32)
+        number[own] = np.arange(len(own), dtype=np.int32)
+        rows = np.flatnonzero(number[schedule.chunk] >= 0)
+        chunks = Chunks(
+            block[own] - np.int32(blocks.start), schedule.chunks.offset[own], schedule.chunks.share[own],
+            schedule.chunks.denominator,
+        )  # fmt: skip
+        by_collective.setdefault(group, schedule.take(
+            rows, collective=group, chunks=chunks, chunk=number[schedule.chunk[rows]],
+            step=as_int32(unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)[1]),
+            pieces=pieces[own] if pieces.ndim else schedule.pieces, provenance={},
+        ))  # fmt: skip
+    return list(by_collective.values())
 
 
 def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> Schedule:

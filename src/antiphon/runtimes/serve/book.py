@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import struct
@@ -36,6 +37,7 @@ from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.program import Program, decode, encode, prove
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology, hosts
+from antiphon.core.transform import split_groups
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.lowering import both
@@ -106,6 +108,8 @@ _NO_END = 2**64 - 1
 def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     """Return the book of plans for one machine.
 
+    A plan for several groups at the same time becomes a plan for each group, tuned for all of them at work together.
+
     With `every_root` a plan with a root also serves the roots that a symmetry of the machine maps it to, on up to 32
     ranks. `omissions` gives the reason for each omitted: collectives that no call of a process group expresses (uneven
     counts, several roots, custom relations), schedules that need ranks outside the group, and programs that are too
@@ -121,7 +125,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     pages: list[Page] = []
     programs: dict[bytes, int] = {}
     omitted: list[str] = []
-    for plan in all_plans:
+    for plan in itertools.chain.from_iterable(map(_plans_by_group, all_plans)):
         reason = _unfit_reason(plan)
         if reason:
             omitted.append(f"{plan.collective.kind}: {reason}")
@@ -140,6 +144,24 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     return Book(
         machine.name, machine.ranks, hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(omitted))
     )
+
+
+def _plans_by_group(plan: Plan) -> list[Plan]:
+    """Return the plan, or of several groups at the same time a plan for each, at the sizes of its own buffer."""
+    collective, entries = plan.collective, plan.entries
+    if not collective.groups:
+        return [plan]
+    # `nbytes` of a joint plan is the size of the largest group.
+    size_of = dict(zip(reversed(collective.groups), reversed(collective.group_sizes), strict=True))
+    largest = max(size_of.values())
+    by_group: dict[Collective, list[Entry]] = {}
+    for entry in entries:
+        for schedule in split_groups(entry.schedule):
+            group = schedule.collective
+            start, stop = (None if e is None else -(-e * size_of[group] // largest) for e in (entry.start, entry.stop))
+            if stop is None or stop > (start or 0):
+                by_group.setdefault(group, []).append(Entry(start or 0, stop, schedule, entry.claims))
+    return [Plan(plan.topology, group, tuple(rows)) for group, rows in by_group.items()]
 
 
 def _program_number(schedule: Schedule, programs: dict[bytes, int]) -> int:
@@ -162,7 +184,8 @@ def _unfit_reason(plan: Plan) -> str:
         used = np.union1d(entry.schedule.src, entry.schedule.dst)
         outside = np.setdiff1d(used, collective.members)
         if len(outside):
-            return f"rank {int(outside[0])}, which is not in the group, would have to help"
+            advice = "; plan with --option links=alone" if entry.claims.get("planner") == "groups" else ""
+            return f"rank {int(outside[0])}, which is not in the group, would have to help{advice}"
     return ""
 
 
