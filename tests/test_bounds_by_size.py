@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -112,6 +113,36 @@ def test_no_schedule_in_pieces_is_faster_by_exhaustive_search(kind: str, seed: i
         for nbytes in (1 << 10, 1 << 14, 1 << 22):
             fastest = fastest_spread(machine, kind, pieces, nbytes)
             assert least(nbytes) <= fastest / ROUNDING, (pieces, nbytes)
+
+
+def connected_machines(ranks: int) -> Iterator[Topology]:
+    """Every strongly connected machine of equal links, once per choice of a root, which is rank 0."""
+    kind, known = LinkType("link", Fraction(10**9), 1e-6), set()
+    pairs = list(itertools.permutations(range(ranks), 2))
+    for mask in range(1 << len(pairs)):
+        links = [pair for i, pair in enumerate(pairs) if mask >> i & 1]
+        reach = np.eye(ranks, dtype=np.int64)
+        for a, b in links:
+            reach[a, b] = 1
+        if not np.linalg.matrix_power(reach, ranks).all():
+            continue
+        orders = [(0, *rest) for rest in itertools.permutations(range(1, ranks))]
+        key = min(tuple(sorted((order[a], order[b]) for a, b in links)) for order in orders)
+        if key not in known:
+            known.add(key)
+            yield build("connected", ranks, [(a, b, kind) for a, b in key])
+
+
+@pytest.mark.parametrize("part", in_turn(range(40), 40))
+def test_no_schedule_is_faster_on_any_machine_of_up_to_four_ranks(part: int) -> None:
+    """Broadcasts in up to 3 pieces, allgathers in as many as exhaustive search can do."""
+    machines = [machine for ranks in (2, 3, 4) for machine in connected_machines(ranks)]
+    for machine in machines[part::40]:
+        for kind, most in (("broadcast", 3), ("allgather", 5 - machine.ranks)):
+            least = alpha_beta_bound(machine, kind)
+            for pieces, nbytes in itertools.product(range(1, most + 1), (1 << 10, 1 << 14, 1 << 22)):
+                fastest = fastest_spread(machine, kind, pieces, nbytes)
+                assert least(nbytes) <= fastest / ROUNDING, (kind, pieces, nbytes)
 
 
 MACHINES = (

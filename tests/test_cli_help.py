@@ -3,6 +3,7 @@
 import itertools
 import os
 import pty
+import re
 import select
 import shutil
 import struct
@@ -76,6 +77,22 @@ def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert heard[-1].endswith(" s)")
     assert not any("beat" in thread.name for thread in threading.enumerate())  # nobody is left to tell more
     assert len(heard) == count
+
+
+def test_the_first_result_is_printed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr("antiphon.cli.planning.say", heard.append)
+    with planning.repeat_in_log(first="best") as tell:
+        tell("1 of 3")
+        assert not heard
+        tell("2 of 3, the best")
+        tell("3 of 3, the best")
+        assert heard == ["2 of 3, the best (0 s)"]
+
+
+def test_tune_prints_its_first_result_before_it_is_done(capsys: Capture) -> None:
+    assert run(["tune", "allgather", "ring:ranks=4", "--nbytes", "1KB", "--planner", "ring", "--workers", "1"]) == 0
+    assert re.search(r"1 of \d+ done, the last allgather: ring \(best so far for 1KB: ring, ", capsys.readouterr().err)
 
 
 # ---- width ----

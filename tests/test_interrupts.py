@@ -173,7 +173,7 @@ def test_what_is_found_is_kept(
     monkeypatch.setattr(tuner, "run_tasks", until_one_is_found)
     path = tmp_path / "plan.json"
     assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(path)]) == 128 + number
-    assert capsys.readouterr().err == "antiphon: interrupted; the result so far is printed and written\n"
+    assert capsys.readouterr().err.endswith("\nantiphon: interrupted; the result so far is printed and written\n")
     assert run(["verify", str(path)]) == 0
 
 

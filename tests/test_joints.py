@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower import lowering
+from antiphon.select import schedule_cache
 
 LINK = LinkType("nvlink", Fraction(450), 1e-6)
 NVLS = Ability(multicast=True, reduce=True, own=True)
@@ -200,6 +202,30 @@ def test_pieces_are_under_way_in_several_steps() -> None:
     assert fault(whole, machine) is None
     assert fault(rows(Collective("broadcast", 3), 2, listed, pieces=[2, 1]), machine) is not None
     assert fault(rows(Collective("broadcast", 3), 2, listed, pieces=[1, 2]), machine) is None
+
+
+def test_joints_in_other_pieces_are_verified_again_only_where_switches_serve_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verified: list[Schedule] = []
+
+    def seen(schedule: Schedule, machine: Topology) -> Any:
+        verified.append(schedule)
+        return verify(schedule, machine)
+
+    monkeypatch.setattr(schedule_cache, "verify", seen)
+    whole, few = nvls(3), star(3, LINK, replace(NVLS, at_once=3))
+    finer = replace(whole, pieces=2)
+    for machine, times in ((star(3, LINK, NVLS), 1), (few, 2)):
+        cache = schedule_cache.ScheduleCache()
+        verified.clear()
+        assert schedule_cache.verify_schedule(cache, whole, machine) is whole
+        if machine is few:
+            with pytest.raises(Invalid, match="which serves 3 at once"):
+                schedule_cache.verify_schedule(cache, finer, machine)
+        else:
+            assert schedule_cache.verify_schedule(cache, finer, machine).pieces == 2
+        assert len(verified) == times
 
 
 # ---- what keeps them ----

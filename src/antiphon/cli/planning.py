@@ -61,17 +61,25 @@ class NowAndThen:
 
 
 @contextmanager
-def repeat_in_log() -> Iterator[Tell]:
+def repeat_in_log(first: str | None = None) -> Iterator[Tell]:
     """Repeat in a log the last line every few seconds, with the seconds since the beginning, so that long work is never
-    silent."""
+    silent. The first line that contains `first` is printed at once."""
     last_line, has_ended, begin = ["starting"], threading.Event(), time.monotonic()
+    awaited = first
+
+    def print_line() -> None:
+        say(f"{last_line[0]} ({time.monotonic() - begin:.0f} s)")
 
     def tell(text: str) -> None:
+        nonlocal awaited
         last_line[0] = text
+        if awaited is not None and awaited in text:
+            awaited = None
+            print_line()
 
     def repeat() -> None:
         while not has_ended.wait(LOG_INTERVAL):
-            say(f"{last_line[0]} ({time.monotonic() - begin:.0f} s)")
+            print_line()
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

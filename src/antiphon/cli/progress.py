@@ -13,15 +13,17 @@ from antiphon.cli.planning import NowAndThen, repeat_in_log
 def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """Yield a function that shows progress: (done, total, text).
 
-    On a terminal it moves a bar on stderr. In a log a line is printed every few seconds; with `log` only when the
-    function is called.
+    On a terminal it moves a bar on stderr. In a log a line is printed for the first result, then every few seconds;
+    with `log` only when the function is called.
     """
     if not sys.stderr.isatty() and log:
         lines = NowAndThen()
         yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
         return
     if not sys.stderr.isatty():
-        with repeat_in_log() as tell:
+        from antiphon.select.ledger import BEST_SO_FAR
+
+        with repeat_in_log(first=BEST_SO_FAR) as tell:
             yield lambda done, total, text: tell(progress_line(done, total, text))
         return
     from rich.console import Console

@@ -218,7 +218,7 @@ TABLE: dict[str, Entry[Can]] = {
         "parts reduced in the box to a rank each, combined among boxes by switches, trees or rings, and spread again",
         Can(
             ("allreduce",), "boxes, where switches in the boxes or among them multicast and reduce",
-            effort=1.0, in_switches=True, sizes=True,
+            effort=60.0, in_switches=True, sizes=True,
         ),
     ),
     "sccl": _entry(

@@ -54,6 +54,7 @@ from antiphon.select.uses import SWITCH_USE_UNSUPPORTED, needs_switches
 from antiphon.units import format_seconds, format_size
 
 AT_WORK = "still at work"  # begins the progress lines about candidates that are not done
+BEST_SO_FAR = "best so far"  # in progress lines once there is a result
 NCCL_STAND_IN = "what NCCL would do here"  # in notes, if its choice is unknown and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
 Progress = Callable[[int, int, str], None]
@@ -342,7 +343,7 @@ class Ledger:
                 widest, size = max(gaps_and_sizes)
                 distance = f", {gap_of[sizes[-1]]:.3f} times the bound"
                 distance += f"; others can be {widest:.2f} times faster at {format_size(-size)}"
-        return f" (best so far for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
+        return f" ({BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----
 

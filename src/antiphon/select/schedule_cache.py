@@ -90,10 +90,11 @@ def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology
     """Return the schedule, verified: if it has the rows of the one verified last, that one with the pieces of this.
 
     Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached loads,
-    too. Joints are an exception: whether a switch supports one may depend on the pieces.
+    too. The exception are joints at switches that serve few at once: how many meet there depends on the pieces.
     """
     last = cache.last_schedule
-    if last is not None and schedule.joint is None and _rows_equal(last, schedule):
+    limited = schedule.joint is not None and any(ability.at_once for ability in topology.abilities)
+    if last is not None and not limited and _rows_equal(last, schedule):
         return replace(last, pieces=schedule.pieces, provenance=schedule.provenance)
     cache.last_schedule = last = None
     verify(schedule, topology).or_raise()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.assumed import REDUCTION, conditions_without_help
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, order_of, pack_columns, run_starts, unique_inverse
+from antiphon.core.columns import Longs, order_of, pack_columns, run_starts, sums_by_group, unique_inverse
 from antiphon.core.dependencies import cell_keys
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of
@@ -139,11 +139,13 @@ def work_of(schedule: Schedule) -> MemoryWork:
     """Return the additions and accesses of every rank, summed over all steps. O(n log n)."""
     combined = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    weight = weights.astype(object)[combined.chunk]
+    # Python integers where int64 could overflow: a byte takes at most two operations more than rows reduce it
+    if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(combined.row)) >= 2**62:
+        weights = weights.astype(object)
+    weight = weights[combined.chunk]
 
     def sum_per_rank(operations_per_byte: Longs) -> tuple[Fraction, ...]:
-        total: NDArray[Any] = np.zeros(schedule.collective.ranks, object)
-        np.add.at(total, combined.rank, weight * operations_per_byte)
+        total = sums_by_group(combined.rank, weight * operations_per_byte, schedule.collective.ranks)
         return tuple(Fraction(int(value), scale) for value in total)
 
     additions = sum_per_rank(np.maximum(combined.fanin - 1, 0))
@@ -168,19 +170,18 @@ def most_senders(schedule: Schedule) -> int:
     reach = int(end.max()) + 1
     order = order_of(*pack_columns((pair, ranks * ranks), (begin, reach)))
     pair, begin, end = pair[order], begin[order], end[order]
-    _, group = unique_inverse(pair, ranks * ranks)
+    fresh = run_starts(pair)
+    group = np.cumsum(fresh) - 1
     # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
     lasting = np.maximum.accumulate(group * reach + end)  # end of everything that began so far, per pair
-    fresh = run_starts(pair)
     fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
     first = np.flatnonzero(fresh)
     last = np.append(first[1:], len(pair)) - 1
     dst, begin, end = pair[first] // ranks, begin[first], lasting[last] - group[last] * reach
-    time = np.concatenate([begin, end])
-    change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(first), np.int64)])
-    # Sweep over begins (+1) and ends (-1) per receiver; at equal times ends come first.
-    order = np.lexsort((change, time, np.concatenate([dst, dst])))
-    return int(np.cumsum(change[order]).max())
+    # Sweep over begins and ends per receiver; at equal times ends come first.
+    begins = np.repeat([1, 0], len(first))
+    order = order_of(*pack_columns((np.tile(dst, 2), ranks), (np.concatenate([begin, end]), reach), (begins, 2)))
+    return int(np.cumsum(2 * begins[order] - 1).max())
 
 
 # ---- lower bounds ----
