@@ -283,7 +283,7 @@ def test_a_plan_is_priced_by_the_figures_of_its_machine(
 @pytest.mark.parametrize(
     ("machine", "ranks", "model"),
     [
-        ("cluster:box=dgx1v,boxes=2", [0, 5, 8, 13], "alpha-beta"),
+        ("cluster:box=hgx-h100,boxes=2", [0, 1, 8], "alpha-beta"),
         ("dgx1v", [0, 5], "calls"),
         ("dgx1v", [0, 1], "calls"),
         ("hgx-h100", [2, 5], "calls"),

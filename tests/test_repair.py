@@ -82,7 +82,8 @@ def test_repaired_plans_of_random_machines(seed: int) -> None:
         ("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1),
         ("allgather", "torus:dims=4x4", {"drop_ranks": [5]}, "trees", 0.7, 1.1),
         ("broadcast", "torus:dims=4x4", {"slow": "0-1=0.5"}, "trees", 0.5, 1.1),
-        ("allreduce", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.5, 1.1),
+        ("allgather", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.9, 1.1),
+        pytest.param("allreduce", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.5, 1.1, marks=pytest.mark.slow),
         ("allreduce", "hgx-h100", {"slow": "3-nvswitch=0.5"}, "nvls", 0, 1.05),  # no trees: planned anew
         ("allreduce", "full:ranks=8", {"drop_links": "0-1"}, "recursive-doubling", 0, 1.1),
     ],
@@ -132,7 +133,7 @@ def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
 
 
 def test_every_range_of_a_table_is_repaired() -> None:
-    tuning = antiphon.tune("allreduce", "dgx1v", nbytes="1KB:64MB:256", planners=["trees", "recursive-doubling"])
+    tuning = antiphon.tune("allreduce", "dgx1v", nbytes="1KB:1MB:1000", planners=["trees", "recursive-doubling"])
     old = tuning.plans["allreduce"]
     plan = repair(old, degrade("dgx1v", drop_links="0-4"))
     assert [(e.start, e.stop) for e in plan.entries] == [(e.start, e.stop) for e in old.entries]

@@ -129,21 +129,23 @@ def test_synthesis_is_tried_unasked_where_some_ranks_are_not_joined() -> None:
     assert tried == {"hgx-h100": False, "full:ranks=6": False, "dgx1v": True, "mi250": True}
 
 
-def tune_as_if_large(monkeypatch: pytest.MonkeyPatch, least: int, workers: str | int, **options: Any) -> Any:
-    """Tune with LogGP on 16 ranks, as if schedules of more than `least` messages were large."""
-    monkeypatch.setattr("antiphon.cost.loggp.run.MAX_LOGGED_MESSAGES", least)
-    return tune("allgather", "delta:nodes=4", model="loggp", nbytes="1KB:64MB", workers=workers, **options)
-
-
-@pytest.mark.parametrize("planners", [(), ("kring", "recmult", "compose")], ids=["usual", "named"])
+@pytest.mark.parametrize(
+    ("nodes", "planners"),
+    [(1, ()), pytest.param(4, (), marks=pytest.mark.slow), (4, ("kring", "recmult", "compose"))],
+    ids=["usual", "usual-16-ranks", "named"],
+)
 def test_large_schedules_that_are_never_the_fastest_are_dropped(
-    monkeypatch: pytest.MonkeyPatch, planners: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, nodes: int, planners: tuple[str, ...]
 ) -> None:
-    every = tune_as_if_large(monkeypatch, 2**20, "none", planners=planners)
-    few = tune_as_if_large(monkeypatch, 10, "none", planners=planners)
-    assert (
-        few.as_json()["candidates"] == tune_as_if_large(monkeypatch, 10, 2, planners=planners).as_json()["candidates"]
-    )
+    def tune_as_if_large(least: int, workers: str | int) -> Any:
+        """Tune with LogGP, as if schedules of more than `least` messages were large."""
+        monkeypatch.setattr("antiphon.cost.loggp.run.MAX_LOGGED_MESSAGES", least)
+        spec = f"delta:nodes={nodes}"
+        return tune("allgather", spec, model="loggp", nbytes="1KB:64MB", workers=workers, planners=planners)
+
+    every = tune_as_if_large(2**20, "none")
+    few = tune_as_if_large(10, "none")
+    assert few.as_json()["candidates"] == tune_as_if_large(10, 2).as_json()["candidates"]
     dropped = {(c.planner, *c.options.items()) for c in few.candidates if c.reason == BEATEN}
     assert len(dropped) > len(every.candidates) / 4
     for size in every.sizes:  # what is fastest, and what NCCL is compared by, remain

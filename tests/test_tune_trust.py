@@ -150,12 +150,10 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
         return real(schedule, machine)
 
     monkeypatch.setattr(schedule_cache, "verify", noted)
-    swept = quick(spec="dgx1v", planners=["ring"], sweep={"pieces": "1:5"}, nccl=False)
+    swept = quick(planners=["ring"], sweep={"pieces": "1:5"}, nccl=False)
     assert len(verified) == 1
     for found in swept.candidates[::2]:
-        (alone,) = quick(
-            spec="dgx1v", planners=["ring"], sweep={"pieces": found.options["pieces"]}, nccl=False
-        ).candidates
+        (alone,) = quick(planners=["ring"], sweep={"pieces": found.options["pieces"]}, nccl=False).candidates
         assert (alone.seconds, alone.figures, alone.why) == (found.seconds, found.figures, found.why)
 
 
@@ -283,7 +281,7 @@ def test_links_without_latency_count_as_links() -> None:
 
 
 def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
-    found = quick(spec="delta:nodes=2", model="sccl", nbytes="1KB:4KB", planners=["ring", "direct", "bruck"])
+    found = quick("allgather", "delta:nodes=2", model="sccl", nbytes="1KB:4KB", planners=["ring", "direct", "bruck"])
     assert not found.plans
     assert {c.status for c in found.candidates} == {"refused"}
     said = [c.reason for c in found.candidates if c.reason.startswith("model sccl cannot price this on delta")]
