@@ -90,6 +90,7 @@ def test_turns_are_the_first_free_ones() -> None:
         ("allgather", "mesh:dims=3x4", 1000, 5.02),  # 5 hops of 1 us
         ("allgather", "mesh:dims=3x4", 256_000, 6.3),  # sccl: 9.7
         ("allreduce", "mesh:dims=3x4", 256_000, 12.6),  # compose: 18.0
+        ("allreduce", "mesh:dims=3x4", 1000, 5.2),  # every input sent everywhere; two halves: 10
         ("alltoall", "dgx1v", 4_096_000, 55.4),  # the bandwidth bound
         ("reducescatter", "dgx1v", 256_000, 3.0),  # sccl: 3.3
     ],
@@ -129,6 +130,18 @@ def test_switches_multicast_and_reduce_where_they_can() -> None:
         assert (schedule.joint is not None) == uses, (kind, machine.abilities)
     # one message of 10 us that the switch copies, 2 us of latency
     assert microseconds(plan("broadcast", able, 100_000, pieces=1), able, 100_000) == pytest.approx(12.0)
+
+
+def test_small_inputs_are_sent_everywhere_and_added_on_arrival() -> None:
+    """In one message each, which the switch copies: half the time of two halves."""
+    for machine in (star(multicast=True, reduce=False), star(multicast=False, reduce=False), topology("dgx1v")):
+        small, large = plan("allreduce", machine, 100), plan("allreduce", machine, 10**8)
+        assert microseconds(small, machine, 100) < 0.7 * microseconds(large, machine, 100)
+        assert microseconds(large, machine, 10**8) < 0.9 * microseconds(small, machine, 10**8)
+        if machine.abilities and machine.abilities[0].multicast:
+            assert small.joint is not None
+    members = Collective("allreduce", 6, (0, 2, 5))
+    verify(plan(members, topology("line:ranks=6"), 100, pieces=2), topology("line:ranks=6")).or_raise()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import load_plan
 from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
-from antiphon.errors import Invalid, NotFound, Unsupported
+from antiphon.errors import Infeasible, Invalid, NotFound, Unsupported
 from antiphon.planners.synth import one_point
 from antiphon.planners.synth.group import trivial_group
 from antiphon.planners.synth.search import Impossible, SearchState
@@ -245,6 +245,12 @@ def test_no_sums_of_any_form_are_missing_or_wrongly_impossible(seeds: range, kin
             list(sccl(Request(machine, target), chunks=chunks, steps=steps, rounds=fewest, cache=False))
             compared += 1
     assert compared > len(seeds) // 2
+
+
+def test_partial_sums_are_impossible_by_what_they_contain() -> None:
+    scan = sums_relation(8, {rank: 2 ** (rank + 1) - 1 for rank in range(8)})
+    with pytest.raises(Infeasible, match="brings the input of rank 0 to all"):
+        antiphon.plan(scan, DGX1, planner="sccl", options={"chunks": 3, "steps": 2, "rounds": 2})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
 compose    one schedule after another: reducescatter then allgather is an allreduce
+add_on_arrival  an allgather of whole inputs that are added where they arrive: an allreduce in as many steps
 split      cut every chunk into k equal parts; pipeline: set the number of pieces; expand: write pieces out as chunks
 expand_separately  like expand, but pieces of different messages that meet in a step stay different messages
 Cutting    give chunks the pieces into which a runtime cuts messages on its own
@@ -14,6 +15,7 @@ unjoined   remove joints, for runtimes that cannot use switches to multicast or 
 clean      remove redundant and dead transfers; waste: find these transfers
 """
 
+from antiphon.core.transform.arrival import add_on_arrival
 from antiphon.core.transform.cutting import expand, expand_separately, pipeline, split
 from antiphon.core.transform.joining import compose, merge, run_together, split_groups
 from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
@@ -29,6 +31,7 @@ __all__ = [
     "Placement",
     "Spans",
     "Waste",
+    "add_on_arrival",
     "assemble_parts",
     "clean",
     "compose",

@@ -9,7 +9,8 @@ long, neither decides: what counts is when each chunk arrives. `dispatch` plans 
 
 Both are repeated for several deadlines between the latency alone and the best finishing time, then with the pieces that
 finished last taken first (squeaky wheel optimization, Joslin and Clements 1999), while that is faster; and all of it
-for one piece per block and for more. Collectives that combine data are planned backwards, an allreduce as two halves.
+for one piece per block and for more. Collectives that combine data are planned backwards, an allreduce as two halves,
+and as an allgather of whole inputs, which are added on arrival, if that can be faster.
 
 Steps of the schedule only give the order of sends. Models with barriers between steps price such a schedule high, so
 `tune` uses this planner under models without them.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose, dual, invert
+from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.dispatch.list_scheduling import Message, Run, list_messages, order_messages
 from antiphon.planners.dispatch.network import Network
@@ -63,6 +65,14 @@ class DispatchLimits:
 LIMITS = DispatchLimits()
 
 
+class _Planned(NamedTuple):
+    """A schedule for a collective, its pieces per block, and when it finishes, in femtoseconds."""
+
+    schedule: Schedule
+    pieces: int
+    finish: int
+
+
 @dataclass(frozen=True)
 class _Plan:
     """The result of a round."""
@@ -76,35 +86,45 @@ def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Sched
     topology, collective = request.topology, request.collective
     sizes = [LIMITS.usual_bytes if nbytes is None else max(nbytes, 1) for nbytes in request.sizes]
     for nbytes in dict.fromkeys(sizes):
-        schedule, piece_count = _plan_collective(topology, collective, nbytes, pieces)
+        schedule, piece_count, _ = _plan_collective(topology, collective, nbytes, pieces)
         yield replace(
             schedule, provenance={"planner": "dispatch", "options": {"pieces": piece_count}, "nbytes": nbytes}
         )
 
 
-def _plan_collective(
-    topology: Topology, collective: Collective, nbytes: int, pieces: int | None
-) -> tuple[Schedule, int]:
-    """Return the plan of any collective and its pieces per block."""
+def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+    """Return the plan of any collective."""
     if collective.kind in SPREADING:
         return _plan_spread(topology, collective, nbytes, pieces)
     if collective.kind == "allreduce":
-        scatter, gather = (
-            Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
-        )
-        second, piece_count = _plan_collective(topology, gather, nbytes, pieces)
-        first, _ = _plan_collective(topology, scatter, nbytes, piece_count)
-        return compose(first, second), piece_count
+        return _plan_allreduce(topology, collective, nbytes, pieces)
     # where switches multicast or reduce, only the reversed machine has the abilities that the dual needs
     machine, opposite = (reverse(topology), None) if topology.abilities else machine_for_dual(topology)
-    schedule, piece_count = _plan_spread(machine, dual(collective)[0], nbytes, pieces)
-    return invert(schedule, opposite), piece_count
+    spread = _plan_spread(machine, dual(collective)[0], nbytes, pieces)
+    return spread._replace(schedule=invert(spread.schedule, opposite))
 
 
-def _plan_spread(
-    topology: Topology, collective: Collective, nbytes: int, pieces: int | None
-) -> tuple[Schedule, int]:  # fmt: skip
-    """Return the fastest schedule over several numbers of pieces, and that number."""
+def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+    """Return the faster of two halves and an allgather of whole inputs."""
+    scatter, gather = (
+        Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
+    )
+    second = _plan_collective(topology, gather, nbytes, pieces)
+    first = _plan_collective(topology, scatter, nbytes, second.pieces)
+    halves = _Planned(compose(first.schedule, second.schedule), second.pieces, first.finish + second.finish)
+    # an allgather of whole inputs brings nbytes of every other member over the links into a rank
+    into = np.bincount(topology.link_dst, [float(topology.bandwidth(x)) for x in range(topology.links)])
+    fastest_seconds = (len(collective.members) - 1) * nbytes / into[list(collective.members)].min()
+    if fastest_seconds * 1e15 >= halves.finish:
+        return halves
+    everywhere = _plan_spread(topology, gather, nbytes * len(collective.members), pieces)
+    if everywhere.finish >= halves.finish:
+        return halves
+    return everywhere._replace(schedule=add_on_arrival(everywhere.schedule, collective))
+
+
+def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+    """Return the fastest schedule over several numbers of pieces."""
     network, best, best_count, patience = Network(topology), None, 1, LIMITS.patience
     block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
     for piece_count in LIMITS.pieces if pieces is None else (pieces,):
@@ -128,7 +148,7 @@ def _plan_spread(
         if not patience:
             break
     assert best is not None
-    return _to_schedule(collective, best, best_count), best_count
+    return _Planned(_to_schedule(collective, best, best_count), best_count, best.run.finish)
 
 
 def _list_items(network: Network, collective: Collective, piece_bytes: Floats, piece_count: int) -> list[Item]:

@@ -31,7 +31,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform.sums import SumRelation, sums_of
 from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import CanonicalProblem
-from antiphon.planners.synth.effort_budget import EffortBudget
+from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, list_candidates
 from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, orbits
 from antiphon.planners.synth.linear import Proved
@@ -47,7 +47,8 @@ class SumLimits:
     """Effort and sizes of the search. Chosen on machines of 4 to 16 ranks."""
 
     first_size: int = 2**10  # orbits of chunks * steps * arcs up to K * members * slots^2 of an encoding; in turn 0 ...
-    max_size: int = 2**15  # ... and, after four times as much in every next turn, at last
+    max_size: int = 2**15  # ... and, after four times as much in every next turn, at last, in up to `usual_units` ...
+    usual_units: int = 20  # ... of effort; with more, as many times larger
     first_conflicts: int = 500  # of one try in turn 0; four times as many in every next turn
     first_failures: int = 6  # candidates of a number of steps that may fail in turn 0; twice as many in every next turn
     turns: int = 8
@@ -163,6 +164,12 @@ class AllForms:
 
     # ---- search ----
 
+    @property
+    def max_size(self) -> int:
+        """The size up to which encodings are searched: more effort than usual searches larger ones."""
+        effort = self.budget.effort or 0
+        return max(SUM_LIMITS.max_size, SUM_LIMITS.max_size * effort // (SUM_LIMITS.usual_units * UNIT))
+
     def improve_points(
         self, floor: Fraction, limits: Limits, max_steps: int, best: dict[int, Fraction]
     ) -> Iterator[SumPoint]:
@@ -205,7 +212,7 @@ class AllForms:
         """Return an allreduce with these figures (or fewer steps and rounds), or None if this turn finds none."""
         work, search = self.work, self.search
         conflicts = SUM_LIMITS.first_conflicts * 4**turn
-        max_size = min(SUM_LIMITS.first_size * 4**turn, SUM_LIMITS.max_size)
+        max_size = min(SUM_LIMITS.first_size * 4**turn, self.max_size)
         shapes = self._list_shapes(chunks)
         tried = 0
         for number, shape in enumerate(shapes):

@@ -181,7 +181,7 @@ def _excluded_by_spreads(forms: AllForms, requested: PointFigures) -> Iterator[s
             explanation = explain_impossible(
                 spread.problem.original, *requested, spread.problem.translate_impossible(none)
             )
-            root = spread.problem.original.collective.roots[0]
+            root = spread.about.rpartition(" ")[2]
             does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
             if spread.about.startswith(BROADCAST_FROM):
                 does = f"brings the input of rank {root} to all, as a broadcast does"

@@ -11,22 +11,18 @@ Example: broadcast 0 -> 1 -> 2 in two steps. Backwards: 2 -> 1 in step 1, 1 adds
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import as_int32
 from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FORMAT, REVERSED
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import opposite_links
-from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose, dual, invert
+from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.core.transform.sums import sums_of
 from antiphon.errors import Unsupported
 from antiphon.planners.synth.frontier import Point
@@ -105,42 +101,8 @@ def join_halves(first: Schedule, second: Schedule, collective: Collective) -> Sc
 
 
 def send_everywhere(point: Point, collective: Collective) -> Schedule:
-    """Return an allreduce in the steps of an allgather: every rank's input goes everywhere and is added on arrival.
-
-    Data that a rank must forward are kept in a slot of their own and added from there one step later.
-    """
-    spread = schedule_of(point.instance, point.parts, point.moves)
-    slot_of = {rank: i + 1 for i, rank in enumerate(collective.members)}
-    blocks = len(collective.members)
-    rows: list[tuple[int, int, int, int, int, int, int, int]] = []  # step, chunk, src, dst, op, route, slots
-    last_send: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank): the last step it forwards that in
-    steps, chunks = spread.step.tolist(), spread.chunk.tolist()
-    ends = list(zip(spread.src.tolist(), spread.dst.tolist(), strict=True))
-    for step, chunk, (src, _) in zip(steps, chunks, ends, strict=True):
-        last_send[chunk, src] = max(last_send[chunk, src], step)
-    routes = spread.route.tolist() if spread.route is not None else [-1] * len(steps)
-    for step, chunk, (src, dst), route in zip(steps, chunks, ends, routes, strict=True):
-        part_number, block = divmod(chunk, blocks)
-        owner = collective.members[block]
-        slot = slot_of[owner]
-        # slot 0 is the rank's accumulating buffer: in step 0 it still holds the pure input, later it does not
-        source = slot if src != owner or step > 0 else 0
-        if last_send[chunk, dst] > step:
-            rows.append((step, part_number, src, dst, COPY, route, source, slot))
-            rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0))
-        else:
-            rows.append((step, part_number, src, dst, REDUCE, route, source, 0))
-    # a rank that sends its own input after step 0 needs a copy of it
-    for (chunk, rank), last in sorted(last_send.items()):
-        part_number, block = divmod(chunk, blocks)
-        if collective.members[block] == rank and last > 0:
-            rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank]))
-    table = np.array(sorted(rows), np.int64).reshape(-1, 8)
-    column = [as_int32(table[:, i]) for i in range(8)]
-    return Schedule(
-        collective, cut(collective, point.parts), column[0], column[1], column[2], column[3],
-        column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=spread.routes,
-    )  # fmt: skip
+    """Return an allreduce in the steps of an allgather: every rank's input goes everywhere and is added on arrival."""
+    return add_on_arrival(schedule_of(point.instance, point.parts, point.moves), collective)
 
 
 def build_certificate(point: Point, about: str, k: int) -> dict[str, Any]:

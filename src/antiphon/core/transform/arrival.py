@@ -1,0 +1,60 @@
+"""An allreduce from an allgather: every rank's whole input goes everywhere and is added where it arrives.
+
+In as many steps as an allgather of such inputs, half of those of a reducescatter and an allgather, but with more data.
+
+Example: three ranks on a line, 0 - 1 - 2. Rank 1 receives the inputs of 0 and 2; it adds them to its own, and keeps
+each in a slot of its own as well, from where it forwards it to the other end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import as_int32
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+
+
+def add_on_arrival(spread: Schedule, collective: Collective) -> Schedule:
+    """Return the allreduce among the members of an allgather whose blocks are cut alike. O(n) for n transfers.
+
+    Data that a rank must forward are kept in a slot of their own and added from there one step later.
+    """
+    slot_of = {rank: i + 1 for i, rank in enumerate(collective.members)}
+    blocks = len(collective.members)
+    rows: list[tuple[int, ...]] = []  # step, chunk, src, dst, op, route, slots, joint
+    last_send: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank): the last step it forwards that in
+    transfers = spread.transfers
+    routes = spread.route.tolist() if spread.route is not None else [-1] * transfers
+    joints = spread.joint.tolist() if spread.joint is not None else [-1] * transfers
+    columns = (spread.step, spread.chunk, spread.src, spread.dst)
+    received = list(zip(*(column.tolist() for column in columns), routes, joints, strict=True))
+    for step, chunk, src, *_ in received:
+        last_send[chunk, src] = max(last_send[chunk, src], step)
+    # all receivers of a joint do the same
+    forwarded_joints = {joint for step, chunk, _, dst, _, joint in received if last_send[chunk, dst] > step} - {-1}
+    for step, chunk, src, dst, route, joint in received:
+        part_number, block = divmod(chunk, blocks)
+        owner = collective.members[block]
+        slot = slot_of[owner]
+        # slot 0 is the rank's accumulating buffer: in step 0 it still holds the pure input, later it does not
+        source = slot if src != owner or step > 0 else 0
+        if last_send[chunk, dst] > step or joint in forwarded_joints:
+            rows.append((step, part_number, src, dst, COPY, route, source, slot, joint))
+            rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0, -1))
+        else:
+            rows.append((step, part_number, src, dst, REDUCE, route, source, 0, joint))
+    # a rank that sends its own input after step 0 needs a copy of it
+    for (chunk, rank), last in sorted(last_send.items()):
+        part_number, block = divmod(chunk, blocks)
+        if collective.members[block] == rank and last > 0:
+            rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank], -1))
+    table = np.array(sorted(rows), np.int64).reshape(-1, 9)
+    column = [as_int32(table[:, i]) for i in range(9)]
+    return Schedule(
+        collective, cut(collective, len(spread.chunks) // blocks), column[0], column[1], column[2], column[3],
+        column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=spread.routes,
+        joint=column[8] if spread.joint is not None else None,
+    )  # fmt: skip
