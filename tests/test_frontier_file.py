@@ -107,6 +107,10 @@ def test_a_file_is_as_the_schema_says_and_holds(kind: str, machine: str) -> None
     assert refusal(tree) == ""
 
 
+def test_the_checker_can_be_read_at_once() -> None:
+    assert len(CHECKER.read_text().splitlines()) <= 250
+
+
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["frontier", "broadcast", "star:ranks=3", "--option", "steps=3", "--certificate", "f.json.gz"]) == 0
     assert run(["bound", "allreduce", "mesh:dims=2x3", "--certificate", "b.json"]) == 0

@@ -19,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from fractions import Fraction
 from importlib import import_module  # check_resolution.py is needed for few files
-from operator import mul
 from pathlib import Path
 
 FAR = 10**30  # the cost of what cannot be reached
@@ -128,23 +127,22 @@ def evaluate(machine, blocks, dual, steps):
     At prices of resources, the moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among
     families; in each, the block pays for the cheapest path to its farthest rank. Without steps: a price for all times.
     """
-    price, value, times = {(x, s): amount for x, s, amount in dual["prices"]}, 0, range(steps or 1)
+    price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps or 1)
+    ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
     for node_lists, entering, count in dual.get("partitions", []):
         places, (weight, pre, post) = [set(place) for place in node_lists], blocks[0]
         require(len(blocks) == 1 and not steps and set(pre) == set(post), "a partition bounds allreduce only")
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
         require(once and all(place & set(pre) for place in places), "a part has no member, or a rank is in two parts")
-        for link, ends in enumerate(machine.links):
-            cost[link, 0] -= max(int(count), 0) * sum(
-                (ends[entering] in place) > (ends[1 - entering] in place) for place in places
-            )
+        for link, pair in enumerate(ends):
+            crossed = sum((pair[entering] in place) > (pair[1 - entering] in place) for place in places)
+            cost[link, 0] -= max(int(count), 0) * crossed
         value += max(int(count), 0) * 2 * (len(places) - 1) * weight
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
         needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": []})
         lift = {(switch, s): amount for switch, s, amount in share["potentials"]}
-        ends = machine.links
         room = {(x, s): cost[x, s] + lift.get((ends[x][1], s), 0) - lift.get((ends[x][0], s), 0) for x, s in cost}
         families = [room if rows is None else {(x, s): amount for x, s, amount in rows} for rows in share["families"]]
         amounts = [0, *price.values(), *(amount for family in families for amount in family.values())]
@@ -177,7 +175,7 @@ def check_impossible(machine, blocks, entry):
     elif values and all(rounds * max(budget) >= cuts * value for budget, value in values):
         for marks in itertools.combinations(range(1, rounds), steps - 1):
             split = [b - a for a, b in itertools.pairwise((0, *marks, rounds))]
-            forbidden = any(sum(map(mul, split, budget)) < cuts * value for budget, value in values)
+            forbidden = any(sum(r * b for r, b in zip(split, x, strict=True)) < cuts * value for x, value in values)
             require(forbidden, f"impossible: no dual forbids rounds {split} in {steps} steps")
     return None, (cuts, rounds)
 
@@ -243,9 +241,8 @@ def main(path):
     except ERRORS as error:
         print(f"WRONG: {path}: {error if isinstance(error, AssertionError) else repr(error)}")
         return 1
-    print(
-        f"right: {len(file['points'])} points, {len(file['impossible'])} impossibilities, {unproved} of them unproved"
-    )
+    points, impossible = len(file["points"]), len(file["impossible"])
+    print(f"right: {points} points, {impossible} impossibilities, {unproved} of them unproved")
     return 0
 
 
