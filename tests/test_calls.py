@@ -326,7 +326,7 @@ def test_what_calibrates_the_figures_is_said_in_short_and_explained() -> None:
     assert found.rests_on("alltoall").endswith("sends not calibrated")
     explained = " ".join(tuning_text(found, explain=True).split())
     assert "calibrated by a100-ndv4" in explained
-    assert "held out of the fit its times are off, in the median over machines, by: alltoall" in explained
+    assert "median error of its times on machines held out of the fit: alltoall" in explained
 
 
 def test_how_near_the_figures_come_is_said_where_they_have_tables(tuned: Tuning) -> None:

@@ -9,8 +9,8 @@ The rows of a single machine may be good by luck: such a collective, or one with
 same place and range. Where different data go to each rank (alltoall, gather, scatter), only its own rows count: no
 other collective is made of sends. No error counts as less than MIN_ERROR, about that of large sizes over all machines.
 
-Example: within a node an allgather of 1 MB is off by 21 % in the median over two machines; a predicted speedup of 1.15
-over NCCL is noise. For a broadcast only rows of one machine exist (off by 5 %), so 21 % counts as well.
+Example: within a node an allgather of 1 MB is off by 22 % in the median over two machines; a predicted speedup of 1.15
+over NCCL is noise. For a broadcast only rows of one machine exist (off by 8 %), so 22 % counts as well.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def is_within_error(speedup: float, error: float | None) -> bool:
 
     An unknown error counts as the greatest known.
     """
-    largest = 1 + (max(row.error for row in held_out_errors()) if error is None else error)
+    largest = 1 + (_greatest_error() if error is None else error)
     return 1 / largest <= speedup <= largest
 
 
@@ -105,17 +105,17 @@ def is_clearly_faster(speedup: float, error: float | None) -> bool:
 
 
 def accuracy_note(collectives: Iterable[str], nodes: int) -> str:
-    """Return a remark on the error of the library's predicted times, for output of speedups; "" if none is known."""
+    """Return a remark on the error of the library's predicted times, for output of speedups; "" of no collectives."""
     texts: dict[str, list[str]] = {}
     for kind in sorted(set(collectives)):
         errors = [(sizes, _error_in(kind, sizes, nodes)) for sizes in RANGES]
         text = ", ".join(f"{error:.1%} {sizes}" for sizes, error in errors if error is not None)
-        if text:
-            texts.setdefault(text, []).append(kind)
+        texts.setdefault(text or f"unknown (no measurements), {_greatest_error():.1%} counts", []).append(kind)
     if not texts:
         return ""
     of = "; ".join(f"{', '.join(kinds)} {text}" for text, kinds in texts.items())
-    return (
-        f"; on machines held out of the fit its times are off, in the median over machines, by: {of}; treat smaller "
-        "speedups as noise"
-    )
+    return f"; median error of its times on machines held out of the fit: {of}; treat smaller speedups as noise"
+
+
+def _greatest_error() -> float:
+    return max(row.error for row in held_out_errors())

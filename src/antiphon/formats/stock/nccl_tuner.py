@@ -196,8 +196,9 @@ def choose_rules(
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
         )
     if not rules:
+        name = library.name.upper() if library is not None else "NCCL"
         raise NotFound(
-            f"{format_name}: NCCL's own choice is as good: nothing to write ({'; '.join(reasons)}); "
+            f"{format_name}: {name}'s own choice is as good: nothing to write ({'; '.join(reasons)}); "
             "--option unproven=yes writes lines to measure, each with what it costs by the model"
         )
     title = f"# for {' '.join(machine.name.split())[:100]}"

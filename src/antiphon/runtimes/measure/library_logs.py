@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from antiphon.formats.stock.nccl_tuner import SUPPORTED
 from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
 from antiphon.runtimes.measure.library import Candidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
-from antiphon.runtimes.measure.nccl_sweep import run_sweep
+from antiphon.runtimes.measure.nccl_sweep import MAX_BEHIND, run_sweep
 from antiphon.runtimes.measure.race import ALIKE, MARGIN
 from antiphon.select import tune
 from antiphon.select.libraries import CLASSICS
@@ -57,6 +58,7 @@ IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSI
 _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
 _CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
 _DEFAULT_WORD = re.compile(r"(?<![a-z])(default|base|baseline|auto|stock)(?![a-z])")
+_RUN_AGAIN = re.compile(r"(?<!default)-again\.log$")
 _ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")
 
 
@@ -78,6 +80,9 @@ class LogRun(NamedTuple):
             (key, value) for key, value in self.run.environment.items()
             if key not in ignored and not IRRELEVANT.match(key)
         }  # fmt: skip
+
+
+OWN = LogRun("", Run(), DEFAULT).key  # of NCCL's own choice
 
 
 def tune_from_logs(
@@ -138,17 +143,17 @@ def _sweep(
 ) -> int:
     """Run `command` with every setting; return the number that Ctrl-C left out."""
 
-    def choose_winners() -> list[Candidate]:
+    def list_contenders() -> list[Candidate]:
         runs, _ = _read_folder(folder)
-        compared, _ = _compare([item for item in runs if item[1].kind == kind], machine)
-        settings = {setting.name: setting for _, setting, _ in _choose(compared)}
-        return [setting for name, setting in settings.items() if " " in name and not setting.parameters]
+        # of the first stage alone, so that a sweep that is continued takes the same
+        first = [(file, run) for file, run in runs if run.kind == kind and not _RUN_AGAIN.search(file)]
+        return _find_contenders(_compare(first, machine)[0])
 
     if kind not in SUPPORTED["ring"]:
         raise Invalid(
             f"--run: measures one of {', '.join(SUPPORTED['ring'])}, not {kind}; NCCL's settings are for these"
         )
-    return run_sweep(command, folder, kind, choose_winners, progress)
+    return run_sweep(command, folder, kind, list_contenders, progress)
 
 
 def _read_folder(folder: Path) -> tuple[list[tuple[str, Run]], list[str]]:
@@ -253,22 +258,39 @@ def _only_value(key: str, variables: Mapping[str, str], kind: str, names: Mappin
     return ""
 
 
-def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[str, Any]]]:
-    """Yield the setting for each size that the default was measured at, with its times."""
+def _times_by_size(compared: Sequence[LogRun]) -> list[tuple[int, dict[Any, list[float]]]]:
+    """Return the times of right results by setting, for each size that the default was measured at, in order."""
     times: dict[int, dict[Any, list[float]]] = {}
-    settings = {item.key: item.setting for item in compared}
     for item in compared:
         for row in item.run.rows:
             if not row.wrong and row.seconds > 0:
                 times.setdefault(row.nbytes, {}).setdefault(item.key, []).append(row.seconds)
-    own = before = LogRun("", Run(), DEFAULT).key
-    for nbytes, by_setting in sorted(times.items()):
-        if own not in by_setting:
-            continue
-        default = by_setting[own]
+    return [(nbytes, by_setting) for nbytes, by_setting in sorted(times.items()) if OWN in by_setting]
+
+
+def _find_contenders(compared: Sequence[LogRun]) -> list[Candidate]:
+    """Return the algorithms with a protocol that are the fastest at some size, where they are not far behind NCCL's own
+    choice: other numbers of channels may be faster than that."""
+    settings = {item.key: item.setting for item in compared if " " in item.setting.name and not item.setting.parameters}
+    contenders, before = dict[Any, Candidate](), OWN
+    for _, by_setting in _times_by_size(compared):
+        limit = MAX_BEHIND * median(by_setting[OWN])
+        near = {key: median(times) for key, times in by_setting.items() if key in settings and median(times) <= limit}
+        if near and near.get(before, inf) > ALIKE * min(near.values()):
+            before = min(near, key=lambda key: (near[key], key))
+        if near:
+            contenders[before] = settings[before]
+    return list(contenders.values())
+
+
+def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[str, Any]]]:
+    """Yield the setting for each size that the default was measured at, with its times."""
+    settings, before = {item.key: item.setting for item in compared}, OWN
+    for nbytes, by_setting in _times_by_size(compared):
+        default = by_setting[OWN]
         faster = {key: median(times) for key, times in by_setting.items() if _beats(times, default)}
         near = [key for key, seconds in faster.items() if seconds <= ALIKE * min(faster.values())]
-        before = before if before in near else min(near, key=lambda key: (faster[key], key), default=own)
+        before = before if before in near else min(near, key=lambda key: (faster[key], key), default=OWN)
         seconds, reference = median(by_setting[before]), median(default)
         figures = {"seconds": seconds, "over_library": seconds / reference, "reference_seconds": reference}
         yield nbytes, settings[before], figures

@@ -27,13 +27,12 @@ from antiphon.runtimes.measure.library import Candidate, Library
 from antiphon.runtimes.measure.library_choose import DEFAULT, LibraryRaces
 from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here, runs_plans
 from antiphon.runtimes.measure.nccl_calls import EFFICIENT, PROTOCOLS, WINDOWS, ZERO
-from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS, list_algorithms
+from antiphon.runtimes.measure.nccl_sweep import CHANNEL_COUNTS, MAX_BEHIND, list_algorithms
 from antiphon.runtimes.measure.race import MARGIN
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 
 CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)
-MAX_BEHIND = 1.1  # over the own choice's time: other channels and chunks seldom gain more
 MIN_CHUNKED = 2**20  # bytes: below, a message is hardly more than a chunk of each channel
 FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}
 NVIDIA_ONLY = ("nvls", "nvls-tree", "collnet-direct", "collnet-chain")

@@ -2,7 +2,8 @@
 
     default, default-again      NCCL's own choice; how far the two differ is the noise
     ring-ll, ..., nvls-simple   each algorithm for the collective, with each of its protocols
-    ring-ll-again, ring-ll-8ch  those that are the fastest at some size: once more, and by numbers of channels
+    ring-ll-again, ring-ll-8ch  those that are the fastest at some size and not far behind NCCL's own choice there: once
+                                more, and by numbers of channels
 
 Settings are passed as NCCL's environment variables, so the command must hand them to all processes (srun does; Open
 MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and the variables that
@@ -28,6 +29,7 @@ from antiphon.runtimes.measure.library import Candidate
 
 _PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
+MAX_BEHIND = 1.1  # over the time of NCCL's own choice: other channels and chunks seldom gain more
 # time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
 MAX_SLOWDOWN, STARTUP = 10, 60.0
 FIRST_LIMIT = 3600.0  # seconds: limit of the first run, and of all runs if the default's time is unknown
@@ -49,14 +51,14 @@ def list_algorithms(collective: str, command: str = "") -> list[tuple[str, str]]
 
 
 def run_sweep(
-    command: str, folder: Path, collective: str, choose_winners: Callable[[], Sequence[Candidate]],
+    command: str, folder: Path, collective: str, list_contenders: Callable[[], Sequence[Candidate]],
     progress: Callable[[int, int, str], None] | None,
 ) -> int:  # fmt: skip
     """Run all settings; return 0, or after Ctrl-C the number of settings of the interrupted stage that have no log, at
     least 1. Ctrl-C during the first run, of the default, is raised again.
 
-    `choose_winners` returns the settings that are the fastest at some size by the logs so far. The `name` of each is
-    its algorithm and its protocol with a space between them ("ring ll").
+    `list_contenders` returns the settings to run again, by the logs so far. The `name` of each is its algorithm and its
+    protocol with a space between them ("ring ll").
     """
     try:
         words = shlex.split(command)
@@ -75,7 +77,7 @@ def run_sweep(
         stage = [("default-again", {}), *((f"{a}-{p}", _variables(a, p)) for a, p in pairs)]
         _log_stage(words, stage, folder, limit, progress)
         stage = []
-        for setting in choose_winners():
+        for setting in list_contenders():
             algorithm, protocol = setting.name.split(" ")
             stage.append((f"{algorithm}-{protocol}-again", _variables(algorithm, protocol)))
             stage += [(f"{algorithm}-{protocol}-{n}ch", _variables(algorithm, protocol, n)) for n in CHANNEL_COUNTS]
