@@ -1,77 +1,197 @@
-"""Learning under MPICH in the emulated DGX-1V, in three phases: quiet, a link at half its rate, quiet.
+"""Learning under MPICH in emulated machines, beside every candidate that it could have taken.
 
-Run as root: python bench/bench_learn.py [CALLS]. An allreduce of 64 KiB and of 1 MiB, CALLS times per phase: by the
-table's plan, by MPICH, and with ANTIPHON_LEARN=1. In the second phase the link from rank 0 to rank 3 (two NVLinks) has
-the rate of one, as if a neighbour used the other. Medians of the calls after the first 60 of a phase, and totals.
+Run as root on a quiet machine: python bench/bench_learn.py [CALLS [SIZE...]] (default: 2000 calls of 64 KiB and of
+1 MiB, about eight minutes; 8 MiB takes half an hour). Writes bench/results/learn.json and learn-calls.csv.
+
+Phases: an allreduce in the lab of a DGX-1V while it is quiet, while the link from rank 0 to rank 3 (two NVLinks) has
+the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by all candidates in turn, and then
+made by ANTIPHON_LEARN=1. Compared: the median after 60 calls of a phase with that of its best candidate; the total with
+that of the best candidate of each phase, and with that of the table's plan and the best of the first phase.
+Slices: on three machines, what learning has chosen after 400 calls, beside fixed numbers of slices.
+Overhead: calls of 16 KB between two processes, by the plan and with learning, settled on it.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
+from typing import Any
 
 import _common
+import numpy as np
 
 import antiphon
 from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.measure.policies import POLICIES, Recording, compare_policies
+from antiphon.runtimes.serve.book import read_table
+from antiphon.units import parse_size
 
 MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
-NAME, MACHINE, RANKS, PHASES, SEARCH = "learn-calls", "dgx1v", 8, 3, 60
-SIZES = (1 << 16, 1 << 20)
+NAME, RANKS, PHASES, SEARCH, ROUNDS = "learn-calls", 8, 3, 60, 12
+SIZES, SLICED_CALLS, SLICED_BYTES = ["64KiB", "1MiB"], 400, 1 << 20
+MACHINES = {"dgx1v": "", "ring:ranks=8,bandwidth=25GB/s": "ring", "torus:dims=2x4,bandwidth=25GB/s": ""}
 HALVE = "class change dev r3 parent 1: classid 1:1 htb burst 16k rate"
+GRID = [(1, slices) for slices in (4, 1, 2, 6, 8, 12, 16)]
+Calls = list[list[float]]  # seconds per phase
 
 
-def run_phases(command: list[str], settings: dict[str, str]) -> tuple[list[list[float]], list[str]]:
-    """Return the seconds of the calls of each phase, and what the library reported."""
-    lab = [sys.executable, "-m", "antiphon", "lab", "run", NAME, "--timeout", "900s", "--"]
-    done = subprocess.run(
-        [*lab, *command], env={**os.environ, **settings}, capture_output=True, text=True, timeout=1000, check=False
-    )
-    if done.returncode:
-        sys.exit(f"the program failed: {done.stderr[-800:]}")
-    phases: list[list[float]] = [[] for _ in range(PHASES)]
-    for word, *numbers in map(str.split, done.stdout.splitlines()):
+class Lab:
+    """A machine that is up, with a program and a table of plans."""
+
+    def __init__(self, folder: Path, machine: str, planner: str = "") -> None:
+        self.program, self.shape, self.table = folder / "times", folder / "shape", folder / f"{len(machine)}.json"
+        source = Path(__file__).with_name("learn_times.c")
+        subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(self.program)], check=True)
+        self.shape.write_text(f'#!/bin/sh\n[ "$1" = 1 ] && rate=40mbit || rate=80mbit\nexec tc {HALVE} $rate\n')
+        self.shape.chmod(0o755)
+        antiphon.save(antiphon.tune("allreduce", machine, planners=[planner] if planner else ()), self.table)
+        antiphon.native.build("mpi", str(MPICH / "mpicc"), [self.table])
+        pages = [page for page in read_table(self.table).pages if page.kind == "allreduce" and page.program >= 0]
+        self.programs = 1 + min(len({page.program for page in pages}), 4)
+        antiphon.lab.up(machine, scale="link=40Mbit", name=NAME)
+
+    def run(self, calls: int, nbytes: int, phases: bool = True, **settings: str) -> tuple[Calls, list[Any]]:
+        """Return the seconds of the calls of each phase, and what was learned."""
+        shape = str(self.shape) if phases else "true"
+        command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(self.program), str(calls), str(nbytes), shape]
+        lab = [sys.executable, "-m", "antiphon", "lab", "run", NAME, "--timeout", "3600s", "--"]
+        report = self.table.with_name("report.json")
+        own = {"LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": str(self.table)}
+        own |= {"ANTIPHON_LEARN": "1", "ANTIPHON_REPORT": str(report), **settings}
+        done = subprocess.run([*lab, *command], env={**os.environ, **own}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"the program failed: {done.stderr[-800:]}")
+        return read_calls(done.stdout), json.loads(report.read_text())["learned"]
+
+    def record(self, candidates: Sequence[tuple[int, int]], nbytes: int, rounds: int, phases: bool = True) -> Calls:
+        """Return calls by these candidates (program, slices) in turn. The first round warms up and is left out."""
+        turns = ",".join(f"{program}x{slices}" for program, slices in candidates)
+        calls = (rounds + 1) * len(candidates)
+        recorded, _ = self.run(calls, nbytes, phases, ANTIPHON_TRIED=f"turns:{turns}")
+        return [phase[len(candidates) :] for phase in recorded]
+
+
+def read_calls(output: str) -> Calls:
+    phases: Calls = [[] for _ in range(PHASES)]
+    for word, *numbers in map(str.split, output.splitlines()):
         if word == "call":
             phases[int(numbers[0])].append(float(numbers[1]))
-    return phases, [line for line in done.stderr.splitlines() if line.startswith("antiphon: ")]
+    return phases
+
+
+def measure_phases(lab: Lab, nbytes: int, calls: int, recordings: list[Recording]) -> dict[str, Any]:
+    per_phase = calls // PHASES
+    candidates = [(1, 4), (1, 8), (1, 2), (1, 16), *((program, 4) for program in range(2, lab.programs)), (0, 4)]
+    names = [name_of(candidate) for candidate in candidates]
+    recorded = lab.record(candidates, nbytes, ROUNDS)
+    columns = [[phase[i :: len(candidates)] for i in range(len(candidates))] for phase in recorded]
+    rounds = np.concatenate([np.array(phase).T for phase in columns])
+    recordings.append(Recording("allreduce", nbytes, tuple(names), rounds))
+    learned, report = lab.run(per_phase, nbytes)
+    row: dict[str, Any] = {"nbytes": nbytes, "calls": calls, "candidates": names, "phases": []}
+    for phase, own in zip(columns, learned, strict=True):
+        best = min(range(len(names)), key=lambda i: median(phase[i]))
+        ours, least = median(own[SEARCH:]), median(phase[best])
+        means = [1e3 * fmean(times) for times in phase]
+        row["phases"].append({"best": names[best], "best_ms": 1e3 * least, "learned_ms": 1e3 * ours, "means_ms": means})
+    totals = np.array([phase["means_ms"] for phase in row["phases"]]) * 1e-3 * per_phase
+    spent, morning = sum(map(sum, learned)), int(totals[0].argmin())
+    row |= {
+        "seconds": spent,
+        "best_seconds": float(totals.min(axis=1).sum()),
+        "plan_seconds": float(totals[:, 0].sum()),
+    }
+    row |= {"morning": names[morning], "morning_seconds": float(totals[:, morning].sum()), "report": report}
+    print(json.dumps(row["phases"]), flush=True)
+    return row | {"regret": spent / row["best_seconds"] - 1, "against_morning": spent / row["morning_seconds"] - 1}
+
+
+def measure_slices(lab: Lab, machine: str) -> dict[str, Any]:
+    """The calls of all three phases are alike here."""
+    _, report = lab.run(SLICED_CALLS // PHASES, SLICED_BYTES, phases=False)
+    (chosen,) = [(row["planner"], row["slices"]) for row in report[0]["candidates"] if row["chosen"]]
+    same = [row["slices"] for row in report[0]["candidates"] if row["planner"] != "the library"]
+    candidates = [*GRID, (1, int(4 * (chosen[1] if chosen[0] != "the library" else same[0])))]
+    calls = [seconds for phase in lab.record(candidates, SLICED_BYTES, 4, phases=False) for seconds in phase]
+    times = [median(calls[i :: len(candidates)]) for i in range(len(candidates))]
+    best = min(range(len(GRID)), key=lambda i: times[i])
+    row = {"machine": machine, "chosen": chosen, "slices": candidates[-1][1] / 4, "seconds": times[-1]}
+    return row | {"best": GRID[best][1] / 4, "best_seconds": times[best], "off": times[-1] / times[best] - 1}
+
+
+def measure_overhead(folder: Path, calls: int = 3000, nbytes: int = 16_000) -> dict[str, float]:
+    table = folder / "two.json"
+    antiphon.save(antiphon.tune("allreduce", "full:ranks=2", planners=["direct"]), table)
+    medians: dict[str, list[float]] = {"plan": [], "learning": []}
+    for _ in range(3):
+        for way, settings in (("plan", {"ANTIPHON_LEAST": "0"}), ("learning", {"ANTIPHON_LEARN": "1"})):
+            own = {"LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": str(table)}
+            command = [str(MPICH / "mpiexec"), "-n", "2", str(folder / "times"), str(calls), str(nbytes), "true"]
+            env = {**os.environ, **own, **settings}
+            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+            medians[way].append(median(read_calls(done.stdout)[-1]) * 1e6)
+    return {"plan_us": min(medians["plan"]), "learning_us": min(medians["learning"])}
+
+
+def name_of(candidate: tuple[int, int]) -> str:
+    program, slices = candidate
+    return "the library" if not program else f"plan {program}" if slices == 4 else f"plan {program} x{slices / 4:g}"
+
+
+def replay(recordings: Sequence[Recording], calls: int) -> list[dict[str, Any]]:
+    """Return what policies would have taken on calls drawn from the recorded ones of each phase."""
+    draw, rows = np.random.default_rng(1), []
+    for recording in recordings:
+        each = len(recording.seconds) // PHASES
+        number = [phase * each + draw.integers(each, size=calls // PHASES) for phase in range(PHASES)]
+        longer = recording.seconds[np.concatenate(number)]
+        drawn = Recording(recording.collective, recording.nbytes, recording.names, longer)
+        rows += compare_policies([drawn], list(POLICIES))["rows"]
+    return rows
 
 
 def main() -> None:
-    calls = int(sys.argv[1]) if sys.argv[1:] else 300
+    calls, sizes = int(sys.argv[1]) if sys.argv[1:] else 2000, [parse_size(size) for size in sys.argv[2:] or SIZES]
     _common.print_machine()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        program, table, shape = Path(folder, "times"), Path(folder, "table.json"), Path(folder, "shape")
-        source = Path(__file__).with_name("learn_times.c")
-        subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(program)], check=True)
-        shape.write_text(f'#!/bin/sh\n[ "$1" = 1 ] && rate=40mbit || rate=80mbit\nexec tc {HALVE} $rate\n')
-        shape.chmod(0o755)
-        tune = [sys.executable, "-m", "antiphon", "tune", "allreduce", MACHINE, "-o", str(table)]
-        subprocess.run(tune, check=True, stdout=subprocess.DEVNULL)
-        preload = {"LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": str(table)}
-        ways = {
-            "plan": {**preload, "ANTIPHON_LEAST": "0"}, "MPICH": {},
-            "learning": {**preload, "ANTIPHON_LEARN": "1", "ANTIPHON_REPORT": "1"},
-        }  # fmt: skip
-        antiphon.native.build("mpi", str(MPICH / "mpicc"), [table])
-        antiphon.lab.up(MACHINE, scale="link=40Mbit", name=NAME)
-        try:
-            for nbytes in SIZES:
-                for way, settings in ways.items():
-                    command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(program), str(calls), str(nbytes)]
-                    phases, report = run_phases([*command, str(shape)], settings)
-                    print("\n".join(line for line in report if way == "learning"))
-                    medians = [median(phase[SEARCH:]) * 1e3 for phase in phases]
-                    rows.append({"nbytes": nbytes, "way": way, "medians": medians, "total": sum(map(sum, phases))})
-        finally:
-            antiphon.lab.down(NAME)
-    head = ["nbytes", "way", "quiet ms", "busy ms", "quiet again ms", "total s"]
-    _common.print_table(head, [[r["nbytes"], r["way"], *r["medians"], r["total"]] for r in rows])
-    _common.save("learn", {"calls": calls, "rows": rows})
+    rows, sliced, recordings = [], [], list[Recording]()
+    with tempfile.TemporaryDirectory() as name:
+        for machine, planner in MACHINES.items():
+            lab = Lab(Path(name), machine, planner)
+            try:
+                if machine == "dgx1v":
+                    rows = [measure_phases(lab, nbytes, calls, recordings) for nbytes in sizes]
+                sliced.append(measure_slices(lab, machine))
+            finally:
+                antiphon.lab.down(NAME)
+        overhead = measure_overhead(Path(name))
+    policies = replay(recordings, calls)
+    head = ["nbytes", "phase", "best", "ms", "learned ms", "off"]
+    phases = [[r["nbytes"], i, p["best"], p["best_ms"], p["learned_ms"], p["learned_ms"] / p["best_ms"] - 1]
+              for r in rows for i, p in enumerate(r["phases"], 1)]  # fmt: skip
+    _common.print_table(head, phases)
+    totals = ["best_seconds", "seconds", "regret", "plan_seconds", "morning_seconds", "against_morning"]
+    _common.print_table(["nbytes", *totals], [[r["nbytes"], *(r[key] for key in totals)] for r in rows])
+    keys = ["machine", "slices", "seconds", "best", "best_seconds", "off"]
+    _common.print_table(keys, [[r[key] for key in keys] for r in sliced])
+    _common.print_table(list(overhead), [list(overhead.values())])
+    regrets = [[r["nbytes"], p["policy"], p["seconds"], p["regret"]] for r in policies for p in r["policies"]]
+    _common.print_table(["nbytes", "policy", "seconds", "regret"], regrets)
+    answer = {"calls": calls, "rows": rows, "slices": sliced, "overhead": overhead, "policies": policies}
+    _common.save("learn", answer)
+    with open(_common.RESULTS / "learn-calls.csv", "w", newline="", encoding="utf-8") as file:
+        for recording in recordings:
+            writer = csv.writer(file, lineterminator="\n")
+            if recording is recordings[0]:
+                writer.writerow(["collective", "nbytes", *recording.names])
+            for times in recording.seconds:
+                writer.writerow([recording.collective, recording.nbytes, *map("{:.6f}".format, times)])
 
 
 if __name__ == "__main__":

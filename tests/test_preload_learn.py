@@ -108,3 +108,12 @@ def test_a_clear_case(mpich: Mpi, folder: Path) -> None:
         row = learned(run, "allreduce", 64_000)
         assert [(choice["planner"], choice["why"]) for choice in row["choices"]] == [(planner, "first search")], times
         assert row["choices"][0]["call"] <= 60
+
+
+def test_candidates_in_turn(mpich: Mpi, folder: Path) -> None:
+    """For recording calls: of 300 calls every second has 64 KB, of which four fifths are allreduces."""
+    command, turns = [compiled(folder, mpich, "drawn"), "300", "0"], "turns:1x4,1x8,2x4,0x4"
+    run = Run(mpich, folder, 4, command, [ranges_table(folder)], ANTIPHON_LEARN="1", ANTIPHON_TRIED=turns).right()
+    assert run.warnings == []
+    served = {(row["planner"], row["from"]): row["calls"] for row in run.report["served"] if row["to"] == 64_000}
+    assert served["ring", 64_000] == 120 // 2

@@ -26,7 +26,7 @@ _ARMS, _CHOICES = MAX_PROGRAMS + 2, 16
 _NUMBERS = _ARMS + 3
 REASONS = (
     "first search", "calls took longer", "calls took less", "a probe was faster", "learned before",
-    "calls of another size", "a process could not run another",
+    "calls of another size", "a process could not run another", "conditions are as before",
 )  # fmt: skip
 _NEVER = 1e9  # seconds of a call that was not timed
 

@@ -12,24 +12,27 @@
  *
  *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections),
  *               the median of the others counts, so one outlier does not. After a round, arms drop out that are slower than the
- *               best by more than SLACK[round] ("successive elimination"): a first round of three calls each only removes what
- *               takes twice as long; later ones, of four calls, those that are 20 %, 8 %, 4 % slower. So a bad arm costs three
- *               calls, and arms that are nearly equal cost little, as either is good.
+ *               best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of which the shorter
+ *               counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %, 4 % slower.
+ *               So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good.
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged.
  *               If it leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that
  *               elects the same arm again, the alarm was false, and the range becomes wider. The interval is such that
  *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
- *               second one is faster, a SEARCH among the two confirms that. Every settled call earns a credit of 4 %, later 1 %
+ *               second one is faster, a SEARCH among the two confirms that. Every settled call earns a credit of 3 %, later 1 %
  *               of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the sooner
  *               the faster it once was. So the total regret is bounded: that of each search by its rounds, and a fixed share
  *               of the rest.
+ *     CONTEXTS  What a search has measured is remembered. If the settled arm then takes as long as it did in an earlier search that
+ *               another arm won, conditions have probably come back: that arm is taken without a search. Should it not take as
+ *               long as it did then, a search begins.
  *
  * Slices are searched as Blink's MIAD does (section 4.2.1): two arms are the best program in twice as many and in half as many
  * slices. If the first wins, the number doubles again (multiplicative increase). If it is probed in vain, it comes back towards
  * the best number by quarters of that (additive decrease); once the number has increased, so does the second arm.
  *
- * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (12
+ * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
  * shows that still more slices are slower. When a neighbour takes half of a link, the median becomes 17 ms: two windows later
  * a search begins.
@@ -41,18 +44,19 @@
 
 #include "plan.h"
 
-enum { FIRST_BLOCK = 3, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
+enum { FIRST_BLOCK = 2, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
        MIN_SLICES = 1, MAX_SLICES = 64 };
-enum { MAX_INTERVAL = 1024, FADING_CALLS = 500 };
+enum { MAX_INTERVAL = 1024, FADING_CALLS = 500, MAX_CONTEXTS = 4, TRUSTED_CALLS = 64 };
 enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE }; /* numbers after those of the arms */
-static const double SLACK[ROUNDS] = {2, 1.20, 1.08, 1.04};
+static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04};
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
 /* Calls earned per settled call for probes: at first, and in the long run; what a probe costs at least. */
-static const double FIRST_CREDIT = 0.03, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
+static const double FIRST_CREDIT = 0.02, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
 /* An arm is not searched again if its best time ever is so many times the settled arm's, now that conditions got worse; else. */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
-static const double MIN_MARGIN = 0.15, MAX_MARGIN = 1.0;
+static const double ALIKE = 0.1; /* conditions are those of a context if a call takes as long, but for this share */
+static const double MIN_MARGIN = 0.08, MAX_MARGIN = 1.0;
 
 enum { SEARCH, SETTLED, PROBE };
 
@@ -63,13 +67,22 @@ typedef struct {
     uint64_t tried;       /* call at which it was measured last */
 } arm;
 
+/* What was measured from `since` on, under conditions that may come back. */
+typedef struct {
+    arm arm[AP_MAX_ARMS];
+    int chosen, increased;
+    uint64_t since;
+} context;
+
 struct ap_learner {
     /* one arm per program, in the slices that are best so far; then the chosen program in more and in fewer slices */
     arm arm[AP_MAX_ARMS];
     int programs, chosen, slices, increased; /* slices: whether they are searched; increased: more of them have won before */
     int phase, why, current, challenger, round, offset; /* challenger: of a duel, or -1; offset: calls in this block or window */
     int due, outside, searches, choices;
-    uint64_t call, settled_call, next_check, interval;
+    context contexts[MAX_CONTEXTS];
+    int remembered, context; /* contexts so far; that of now */
+    uint64_t call, search_call, settled_call, next_check, interval;
     double usual, margin, credit;
     double exchange, own_exchange; /* seconds of an exchange: agreed, and at this process */
     uint32_t digest;
@@ -125,6 +138,9 @@ static int next_active(const ap_learner *l, int from) {
 /* Calls of the running block. */
 static int block_of(const ap_learner *l) { return l->phase == PROBE ? PROBE_BLOCK : l->round ? BLOCK : FIRST_BLOCK; }
 
+/* Calls at the beginning of a block that do not count. In a first round the shorter one of both counts. */
+static int warm_up_of(const ap_learner *l) { return l->phase == PROBE || l->round; }
+
 static void begin_round(ap_learner *l) {
     l->current = next_active(l, l->round % 2 ? arms_of(l) - 1 : 0);
     l->offset = 0;
@@ -141,6 +157,7 @@ static void begin_search(ap_learner *l, int why, int challenger) {
         it->active = it->known.usable && (challenger < 0 ? !hopeless : a == challenger || a == l->chosen);
         it->blocks = 0;
     }
+    if (challenger < 0) l->search_call = l->call;
     l->phase = SEARCH, l->why = why, l->challenger = challenger, l->round = challenger < 0 ? 0 : 1, l->searches += challenger < 0;
     begin_round(l);
 }
@@ -153,6 +170,33 @@ static void give_up_hope(ap_learner *l, int a) {
     const int program = known->candidate.program, slices = l->arm[program].known.candidate.slices;
     const int next = known->candidate.slices - (slices / 4 > 1 ? slices / 4 : 1);
     known->candidate.slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
+}
+
+/* ---- conditions that come back ---- */
+
+/* A context begins with each search among all arms, and changes with the duels that follow. */
+static void remember(ap_learner *l) {
+    if (l->challenger < 0 && l->why != AP_AS_BEFORE) l->context = l->remembered++ % MAX_CONTEXTS;
+    context *now = &l->contexts[l->context];
+    memcpy(now->arm, l->arm, sizeof now->arm);
+    now->chosen = l->chosen, now->increased = l->increased;
+    if (l->why != AP_AS_BEFORE) now->since = l->search_call;
+}
+
+/* The latest context in which calls by the chosen arm took as long, if another one was the best; -1: none. */
+static int find_context(const ap_learner *l, double seconds) {
+    const ap_candidate now = l->arm[l->chosen].known.candidate;
+    for (int i = l->remembered - 1; i >= 0 && i >= l->remembered - MAX_CONTEXTS; i--) {
+        const context *c = &l->contexts[i % MAX_CONTEXTS];
+        if (!c->arm[c->chosen].known.usable) continue;
+        for (int a = 0; a < arms_of(l); a++) {
+            const ap_arm *known = &c->arm[a].known;
+            const int measured = known->samples && c->arm[a].tried >= c->since, same = !memcmp(&known->candidate, &now, sizeof now);
+            if (measured && same && a != c->chosen && seconds < known->seconds * (1 + ALIKE) && seconds > known->seconds / (1 + ALIKE))
+                return i % MAX_CONTEXTS;
+        }
+    }
+    return -1;
 }
 
 static void settle(ap_learner *l, int a) {
@@ -176,6 +220,7 @@ static void settle(ap_learner *l, int a) {
     l->chosen = program, l->phase = SETTLED, l->offset = 0, l->usual = 0, l->outside = 0;
     if (l->challenger < 0) l->settled_call = l->call, l->credit = 0;
     l->next_check = l->call + WINDOW;
+    remember(l);
     if (!changes && l->why == AP_PROBE_WON) return;
     if (l->choices == AP_MAX_CHOICES) {
         memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
@@ -231,13 +276,27 @@ static int arm_to_probe(const ap_learner *l) {
     return choice >= 0 && cost_of(l, &l->arm[choice]) <= l->credit ? choice : -1;
 }
 
+/* Takes what was the best under these conditions. Its calls must take as long as they did: else a search begins. */
+static void return_to(ap_learner *l, int number) {
+    const context *c = &l->contexts[number];
+    const double seconds = c->arm[c->chosen].known.seconds;
+    memcpy(l->arm, c->arm, sizeof l->arm);
+    l->increased = c->increased, l->why = AP_AS_BEFORE, l->challenger = -1, l->context = number;
+    settle(l, c->chosen);
+    l->usual = seconds;
+}
+
 static void end_check(ap_learner *l, double seconds) {
     if (!l->usual) l->usual = seconds;
     enter_time(l, l->chosen, seconds, WINDOW);
     const int longer = seconds > l->usual * (1 + l->margin), less = seconds < l->usual / (1 + l->margin);
     l->outside = longer || less ? l->outside + 1 : 0;
     if (l->outside == 2) {
-        begin_search(l, longer ? AP_TOOK_LONGER : AP_TOOK_LESS, -1);
+        const int back = l->why == AP_AS_BEFORE && l->call - l->settled_call < TRUSTED_CALLS ? -1 : find_context(l, seconds);
+        if (back >= 0)
+            return_to(l, back);
+        else
+            begin_search(l, longer ? AP_TOOK_LONGER : AP_TOOK_LESS, -1);
         return;
     }
     /* an exchange may cost 1 % of the calls between two, or 1 us for each */
@@ -306,7 +365,7 @@ int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]) {
         /* the window is a ring: keep its offset small */
         if (l->offset >= 2 * WINDOW) l->offset -= WINDOW;
     } else if (l->offset == block_of(l)) { /* the block is complete */
-        l->local[l->current] = median_of(l->times + 1, l->offset - 1);
+        l->local[l->current] = median_of(l->times + warm_up_of(l), l->offset - warm_up_of(l));
         const int next = l->phase == PROBE ? -1 : next_active(l, l->current + (l->round % 2 ? -1 : 1));
         due = next < 0;
         if (!due) l->current = next, l->offset = 0;
@@ -328,7 +387,7 @@ int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]) {
         for (int a = 0; a < arms_of(l); a++) {
             if (!l->arm[a].active) continue;
             l->arm[a].block[l->arm[a].blocks++] = agreed[a];
-            enter_time(l, a, agreed[a], (uint64_t)block_of(l) - 1);
+            enter_time(l, a, agreed[a], (uint64_t)(block_of(l) - warm_up_of(l)));
         }
         end_round(l);
     }
@@ -347,6 +406,10 @@ void ap_learner_refuse(ap_learner *l) {
     while (other < arms_of(l) && (other == refused || !l->arm[other].known.usable)) other++;
     if (other == arms_of(l)) return; /* the only one */
     l->arm[refused].known.usable = l->arm[refused].active = 0;
+    for (int i = 0; i < MAX_CONTEXTS * AP_MAX_ARMS; i++) {
+        ap_arm *known = &l->contexts[i / AP_MAX_ARMS].arm[i % AP_MAX_ARMS].known;
+        if (!memcmp(&known->candidate, &l->arm[refused].known.candidate, sizeof known->candidate)) known->usable = 0;
+    }
     if (l->phase == SEARCH && refused != l->chosen) {
         const int next = next_active(l, l->current);
         if (next >= 0) l->current = next;
@@ -364,6 +427,7 @@ void ap_learner_restart(ap_learner *l) {
         ap_arm *known = &l->arm[a].known;
         *known = (ap_arm){.candidate = known->candidate, .usable = known->usable};
     }
+    l->remembered = 0;
     begin_search(l, AP_OTHER_SIZE_NOW, -1);
 }
 

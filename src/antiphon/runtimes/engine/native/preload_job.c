@@ -6,6 +6,7 @@
  *   between; the members that change in between are atomic, or guarded as said where they are declared.
  * Ownership: the state is never freed; its tables belong to it.
  */
+#include <inttypes.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -87,6 +88,19 @@ void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
     }
 }
 
+int ap_learn_turn(uint64_t call, ap_candidate *candidate) {
+    const char *text = getenv("ANTIPHON_TRIED");
+    ap_candidate turn[AP_MAX_CHOICES];
+    uint64_t count = 0;
+    int used = 0;
+    if (!text || strncmp(text, "turns:", 6)) return 0;
+    for (text += 5; *text && count < AP_MAX_CHOICES; text += used, count++)
+        if (sscanf(text + 1, "%" SCNd32 "x%" SCNd32 "%n", &turn[count].program, &turn[count].slices, &used) != 2) return 0;
+        else used++;
+    *candidate = turn[call % count];
+    return 1;
+}
+
 void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"),
                *report = getenv("ANTIPHON_REPORT");
@@ -123,7 +137,7 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     if (watch) snprintf(s->watch_path, sizeof s->watch_path, "%s", watch);
     if (learns && *learns && strcmp(learns, "0") && !s->learns)
         ap_complain(problem, "ANTIPHON_LEARN has no effect with ANTIPHON_TIMEOUT: calls of MPI cannot time out");
-    if (override && *override && strncmp(override, "drawn:", 6) && !ap_trial_override(0, seconds))
+    if (override && *override && strncmp(override, "drawn:", 6) && strncmp(override, "turns:", 6) && !ap_trial_override(0, seconds))
         ap_complain(problem, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", override);
     s->report = report && *report && strcmp(report, "0");
     if (dead) snprintf(s->dead, sizeof s->dead, "%s", dead);

@@ -248,6 +248,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
         if (!exchange(g, l, code, error)) return AP_SERVED;
         l->calls++;
         *spent = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
+        if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
     *row = l->program[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
     if (*row && (*row)->state <= 0 && !ap_row_usable(g, *row, code, error) && !*code) {

@@ -80,7 +80,7 @@ ap_learned *ap_learned_records;
 static const char *const causes[] = {
     [AP_BY_SEARCH] = "first search", [AP_TOOK_LONGER] = "calls took longer", [AP_TOOK_LESS] = "calls took less",
     [AP_PROBE_WON] = "a probe was faster", [AP_LEARNED_BEFORE] = "learned before", [AP_OTHER_SIZE_NOW] = "calls of another size",
-    [AP_REFUSED_BY_ONE] = "a process could not run another",
+    [AP_REFUSED_BY_ONE] = "a process could not run another", [AP_AS_BEFORE] = "conditions are as before",
 };
 
 /* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. */
