@@ -15,6 +15,7 @@ from pathlib import Path
 
 import antiphon
 
+MACHINES = ("dgx1v", "cluster:box=hgx-h100,boxes=4", "sym384", "torus:dims=8x8x8", "cluster:box=hgx-h100,boxes=128")
 FLAGS = ["--no-sandbox", "--disable-gpu"]
 MARKS = "performance.getEntriesByType('mark').filter((m) => m.name === 'machine drawn').map((m) => m.startTime)[0]"
 FRAMES = """async () => {
@@ -47,7 +48,7 @@ def main() -> None:
     if importlib.util.find_spec("playwright") is None or shutil.which("chromium") is None:
         print("needs playwright (pip install playwright) and chromium")
         return
-    for spec in ("dgx1v", "torus:dims=8x8x8", "cluster:box=hgx-h100,boxes=128"):
+    for spec in MACHINES:
         plan = antiphon.plan("allreduce", spec, planner="ring", options={"directions": 1})
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "page.html"

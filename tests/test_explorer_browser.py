@@ -56,7 +56,14 @@ def wait_until(page: Any, condition: str) -> None:
     raise AssertionError(f"not true within 10 s: {condition}")
 
 
-MACHINES = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "sym384", "torus:dims=8x8x8"]
+THOUSAND = "cluster:box=hgx-h100,boxes=128"
+MACHINES = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "sym384", "torus:dims=8x8x8", THOUSAND]
+
+
+def page_of(spec: str) -> str:
+    """A page of an allreduce; of a thousand ranks in one direction, so that it can be played."""
+    how: dict[str, Any] = {"planner": "ring", "options": {"directions": 1}} if spec == THOUSAND else {}
+    return antiphon.pages.explore(antiphon.plan("allreduce", spec, **how))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +71,7 @@ MACHINES = ["dgx1v", "cluster:box=hgx-h100,boxes=4", "sym384", "torus:dims=8x8x8
 )
 def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(antiphon.plan("allreduce", spec)))
+    file.write_text(page_of(spec))
     page, problems = visit(browser, file)
     page.get_by_role("button", name="play").click()
     wait_until(page, "explorer.state.time > 0.01")
@@ -74,12 +81,9 @@ def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str
     page.keyboard.press("ArrowRight")
     assert page.evaluate("explorer.state.time") > before
     # follow a rank by a click on the machine, then a link by the list
-    x, y = page.evaluate(
-        "(() => { const m = explorer.parts.machine, v = m.view || m.fit(m.surface.width, m.surface.height);"
-        " const n = m.level.nodes.find((n) => n.shape === 'rank');"
-        " return [n.x * v.scale + v.x, n.y * v.scale + v.y]; })()"
-    )
-    page.locator(".machine canvas").click(position={"x": x, "y": y})
+    page.locator(".machine canvas").click(position=page.evaluate(WHERE_IS_RANK, 0))
+    if page.evaluate("explorer.state.pick").startswith("node:"):  # ranks are folded
+        page.locator(".pick .chip").first.click()
     assert page.evaluate("explorer.state.pick") == "rank:0"
     assert "rank 0" in page.locator(".pick").inner_text()
     page.locator(".bars button").first.click()
@@ -104,7 +108,7 @@ def test_a_browser_plays_follows_zooms_pins_and_compares(browser: Any, spec: str
 )
 def test_narrow_pages_and_paper_show_it_all(browser: Any, spec: str, scheme: str, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(antiphon.plan("allreduce", spec)))
+    file.write_text(page_of(spec))
     page, problems = visit(browser, file, 420, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     drawn = (
@@ -120,19 +124,23 @@ def test_narrow_pages_and_paper_show_it_all(browser: Any, spec: str, scheme: str
     assert problems == []
 
 
-def test_nothing_serious_keeps_anyone_from_reading_it(browser: Any, ring: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(420, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)]
+)  # fmt: skip
+def test_nothing_serious_keeps_anyone_from_reading_it(
+    browser: Any, ring: Plan, width: int, scheme: str, tmp_path: Path
+) -> None:
     rules = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     script = (Path(rules.__file__).parent / "axe.min.js").read_text()
     file = tmp_path / "page.html"
     file.write_text(antiphon.pages.explore(ring))
-    for width, scheme in ((1280, "light"), (420, "dark")):
-        page = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
-        ).new_page()
-        page.goto(f"file://{file}#pins=0&pick=rank:1&time=0.5&cut=1")
-        page.wait_for_selector("html[data-ready]")
-        page.evaluate(script)
-        assert [(v["id"], v["impact"]) for v in page.evaluate("axe.run(document)")["violations"]] == []
+    page = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    ).new_page()  # fmt: skip
+    page.goto(f"file://{file}#pins=0&pick=rank:1&time=0.5&cut=1")
+    page.wait_for_selector("html[data-ready]")
+    page.evaluate(script)
+    assert [(v["id"], v["impact"]) for v in page.evaluate("axe.run(document)")["violations"]] == []
 
 
 def test_a_run_is_compared_with_its_prediction(browser: Any, ring: Plan, tmp_path: Path) -> None:
@@ -153,6 +161,7 @@ def test_a_run_is_compared_with_its_prediction(browser: Any, ring: Plan, tmp_pat
     assert problems + more == []
 
 
+@pytest.mark.slow
 def test_what_is_followed_is_drawn_as_its_tree(browser: Any, tmp_path: Path) -> None:
     plan = antiphon.plan("broadcast", "dgx1v", planner="binomial-tree")
     file = tmp_path / "page.html"
@@ -186,9 +195,8 @@ def test_a_notebook_shows_it_in_a_frame(browser: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_ranks_and_a_million_transfers_stay_usable(browser: Any, tmp_path: Path) -> None:
-    plan = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=128", planner="ring", options={"directions": 1})
     file = tmp_path / "page.html"
-    file.write_text(antiphon.pages.explore(plan))
+    file.write_text(page_of(THOUSAND))
     assert file.stat().st_size < 2**22
     page, problems = visit(browser, file)
     assert page.evaluate("[explorer.parts.machine.run.count, explorer.parts.machine.level.nodes.length]") == [
@@ -286,6 +294,7 @@ def test_forty_questions_take_at_most_three_clicks(browser: Any, pages: dict[str
     assert unanswered == []
 
 
+@pytest.mark.slow
 def test_an_address_that_makes_no_sense_shows_the_page(browser: Any, tuning_page: Path) -> None:
     for fragment in (
         "time=nan&from=1&to=0&group=7&plan=-4", "pick=link:-1", "pick=rank:999999", "pick=chunk:99999999&time=2",

@@ -18,7 +18,7 @@ def explore_command(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE [TRACE]",
+            metavar="FILE...",
             help="a plan, table (table.json:allreduce: one plan), frontier (--certificate), sweep (.csv) or trace; "
             "after a plan, a trace of its run",
         ),
