@@ -196,6 +196,17 @@ def test_any_planner_has_a_frontier_of_its_own(capsys: Capture) -> None:
     )
 
 
+def test_points_without_a_certificate_say_so(capsys: Capture) -> None:
+    asked = ("frontier", "allgather", "mesh:dims=2x3", "--planner", "greedy", "--option", "parts=1")
+    (point,) = answer(capsys, *asked)["points"]
+    assert (point["ratio"], point["least_ratio"], point["proof"]) == ("3", None, "best-found-in-budget")
+    assert point["meaning"] == "a better one may exist; no certificate bounds R/C of 3 steps"
+    assert run(list(asked)) == 0
+    text = capsys.readouterr().out
+    assert "best-found-in-budget, no certificate" in text
+    assert "nothing for that many steps" in text
+
+
 # ---- one point, or why there is none ----
 
 

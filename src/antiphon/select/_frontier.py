@@ -90,6 +90,11 @@ class FrontierPoint:
         return Fraction(self.rounds, self.chunks)
 
     @property
+    def has_no_certificate(self) -> bool:
+        """Return whether nothing is proved of its number of steps: on large machines, and by other planners."""
+        return self.least is None and self.half is None
+
+    @property
     def meaning(self) -> str:
         """Return the label of this point in words."""
         steps = f"of {self.steps} steps"
@@ -102,6 +107,8 @@ class FrontierPoint:
             return f"no algorithm {steps} has a smaller R/C"
         if self.proof == FOR_K:
             return f"no algorithm {steps}, {self._k_text(1)}, has a smaller R/C"
+        if self.has_no_certificate:
+            return f"a better one may exist; no certificate bounds R/C {steps}"
         return "a better one may exist" + (f", none {steps} below {self.least}" if self.least is not None else "")
 
     def _k_text(self, halves: int) -> str:

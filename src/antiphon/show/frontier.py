@@ -43,9 +43,11 @@ def frontier_text(frontier: Frontier) -> str:
         "", *table(POINT_HEAD, rows), "",
         *paragraph(
             "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link); gap: R/C "
-            "over that of the bound. Every point is verified, its proof rechecked.",
+            "over that of the bound. Every point is verified, every certificate rechecked.",
         ),
     ]  # fmt: skip
+    if any(point.has_no_certificate for point in frontier.points):
+        lines += paragraph("no certificate: only the bounds below are proved, nothing for that many steps", rest="    ")
     for label in dict.fromkeys(point.proof for point in frontier.points):
         ks = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
         lines += paragraph(f"{label}: {_LABELS[label].format(k=ks[0] if ks else 'k')}", rest="    ")
@@ -68,6 +70,7 @@ def point_line(point: FrontierPoint) -> str:
 def point_row(point: FrontierPoint) -> list[str]:
     """Return the cells of a point; * stands for claims that were not rechecked."""
     label = point.proof + (", of halves" if _is_of_halves(point) else "") + (" *" if point.trusted else "")
+    label += ", no certificate" if point.has_no_certificate else ""
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
     return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]
 
