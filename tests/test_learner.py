@@ -15,6 +15,7 @@ from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions, TransportFailed
+from antiphon.runtimes.engine.learned import Line, write_learned
 from antiphon.runtimes.engine.learner import Arm, Candidate, Learner
 from antiphon.runtimes.measure.policies import read_recordings
 
@@ -225,6 +226,20 @@ def write_calls(path: Path, calls: int = 600) -> Path:
         lines.append(",".join(["allreduce", "1000000", *cells]))
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_what_other_jobs_have_learned_saves_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of other sizes and of candidates that were not recorded count for nothing."""
+    file = write_calls(tmp_path / "calls.csv", 200)
+    with pytest.raises(Invalid, match="set ANTIPHON_LEARNED"):
+        antiphon.replay.policies(file, ["prior"])
+    calls = [Line("allreduce", 8, -1, nbytes, "1", 8, 9, 9e-3, 9e-3, 9e-3, 1, "ring") for nbytes in (900_000, 2**21)]
+    other = Line("allreduce", 8, -1, 2**21, "1", 8, 9, 1e-9, 1e-9, 1e-9, 1, "tree")
+    (tmp_path / "learned.txt").write_text(write_learned([*calls, other]))
+    monkeypatch.setenv("ANTIPHON_LEARNED", str(tmp_path / "learned.txt"))
+    (row,) = antiphon.replay.policies(file, ["bandit", "prior"])["rows"]
+    bandit, prior = (policy["regret"] for policy in row["policies"])
+    assert prior < bandit - 0.02
 
 
 def test_policies_on_recorded_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -352,8 +352,8 @@ def check_groups(rank: int, size: int) -> Found:
     total = functional.all_reduce(torch.tensor([float(rank)]), "sum", mesh["column"])
     assert total.item() == (1.0 if rank < 2 else 5.0)
     if "ANTIPHON_TABLE" in os.environ:  # a plan for both dimensions at work
-        calls = antiphon.torch.report(mesh["column"].get_group())
-        assert [row["schedule"] for row in calls if row["collective"] == "allreduce"] == ["groups"], calls
+        report = antiphon.torch.report(mesh["column"].get_group())
+        assert [row["schedule"] for row in report if row["collective"] == "allreduce"] == ["groups"], report
     gathered = functional.all_gather_tensor(torch.tensor([float(rank)]), 0, mesh["row"])
     assert gathered.tolist() == [rank % 2, rank % 2 + 2]
     part = functional.reduce_scatter_tensor(torch.arange(4.0), "avg", 0, dist.group.WORLD)

@@ -120,7 +120,8 @@ def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) ->
     file
         A CSV file: collective, nbytes, and seconds of each candidate (docs/replay.md).
     names
-        `fixed`: the plan of the table; `trial`: what was faster in the first eight calls; `bandit`: ANTIPHON_LEARN=1.
+        `fixed`: the plan of the table; `trial`: what was faster in the first eight calls; `bandit`: ANTIPHON_LEARN=1;
+        `prior`: the same with the file of ANTIPHON_LEARNED.
 
     Returns
     -------

@@ -46,7 +46,7 @@ def replay_command(
     ] = 0,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME", help="compare policies on recorded calls: fixed, trial, bandit"),
+        typer.Option("--policy", metavar="NAME", help="compare policies: fixed, trial, bandit, prior"),
     ] = None,
     json: Json = False,
 ) -> None:

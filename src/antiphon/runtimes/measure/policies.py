@@ -31,7 +31,8 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions
-from antiphon.runtimes.engine.learner import MAX_PROGRAMS, PLANNED_SLICES, Candidate, Learner
+from antiphon.runtimes.engine.learned import read_learned
+from antiphon.runtimes.engine.learner import MAX_PROGRAMS, PLANNED_SLICES, Arm, Candidate, Learner
 
 LIBRARY = "the library"
 STRETCH = 100  # calls
@@ -59,8 +60,8 @@ class Policy(Protocol):
 class Fixed:
     """The plan of the table, always."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        del names
+    def __init__(self, recording: Recording) -> None:
+        del recording
 
     def choose(self) -> int:
         return 0
@@ -72,8 +73,8 @@ class Fixed:
 class Trial:
     """The first calls by the plan and by the library in turn, then the one whose median was less."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._columns = (0, names.index(LIBRARY) if LIBRARY in names else 0)
+    def __init__(self, recording: Recording) -> None:
+        self._columns = (0, recording.names.index(LIBRARY) if LIBRARY in recording.names else 0)
         self._times: list[float] = []
 
     def choose(self) -> int:
@@ -89,7 +90,8 @@ class Trial:
 class Bandit:
     """The learner of the engine (native/learn.c)."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, recording: Recording) -> None:
+        names = recording.names
         programs = [LIBRARY, *dict.fromkeys(_split_name(name)[0] for name in names if name != LIBRARY)]
         if len(programs) > MAX_PROGRAMS:
             raise Invalid(f"policy bandit: {len(programs) - 1} plans; it chooses among at most {MAX_PROGRAMS - 1}")
@@ -111,7 +113,25 @@ class Bandit:
         self._learner.end(seconds)
 
 
-POLICIES: Mapping[str, Callable[[Sequence[str]], Policy]] = {"fixed": Fixed, "trial": Trial, "bandit": Bandit}
+class Prior(Bandit):
+    """The same, with what jobs on this machine or on isomorphic ones have learned: the file of $ANTIPHON_LEARNED."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        path = os.environ.get("ANTIPHON_LEARNED", "")
+        if not path:
+            raise Invalid("policy prior: set ANTIPHON_LEARNED to a file of what was learned")
+        candidates = {recording.names[column]: candidate for candidate, column in self._column.items()}
+        for line in read_learned(path):
+            alike = line.collective == recording.collective and line.name in candidates
+            if alike and line.nbytes.bit_length() == recording.nbytes.bit_length():
+                times = line.samples, line.seconds, line.low, line.high
+                self._learner.recall(Arm(candidates[line.name], bool(line.chosen), *times))
+
+
+POLICIES: Mapping[str, Callable[[Recording], Policy]] = {
+    "fixed": Fixed, "trial": Trial, "bandit": Bandit, "prior": Prior,
+}  # fmt: skip
 
 
 def _split_name(name: str) -> tuple[str, int]:
@@ -165,7 +185,7 @@ def compare_policies(recordings: Sequence[Recording], policies: Sequence[str]) -
         row |= {"calls": len(recording.seconds), "best": recording.names[best], "best_seconds": float(totals[best])}
         row |= {"stretch_seconds": stretches, "policies": []}
         for policy in policies:
-            columns = _run_policy(POLICIES[policy](recording.names), recording)
+            columns = _run_policy(POLICIES[policy](recording), recording)
             seconds = float(recording.seconds[np.arange(len(columns)), columns].sum())
             last = recording.names[columns[-1]]
             row["policies"].append(
