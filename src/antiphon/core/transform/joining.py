@@ -28,10 +28,9 @@ from antiphon.core.columns import Ints, Longs, as_int32, distinct, freeze, uniqu
 from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
-from antiphon.core.transform.cutting import expand, spread_chunks
+from antiphon.core.transform.cutting import expand
 from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
 from antiphon.core.transform.staging import TOO_FINE, Placement, Spans, assemble_parts
-from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
 
 # The collective of two in sequence: a shortcut for `relation_after`, which derives it from each rank's data.
@@ -62,69 +61,6 @@ def _named_target(first: Collective, second: Collective) -> Collective | None:
     )
 
 
-def _chunk_bounds(collective: Collective, chunks: Chunks) -> tuple[Longs, Longs, int]:
-    """Return begin and end of every chunk on the line of all blocks end to end, and the line's length. O(chunks).
-
-    Blocks of weight 1 and 3 in halves:
-
-    >>> _chunk_bounds(Collective("allgather", 2, weights=[1, 3]), Chunks([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 1], 2))
-    (array([0, 1, 2, 5]), array([1, 2, 5, 8]), 8)
-    """
-    length = int(collective.weights.sum())
-    if chunks.denominator * max(length, 1) >= MAX_DENOMINATOR:
-        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
-    if length == 0:
-        raise Unsupported("compose: all blocks are empty")
-    weight = collective.weights[chunks.block]
-    base = (np.cumsum(collective.weights) - collective.weights)[chunks.block] * chunks.denominator
-    begin = base + chunks.offset * weight
-    return begin, begin + chunks.share * weight, length * chunks.denominator
-
-
-def _recut_chunks(schedule: Schedule, target: Collective, cuts: Longs, length: int) -> Schedule:
-    """Return the schedule with its chunks cut at all of `cuts` on the line, as chunks of the target's blocks. O(new
-    rows).
-
-    An allgather of two blocks, cut at the quarters of the one block of an allreduce:
-
-    >>> from antiphon.core.example import of_rows
-    >>> halves = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
-    >>> quarters = _recut_chunks(halves, Collective("allreduce", 2), np.arange(4), 4)
-    >>> quarters.chunk.tolist(), quarters.src.tolist(), quarters.chunks.offset.tolist()
-    ([0, 1, 2, 3], [0, 0, 1, 1], [0, 1, 2, 3])
-    """
-    begin, end, own_length = _chunk_bounds(schedule.collective, schedule.chunks)
-    scale = length // own_length
-    first = np.searchsorted(cuts, begin * scale)
-    count = np.searchsorted(cuts, end * scale) - first
-    return spread_chunks(
-        schedule, first, count, collective=target, chunks=_target_chunks(target, cuts, length), pieces=1
-    )
-
-
-def _target_chunks(target: Collective, cuts: Longs, length: int) -> Chunks:
-    """Return a chunk from each cut of the line to the next, in the target's block that contains it. O(cuts log blocks).
-
-    A line of four, cut at 0, 1 and 2, for blocks from 0 to 2 and from 2 to 4:
-
-    >>> chunks = _target_chunks(Collective("allgather", 2), np.array([0, 1, 2]), 4)
-    >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
-    ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
-    """
-    begin, size = cuts, np.diff(np.append(cuts, length))
-    total = int(target.weights.sum())
-    unit = length // total
-    edge = np.cumsum(target.weights) * unit
-    block = np.searchsorted(edge, begin, side="right")
-    weight = target.weights[block]
-    # offset within the block is (begin - edge) / (weight * unit): bring all blocks over one denominator
-    common = math.lcm(*np.unique(weight).tolist())
-    if common * unit >= MAX_DENOMINATOR:
-        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
-    factor = common // weight
-    return Chunks(as_int32(block), (begin - (edge[block] - weight * unit)) * factor, size * factor, common * unit)
-
-
 def compose(first: Schedule, second: Schedule) -> Schedule:
     """Run one schedule after the other, for the collective of both in sequence.
 
@@ -146,23 +82,25 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     """
     before_collective, after_collective = first.collective, second.collective
     target = _named_target(before_collective, after_collective)
-    if target is not None:
-        return _compose_named(first, second, target)
-    _same_machine("compose", [first, second])
+    if target is None:
+        _same_machine("compose", [first, second])
     lines, edges = _one_line("compose", [first, second], None)
-    before = stretches_of(before_collective, lines[0], edges, _collective_text(before_collective))
-    used = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
-    collective, where = name_collective(
-        relation_after(
-            before, stretches_of(after_collective, lines[1], edges, _collective_text(after_collective)), used
-        ),
-        before_collective.ranks,
-    )
+    if target is not None:
+        unit = int(lines[0].end[-1]) // int(target.weights.sum())
+        where = Spans.side_by_side(target.weights * unit)
+    else:
+        before, after = (
+            stretches_of(collective, line, edges, _collective_text(collective))
+            for collective, line in zip((before_collective, after_collective), lines, strict=True)
+        )
+        used = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
+        target, where = name_collective(relation_after(before, after, used), before_collective.ranks)
     late = replace(
         Placement.single_copy(second, lines[1]),
         start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
     )
-    return assemble_parts([Placement.single_copy(first, lines[0]), late], collective, where)
+    schedule = assemble_parts([Placement.single_copy(first, lines[0]), late], target, where)
+    return replace(schedule, local=first.local + second.local)
 
 
 def _collective_text(collective: Collective) -> str:
@@ -213,30 +151,6 @@ def _one_line(
         lines.append(Spans(where.ptr, where.begin + start, where.end + start))
         start += 0 if shares is None else int(length * fraction)
     return lines, distinct(np.concatenate([*(line.begin for line in lines), *(line.end for line in lines)]))
-
-
-def _compose_named(first: Schedule, second: Schedule, target: Collective) -> Schedule:
-    """Compose two named collectives among the same ranks."""
-    # Equal pieces stay implicit: one pipeline over both schedules is faster than one after the other.
-    equal_pieces = isinstance(first.pieces, int) and isinstance(second.pieces, int) and first.pieces == second.pieces
-    pieces = first.pieces if equal_pieces else 1
-    if pieces == 1:
-        first, second = expand(first), expand(second)
-    second = plain_copies(second)  # a reduction must not add to what the first left in a relay's cell
-    begin, _, first_length = _chunk_bounds(first.collective, first.chunks)
-    second_begin, _, second_length = _chunk_bounds(second.collective, second.chunks)
-    total = int(target.weights.sum())
-    # A line on which all borders of both schedules, and of the target's blocks, are whole numbers.
-    length = math.lcm(first_length, second_length, total)
-    if length >= MAX_DENOMINATOR:
-        raise Unsupported("compose: the shares of the chunks have no common denominator below 2^62")
-    edges = np.cumsum(target.weights)[:-1] * (length // total)
-    starts = begin * (length // first_length), second_begin * (length // second_length)
-    cuts = distinct(np.concatenate([*starts, edges]))
-    cuts = cuts[cuts < length]
-    early, late = _recut_chunks(first, target, cuts, length), _recut_chunks(second, target, cuts, length)
-    late = replace(late, step=freeze(late.step + np.int32(early.steps)))
-    return _stack_rows([early, late], target, early.chunks, pieces, first.local + second.local)
 
 
 def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None = None) -> Schedule:

@@ -201,7 +201,7 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
     """Turn first reductions into copies: a reduction must not add to what an earlier part left in a cell."""
-    schedule = plain_copies(placement.schedule)
+    schedule = plain_copies(placement.schedule) if placement.start else placement.schedule
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
     return replace(placement, schedule=schedule if keep_pieces else expand(schedule))
@@ -232,15 +232,20 @@ def _cut_rows(
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in placement.bounds())
     # Rows for every copy of the part: (copy, chunk) -> range of atoms.
-    copy = np.repeat(np.arange(copies), schedule.transfers)
-    key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
-    times = (high - low)[key]
-    total = int(times.sum())
-    if total > MAX_ROWS:
-        raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
-    row = np.repeat(np.tile(np.arange(schedule.transfers), copies), times)
-    copy = np.repeat(copy, times)
-    chunk = atom[concat_ranges(low[key], times)]
+    row: Any = slice(None)
+    copy: Any = 0
+    if copies == 1 and schedule.joint is None and bool((high - low == 1).all()):  # every row stays a single row
+        total, chunk = schedule.transfers, atom[low[schedule.chunk]]
+    else:
+        copy = np.repeat(np.arange(copies), schedule.transfers)
+        key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
+        times = (high - low)[key]
+        total = int(times.sum())
+        if total > MAX_ROWS:
+            raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
+        row = np.repeat(np.tile(np.arange(schedule.transfers), copies), times)
+        copy = np.repeat(copy, times)
+        chunk = atom[concat_ranges(low[key], times)]
 
     def numbers(column: Ints | None, name: str, count: int) -> NDArray[Any]:
         if column is None:
