@@ -159,10 +159,10 @@ def _max_group_order(generators: Sequence[Symmetry], roots: Longs) -> int:
     """Return an upper bound on the size of a free group, which divides the size of every orbit of roots."""
     if not generators:
         return 1
-    return math.gcd(*np.unique(_orbit_labels(generators)[roots], return_counts=True)[1].tolist())
+    return math.gcd(*np.unique(orbit_labels(generators)[roots], return_counts=True)[1].tolist())
 
 
-def _orbit_labels(generators: Sequence[Symmetry]) -> Longs:
+def orbit_labels(generators: Sequence[NDArray[Any]]) -> Longs:
     """Return for each number the smallest in its orbit. Permutation [1, 2, 0, 3] gives [0, 0, 0, 3].
 
     Labels spread along images, and by pointer doubling: a few rounds of O(size) per generator. (SciPy's connected
@@ -212,7 +212,7 @@ def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | No
         # a cycle of length c becomes cycles of length c / gcd(c, times)
         times = math.lcm(*(c // length for c in lengths))
         if all(c // math.gcd(c, times) == length for c in lengths):
-            return _permutation_power(element, times)
+            return permutation_power(element, times)
     return None
 
 
@@ -229,7 +229,7 @@ def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     return np.unique(first_seen, return_counts=True)[1].tolist()
 
 
-def _permutation_power(element: Symmetry, times: int) -> Symmetry:
+def permutation_power(element: Symmetry, times: int) -> Symmetry:
     """Return the permutation applied `times` times, by repeated squaring."""
     out = np.arange(len(element))
     while times:

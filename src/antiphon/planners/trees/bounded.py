@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
-from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
+from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_labels, orbit_rows, permutation_power
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 
@@ -316,7 +316,10 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     """
     inside = set(members)
     color = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
-    orbit = _label_orbits(automorphisms(topology, color), topology.nodes)
+    generators = automorphisms(topology, color)
+    if not generators:
+        return None
+    orbit = orbit_labels(generators)
     other_members = [rank for rank in members if rank != root]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
@@ -332,25 +335,10 @@ def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
     boxes = len(set(hosts(topology))) - 1  # without that of the root
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
-    # power = element^boxes for every symmetry, by repeated squaring: the identity if the symmetry rotates the boxes
-    power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
-    while times:
-        power = np.take_along_axis(square, power, 1) if times & 1 else power
-        square, times = np.take_along_axis(square, square, 1), times // 2
-    box_rotations = group[(power == np.arange(group.shape[1])).all(axis=1)]
+    identity = np.arange(group.shape[1])
+    rotates = [bool((permutation_power(element, boxes) == identity).all()) for element in group]
+    box_rotations = group[rotates]
     return box_rotations if len(box_rotations) == boxes else group
-
-
-def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
-    """Return the number of every node's orbit under these permutations."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if not generators:
-        return np.arange(nodes)
-    ends = np.tile(np.arange(nodes), len(generators)), np.concatenate(generators)
-    joined = coo_array((np.ones(len(ends[0])), ends), shape=(nodes, nodes))
-    return np.asarray(connected_components(joined, directed=False)[1], np.int64)
 
 
 class PricedPaths:

@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import network_of
+from antiphon.core.bounds.step_search import steps_from
 from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
@@ -291,16 +292,13 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
     """Raise Infeasible if a root cannot reach a sink, naming the first such root. `back`: the machine is a reversed
     one.
     """
-    ends, hop_prices = {*roots, *sinks}, HopPrices(topology)
-    first = roots[:1]
-    if (
-        first
-        and ends <= hop_prices.reachable_from(first).keys()
-        and ends <= HopPrices(reverse(topology)).reachable_from(first).keys()
-    ):
+    ends = sorted({*roots, *sinks})
+    everywhere = (steps_from(topology, root, backwards=to) for root in roots[:1] for to in (False, True))
+    if roots and all((steps[ends] < topology.nodes).all() for steps in everywhere):
         return  # everyone reaches the first root, and it reaches everyone
     for root in roots:
-        unreachable = sorted(set(sinks) - hop_prices.reachable_from([root]).keys())
+        steps = steps_from(topology, root)
+        unreachable = [sink for sink in sorted(set(sinks)) if steps[sink] == topology.nodes]
         if unreachable:
             ranks = "ranks " if len(unreachable) > 1 else "rank "
             ranks += ", ".join(map(str, unreachable[:8])) + (", ..." if len(unreachable) > 8 else "")
@@ -310,11 +308,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
 
 def largest_eccentricity(topology: Topology, groups: Sequence[TreeGroup], sinks: Sequence[int]) -> int:
     """Return the greatest distance, in hops, between a group's root and a sink: the least depth that all trees need."""
-    hops_by_direction = {
-        inward: HopPrices(reverse(topology) if inward else topology) for inward in {g.inward for g in groups}
-    }
-    reached = (hops_by_direction[group.inward].reachable_from([group.root]) for group in groups)
-    return max(distance[sink] for distance in reached for sink in sinks)
+    return max(int(steps_from(topology, group.root, backwards=group.inward)[list(sinks)].max()) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -532,10 +526,9 @@ class ColumnGeneration:
 
 def _useful_ranks(topology: Topology, group: TreeGroup, sinks: Sequence[int]) -> list[int]:
     """Return the ranks that a tree of the group may pass: those on some path from its root to a sink."""
-    ahead = HopPrices(reverse(topology) if group.inward else topology)
-    behind = HopPrices(topology if group.inward else reverse(topology))
-    reached = ahead.reachable_from([group.root])
-    return sorted({group.root, *sinks, *(reached.keys() & behind.reachable_from(sinks).keys())})
+    from_root = steps_from(topology, group.root, backwards=group.inward) < topology.nodes
+    to_sink = steps_from(topology, list(sinks), backwards=not group.inward) < topology.nodes
+    return sorted({group.root, *sinks, *np.flatnonzero(from_root & to_sink).tolist()})
 
 
 def whole_prices(prices: NDArray[np.float64], largest: int) -> list[int]:

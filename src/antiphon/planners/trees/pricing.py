@@ -16,7 +16,6 @@ Example: from rank 0, hops to 1 and 2 cost 9 and 10, and a hop between 1 and 2 c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,29 +90,6 @@ class HopPrices:
         hops = cost[:ranks, :ranks].copy()
         hops[np.arange(ranks), np.arange(ranks)] = far
         return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
-
-    def reachable_from(self, starts: Sequence[int]) -> dict[int, int]:
-        """Return the ranks that data from `starts` can reach, each with the number of hops to it. O(links)."""
-        ranks, out = self.topology.ranks, self.out
-        distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
-        while level:
-            depth += 1
-            # switches belong to the hop that enters them: they are expanded in this same level, ranks in the next
-            todo, level = level, []
-            for node in todo:
-                for head in out[node]:
-                    if head not in distance:
-                        distance[head] = depth
-                        (todo if head >= ranks else level).append(head)
-        return {node: deep for node, deep in distance.items() if node < ranks}
-
-    @cached_property
-    def out(self) -> list[list[int]]:
-        """Out-neighbours of every node."""
-        heads: list[list[int]] = [[] for _ in range(self.topology.nodes)]
-        for tail, head in zip(*(column.tolist() for column in np.divmod(self.pairs, self.topology.nodes)), strict=True):
-            heads[tail].append(head)
-        return heads
 
 
 class PricedHops:
