@@ -15,6 +15,8 @@ from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.bounds.cuts import tightest_cut
+from antiphon.core.bounds.exact_solve import solve_exactly
+from antiphon.core.bounds.master import Master
 from antiphon.core.bounds.network import network_of
 from antiphon.core.reshape import reverse
 from antiphon.core.symmetry import link_map
@@ -22,8 +24,6 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import find_rotations
 from antiphon.planners.trees.columns import InAndOut, Packing, pack_allreduce_lp, pack_lp, pack_orbits
-from antiphon.planners.trees.exact_solve import solve_exactly
-from antiphon.planners.trees.master import Master
 from antiphon.planners.trees.pricing import cheapest_tree
 
 GIGA = 10**9

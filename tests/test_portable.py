@@ -22,7 +22,7 @@ DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # laye
 HARMLESS = {
     "core/bounds/joint.py", "core/symmetry.py", "planners/flows/linear_program.py", "planners/greedy/hops.py",
     "planners/greedy/tasks.py", "planners/synth/linear.py", "planners/synth/product.py",
-    "planners/trees/exact_solve.py", "planners/trees/rounding.py",
+    "core/bounds/exact_solve.py", "planners/trees/rounding.py",
 }  # fmt: skip
 CALLS = "dot inner vdot matmul tensordot convolve correlate polyfit linalg exp log power"  # differ between processors
 VARYING = set(CALLS.split())

@@ -10,7 +10,8 @@ program over all trees
 
 has exponentially many columns, so they are generated: solve the program over the trees so far; its dual values price
 every link; add the cheapest tree of each block at these prices. When no tree is new, the program is optimal. The loop
-stops as soon as T reaches the bound, and the rates are then recomputed as exact fractions.
+stops as soon as T reaches the bound, and the rates are then recomputed as exact fractions. `Master` solves the program
+with all data in time 1 and the amount of data as its objective, which is the same up to scale.
 
 The cheapest tree that joins a root to a set of ranks is a Steiner tree, found by dynamic programming over subsets
 (Dreyfus and Wagner 1971):
@@ -27,7 +28,8 @@ links out of 0 by 1/2: T = 1/2, which meets the cut around rank 0.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -36,10 +38,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.bounds.master import Column, Master, Point
 from antiphon.core.bounds.packing import packed_time
 from antiphon.core.bounds.witness import Packing, Tree
 from antiphon.core.collective import Collective
-from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -61,18 +63,14 @@ class _TreeRequest:
     """A kind of tree to look for.
 
     `block`: the tree carries a share of this block. `direction`: "out" of `root` to all `ends`, or "in" from all
-    `ends` to `root`. `row`, `sign`: the equation of the program in which the rates of such trees are summed, and with
-    which sign. `second_row`: another equation in which they count with sign -1; for an allreduce it says that all that
-    leaves a root by trees "out" has come to it by trees "in".
+    `ends` to `root`. `share`: by amount of data (master.py), how much of it such trees carry together.
     """
 
     block: int
     direction: str
     root: int
     ends: tuple[int, ...]
-    row: int
-    sign: int
-    second_row: int | None = None
+    share: dict[int, int]
 
 
 def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> Packing | None:
@@ -90,109 +88,64 @@ def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> P
 
 
 class _TreeRates:
-    """The linear program over trees: minimise T so that rates sum to block weights and no load exceeds capacity * T.
-
-    Rates are fractions of the total weight and T is a fraction of the bound, so `capacity` is what a link or limit
-    carries within the bound. `columns`: the trees so far, as (index into `requests`, routes) -> load of every link and
-    limit.
-    """
+    """The linear program over trees (master.py), whose optimum is the least time that trees take."""
 
     def __init__(self, topology: Topology, collective: Collective, bound: Fraction) -> None:
         self.topology, self.collective, self.bound = topology, collective, bound
-        bandwidth = [topology.bandwidth(link) for link in range(topology.links)]
-        self.exact = [*bandwidth, *(limit.bandwidth for limit in topology.limits)]
-        self.limits_of: list[list[int]] = [[] for _ in range(topology.links)]
-        for number, limit in enumerate(topology.limits):
-            for link in limit.links:
-                self.limits_of[link].append(topology.links + number)
-        self.requests, self.row_sums = _requested_trees(collective)
-        self.weight = sum(self.row_sums)
-        self.capacity = np.array([float(c * bound / self.weight) for c in self.exact])
-        self.columns: dict[tuple[int, frozenset[Route]], Floats] = {}
+        resources = topology.resources
+        capacity = [resources.scaled_capacity(resource) for resource in range(len(resources.class_of))]
+        self.limits_of = np.split(resources.limit_of, resources.limit_ptr[1:-1])
+        self.requests, self.weight = _requested_trees(collective)
+        amounts = len({amount for request in self.requests for amount in request.share})
+        goal = self.weight / (bound * resources.scale)
+        self.master = Master(capacity, [request.share for request in self.requests], [1] * amounts, goal)
 
     def find_packing(self) -> Packing | None:
         """Run the column generation; return the exact packing, or None if the bound is not reached."""
-        prices = 1 / self.capacity
+        master = self.master
+        prices = 1 / np.array(master.capacity, float)
         # Column generation. Invariant: `prices` are the dual values of the last program (at first 1 / capacity).
         for _ in range(MOST_ROUNDS):
-            new = self._cheapest_trees(prices)
-            before = len(self.columns)
-            self.columns |= new
+            fresh = [master.add_column(column) for column in self._cheapest_trees(prices)]
             # No new tree: the program is optimal and above the bound. Too many: give up, the question stays open.
-            if len(self.columns) == before or len(self.columns) > MOST_COLUMNS:
+            if not any(fresh) or len(master.columns) > MOST_COLUMNS:
                 return None
-            solution = self._solve_program()
-            if solution is None:
+            try:
+                point = master.solve_floats()
+            except ArithmeticError:
                 return None
-            time, rates, prices = solution
-            if time <= 1 + _CLOSE:
-                return self._exact_packing(rates)
+            if point.value >= 1 - _CLOSE:  # in units of the rate at which the bound is met
+                return self._exact_packing(point)
+            prices = np.maximum(point.price, 0.0)
         return None
 
-    # ---- the program ----
-
-    def _solve_program(self) -> tuple[float, Floats, Floats] | None:
-        """Return T, the rate of every column and the price of every resource; None if the trees so far cannot serve all
-        blocks."""
-        from scipy.optimize import linprog
-
-        scale = 1 / np.maximum(self.capacity, 1)  # so that wide and narrow links both have entries near 1
-        loads = np.array(list(self.columns.values())).T
-        above = np.hstack([loads, -self.capacity[:, None]]) * scale[:, None]
-        level = np.zeros((len(self.row_sums), len(self.columns) + 1))
-        for column, (request, _) in enumerate(self.columns):
-            for row, sign in self._row_entries(request):
-                level[row, column] = sign
-        cost = np.zeros(len(self.columns) + 1)
-        cost[-1] = 1
-        row_sums = [x / self.weight for x in self.row_sums]
-        result = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=row_sums, method="highs")
-        if result.status:
-            return None
-        return float(result.x[-1]), result.x[:-1], np.maximum(-result.ineqlin.marginals, 0.0) * scale
-
-    def _row_entries(self, request: int) -> list[tuple[int, int]]:
-        """Return the (equation, sign) pairs in which the rate of a tree for this request counts."""
-        tree = self.requests[request]
-        entries = [(tree.row, tree.sign)]
-        return entries if tree.second_row is None else [*entries, (tree.second_row, -1)]
-
-    def _exact_packing(self, rates: Floats) -> Packing | None:
+    def _exact_packing(self, point: Point) -> Packing | None:
         """Return the trees with a rate above 0, at exact rates: full links and the weights of blocks determine them."""
-        keys = list(self.columns)
-        used = [column for column in range(len(keys)) if rates[column] > _CLOSE]
-        loads = np.array([self.columns[keys[column]] for column in used])
-        # Complementary slackness: a full link carries exactly its capacity. These equations determine the rates
-        # exactly.
-        full = np.flatnonzero(dot(loads.T, rates[used]) >= self.capacity * (1 - 1e-7)).tolist()
-        rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
-        for number, row_sum in enumerate(self.row_sums):
-            entries = [dict(self._row_entries(keys[column][0])).get(number, 0) for column in used]
-            rows.append([*map(Fraction, entries), Fraction(row_sum)])
-        exact = _solve_exactly(rows, len(used))
-        if exact is None or min(exact) < 0:
+        exact = self.master.solve_exactly(point)
+        if exact is None:
             return None
-        trees = tuple(
-            Tree(request.block, request.direction, request.root, rate, tuple(sorted(keys[column][1])))
-            for column, rate in zip(used, exact, strict=True)
-            if rate and (request := self.requests[keys[column][0]])
-        )
+        rates, amounts = exact
+        unit = self.weight / sum(amounts, Fraction(0))
+        trees = []
+        for column, rate in rates:
+            request = self.requests[column.group]
+            trees.append(Tree(request.block, request.direction, request.root, rate * unit, column.tree))
+        packing = Packing(tuple(trees))
         try:
-            time = packed_time(self.topology, self.collective, Packing(trees))
+            time = packed_time(self.topology, self.collective, packing)
         except Invalid:
             return None
-        return Packing(trees) if time == self.bound else None
+        return packing if time == self.bound else None
 
     # ---- trees ----
 
-    def _cheapest_trees(self, prices: Floats) -> dict[tuple[int, frozenset[Route]], Floats]:
-        """Return the cheapest tree for each request at these prices of links and limits, with its loads."""
+    def _cheapest_trees(self, prices: Floats) -> Iterator[Column]:
+        """Yield the cheapest tree for each request at these prices of links and limits."""
         cost = prices[: self.topology.links].copy()
         for link, limits in enumerate(self.limits_of):
             cost[link] += prices[limits].sum()
         # A small cost per link breaks ties by length, so that links of price 0 do not produce detours.
         cost += 1e-12 * (1 + cost.max())
-        columns: dict[tuple[int, frozenset[Route]], Floats] = {}
         for direction in ("out", "in"):
             numbers = [number for number, request in enumerate(self.requests) if request.direction == direction]
             if not numbers:
@@ -204,36 +157,33 @@ class _TreeRates:
                 tree = self.requests[number]
                 routes = trees.cheapest_tree(tree.root, tree.ends)
                 if routes is not None:
-                    columns[number, frozenset(routes)] = self._load_of_routes(routes)
-        return columns
+                    yield self._make_column(number, routes)
 
-    def _load_of_routes(self, routes: Sequence[Route]) -> Floats:
-        """Return the load of every link and shared limit if each route carries a rate of 1."""
-        load = np.zeros(len(self.capacity))
+    def _make_column(self, number: int, routes: Sequence[Route]) -> Column:
+        """Return a tree with the number of times that it loads every link and shared limit."""
+        load: Counter[int] = Counter()
         for link in itertools.chain.from_iterable(routes):
-            load[[link, *self.limits_of[link]]] += 1
-        return load
+            load.update((link, *self.limits_of[link].tolist()))
+        rows = sorted(load)
+        return Column(number, tuple(rows), tuple(load[row] for row in rows), tuple(sorted(set(routes))))
 
 
-def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], list[int]]:
-    """Return which trees to look for, and the right-hand side of the equations for their rates."""
+def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
+    """Return which trees to look for, and the weight of what they carry together per unit of the amounts of data."""
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
     if kind == "allreduce":
-        # Any rank may be a root; data go into it and out of it again. Equation 0: the trees "out" carry all data.
-        # Equation r + 1: the trees into root r carry as much as those out of it.
+        # Any rank may be a root; data go into it and out of it again. Amount r is that of root r: the trees into it
+        # carry as much as those out of it, and the amounts of all roots together are all data.
         requests = []
         for root in range(collective.ranks):
-            requests.append(_TreeRequest(0, "in", root, members, row=root + 1, sign=1))
-            requests.append(_TreeRequest(0, "out", root, members, row=0, sign=1, second_row=root + 1))
-        return requests, [weights[0]] + [0] * collective.ranks
+            requests.append(_TreeRequest(0, "in", root, members, {root: 1}))
+            requests.append(_TreeRequest(0, "out", root, members, {root: 1}))
+        return requests, weights[0]
     direction = "out" if kind in ("broadcast", "allgather") else "in"
     ends = roots if kind in ("broadcast", "reduce") else members
     blocks = [block for block in range(collective.blocks) if weights[block]]
-    return (
-        [_TreeRequest(block, direction, ends[block], members, row, 1) for row, block in enumerate(blocks)],
-        [weights[block] for block in blocks],
-    )
+    return [_TreeRequest(block, direction, ends[block], members, {0: weights[block]}) for block in blocks], 1
 
 
 class _CheapestPaths:
@@ -370,24 +320,3 @@ class _Steiner:
             half = int(self.half[end_set, branch])
             hops += self._collect_hops(half, branch) + self._collect_hops(end_set - half, branch)
         return hops
-
-
-def _solve_exactly(rows: list[list[Fraction]], unknowns: int) -> list[Fraction] | None:
-    """Solve linear equations (right-hand side last) by elimination; None if there is no solution or more than one."""
-    remaining, done = rows, 0
-    # Gauss-Jordan elimination in fractions. Invariant: the first `done` columns are unit vectors.
-    for column in range(unknowns):
-        pivot = next((i for i in range(done, len(remaining)) if remaining[i][column]), None)
-        if pivot is None:
-            return None
-        remaining[done], remaining[pivot] = remaining[pivot], remaining[done]
-        head = remaining[done][column]
-        remaining[done] = [x / head for x in remaining[done]]
-        for i, row in enumerate(remaining):
-            if i != done and row[column]:
-                factor = row[column]
-                remaining[i] = [x - factor * y if y else x for x, y in zip(row, remaining[done], strict=True)]
-        done += 1
-    if any(row[-1] for row in remaining[done:]):
-        return None
-    return [row[-1] for row in remaining[:done]]

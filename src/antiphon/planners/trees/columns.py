@@ -43,6 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import tightest_cut
+from antiphon.core.bounds.exact_solve import simple_ratio
+from antiphon.core.bounds.master import TINY, Column, Master, Point
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.step_search import steps_from
 from antiphon.core.portable import dot, exp
@@ -50,8 +52,6 @@ from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
-from antiphon.planners.trees.exact_solve import simple_ratio
-from antiphon.planners.trees.master import TINY, Column, Master, Point
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
 from antiphon.planners.trees.to_schedule import Forest, Tree
 
@@ -181,7 +181,12 @@ class DepthPacking:
     @property
     def depth(self) -> int:
         """Hops of the deepest tree."""
-        return max(column.depth for column, _ in self.rates)
+        return max(_depth_of(column) for column, _ in self.rates)
+
+
+def _depth_of(column: Column) -> int:
+    """Return the hops from the root to the farthest rank of a tree, whose column holds every rank with its hop."""
+    return max((hop.depth for _, hop in column.tree), default=0)
 
 
 class DepthSearch:
@@ -239,7 +244,7 @@ class DepthSearch:
         if not generation.add_first_columns(hops):
             return None
         for column in self.pool:
-            if hops is None or column.depth <= hops:
+            if hops is None or _depth_of(column) <= hops:
                 generation.master.add_column(column)
         point, bound = generation.generate_columns(hops, target, all_or_nothing)
         self.pool = generation.master.columns

@@ -1,9 +1,9 @@
 """The linear program of tree packing over the trees generated so far (the restricted master of column generation).
 
-Column generation (columns.py) adds trees one by one; this file solves the linear program over them. Input: trees as
-columns (how often each loads which row; a row is a link, a shared limit or an orbit of these), the rows' capacities,
-and the groups that trees belong to (the trees of one root, or a root's trees in one direction). Output: a rate per
-tree.
+Column generation (planners/trees/columns.py, attained.py) adds trees one by one; this file solves the linear program
+over them. Input: trees as columns (how often each loads which row; a row is a link, a shared limit or an orbit of
+these), the rows' capacities, and the groups that trees belong to (the trees of one root, or a root's trees in one
+direction). Output: a rate per tree.
 
     maximize   sum over j of gain_j t_j
     such that  for every group g:  sum of the rates of its trees = sum over j of share_gj t_j
@@ -28,12 +28,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.exact_solve import solve_exactly
+from antiphon.core.bounds.exact_solve import solve_exactly
 
 TINY = 1e-9  # tolerance of floats, relative to the largest rate
 _RATE_DENOMINATOR = 10**6  # float rates are rounded to this fraction of the largest
@@ -41,17 +41,12 @@ _RATE_DENOMINATOR = 10**6  # float rates are rounded to this fraction of the lar
 
 @dataclass(frozen=True)
 class Column:
-    """A tree of group number `group`: it loads row rows[i] times[i] times. `tree`: every rank with its hop."""
+    """A tree of group number `group`: it loads row rows[i] times[i] times. `tree`: the tree itself, for the caller."""
 
     group: int
     rows: tuple[int, ...]
     times: tuple[int, ...]
-    tree: tuple[tuple[int, Hop], ...] = ()
-
-    @property
-    def depth(self) -> int:
-        """Hops from the root to the farthest rank."""
-        return max((hop.depth for _, hop in self.tree), default=0)
+    tree: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.planners.trees.pricing import Matrix
+from antiphon.core.columns import Longs
 
 PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
 _MOST_DIGITS = 4000  # digits in base PRIME after which the result is None
 CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
 
 
-def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
+def solve_exactly(rows: Longs, right: Sequence[int]) -> list[Fraction] | None:
     """Return the x with rows @ x == right; None if there is none, or if it is not unique.
 
     Rarely None is returned by bad luck, too: if the matrix is singular modulo the prime. There may be more rows than
@@ -71,7 +71,7 @@ def solve_exactly(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
     return None
 
 
-def _independent_rows(matrix: Matrix) -> list[int] | None:
+def _independent_rows(matrix: Longs) -> list[int] | None:
     """Return rows that form a nonsingular square matrix modulo PRIME; None where the columns are dependent."""
     remaining = matrix.copy()
     count, width = remaining.shape
@@ -91,7 +91,7 @@ def _independent_rows(matrix: Matrix) -> list[int] | None:
     return picked
 
 
-def _invert_modulo(matrix: Matrix) -> Matrix:
+def _invert_modulo(matrix: Longs) -> Longs:
     """Invert a nonsingular matrix modulo PRIME (Gauss and Jordan)."""
     width = len(matrix)
     augmented = np.concatenate([matrix, np.eye(width, dtype=np.int64)], axis=1)
@@ -131,7 +131,7 @@ def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction
     return out
 
 
-def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> bool:
+def _is_solution(rows: Longs, right: Sequence[int], x: Sequence[Fraction]) -> bool:
     """Return whether rows @ x == right, exactly."""
     common = math.lcm(*(v.denominator for v in x))
     numerators = [int(v * common) for v in x]
