@@ -123,10 +123,11 @@ def measure_slices(lab: Lab, machine: str) -> dict[str, Any]:
     times = [median(calls[i :: len(candidates)]) for i in range(len(candidates))]
     best = min(range(len(GRID)), key=lambda i: times[i])
     row = {"machine": machine, "chosen": chosen, "slices": candidates[-1][1] / 4, "seconds": times[-1]}
+    print(json.dumps(row), flush=True)
     return row | {"best": GRID[best][1] / 4, "best_seconds": times[best], "off": times[-1] / times[best] - 1}
 
 
-def measure_overhead(folder: Path, calls: int = 3000, nbytes: int = 16_000) -> dict[str, float]:
+def measure_overhead(folder: Path, calls: int = 1000, nbytes: int = 16_000) -> dict[str, float]:
     table = folder / "two.json"
     antiphon.save(antiphon.tune("allreduce", "full:ranks=2", planners=["direct"]), table)
     medians: dict[str, list[float]] = {"plan": [], "learning": []}

@@ -166,6 +166,19 @@ def test_settled_calls_exchange_rarely_and_lose_little() -> None:
     assert spent <= 1.04 * 4000 * 1e-3
 
 
+@pytest.mark.parametrize(("seconds", "exchange"), [(1e-5, 2e-5), (1e-3, 1e-3), (1e-2, 1e-3)])
+def test_exchanges_of_settled_calls_cost_little(seconds: float, exchange: float) -> None:
+    """At most 1 % of the calls' time, or 1 us per call."""
+    learner, exchanges, calls = Learner(Functions(library("threads")), 4), 0, 20_000
+    for call in range(200 + calls):
+        if (own := learner.report()) is not None:
+            learner.update(own.copy(), exchange)
+            exchanges += call >= 200
+        candidate = learner.begin()
+        learner.end(seconds * (1 + candidate.program) * (1 + 0.1 * (candidate.slices != 4)))
+    assert exchanges * exchange <= calls * max(0.01 * seconds, 1e-6)
+
+
 def test_slices_double_then_decrease_by_steps() -> None:
     """The best number is three times the planned one: doubled, then from twice as much again down by quarters."""
     group = Group(2, 0, noise=0.0, programs=2)

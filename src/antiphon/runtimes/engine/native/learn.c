@@ -319,7 +319,8 @@ static void end_probe(ap_learner *l, double seconds) {
     }
     l->credit -= cost_of(l, &l->arm[l->current]);
     give_up_hope(l, l->current);
-    l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? l->interval : WINDOW);
+    /* twice the interval, as the probe has cost an exchange, too */
+    l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? 2 * l->interval : WINDOW);
 }
 
 /* ---- calls ---- */
