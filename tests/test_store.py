@@ -96,7 +96,7 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
     del entry
     return {
         "no JSON": data[:100],
-        "another format": data.replace(b'"format":1', b'"format":2', 1),
+        "another format": data.replace(b'"format":2', b'"format":1', 1),
         "a faster time": json.encode({**file, "rows": [{**rows[0], "seconds": rows[0]["seconds"] / 2}, *rows[1:]]}),
         "a bound that its time beats": json.encode({**file, "rows": [{**rows[0], "least_seconds": 1.0}, *rows[1:]]}),
         "other sizes": json.encode({**file, "rows": rows[:1]}),
@@ -106,7 +106,7 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "name", list(damages(b'{"format":1,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
+    "name", list(damages(b'{"format":2,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
 )
 def test_a_damaged_entry_is_refused_and_planned_anew(name: str, tmp_path: Path) -> None:
     store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"))

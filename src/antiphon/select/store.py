@@ -20,29 +20,30 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.core.collective import Collective
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.plan import Plan
+from antiphon.core.reshape import relabel
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.symmetry import Labelling
 from antiphon.core.topology import Topology
-from antiphon.core.verify import verify
 from antiphon.cost import Profile, predict, usual_model
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".plan"
 MAX_BYTES = 2**28  # of an entry
 SAME_SECONDS = (
@@ -77,7 +78,7 @@ class Question:
         model = self.model or usual_model(self.machine, self.profile, wanted=(self.collective,))
         text = repr(
             (
-                FORMAT, __version__, metadata.version("igraph"), self.canonical[1],
+                FORMAT, __version__, _graph_library(), self.canonical.key,
                 self.collective.kind, self.sizes, model, self.profile, sorted(self.search.items()),
             )
         )  # fmt: skip
@@ -259,7 +260,7 @@ class Store:
             stored = loads(bytes(file.plan), "plan")
             if not isinstance(stored, Plan):
                 raise Invalid("it holds no plan")
-            plan = answer_plan(stored, question)
+            plan = _answer_plan(stored, question)
             rows = tuple(file.rows)
             if tuple(row.nbytes for row in rows) != question.sizes:
                 raise Invalid("its figures are for other sizes")
@@ -270,9 +271,7 @@ class Store:
 
     def put(self, question: Question, answer: Answer) -> None:
         """Write the answer, once every schedule is verified. Too large ones are left out."""
-        for entry in answer.plan.entries:
-            verify(entry.schedule, answer.plan.topology).or_raise()
-        plan = msgspec.Raw(dumps(answer.plan))
+        plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
         data = msgspec.json.encode(_File(FORMAT, question.machine.name, answer.model, list(answer.rows), plan))
         if len(data) <= MAX_BYTES:
             self._place.write(question.address + SUFFIX, data)
@@ -345,13 +344,32 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
     return Answer(plan, rows, tuning.model)
 
 
-def answer_plan(plan: Plan, question: Question) -> Plan:
-    """Return a plan for a question that has the same address, in the numbers of this one's machine."""
-    labelling = label_machine(plan.topology, plan.collective)
-    renumbered = renumber_plan(plan, question.machine, labelling, question.canonical)
+def _canonical_plan(plan: Plan, question: Question) -> Plan:
+    """Return the plan in canonical numbers, verified: whoever reads it has to label one machine, not two."""
+    machine = relabel(question.machine, question.canonical.new_number)
+    return renumber_plan(plan, machine, question.canonical, _identity(question))
+
+
+def _answer_plan(plan: Plan, question: Question) -> Plan:
+    """Return a plan in canonical numbers in those of the machine that asks, verified.
+
+    The plan's own labelling is not trusted: `renumber_plan` refuses a machine that differs in any link.
+    """
+    renumbered = renumber_plan(plan, question.machine, _identity(question), question.canonical)
     if renumbered.collective != question.collective:
         raise Invalid("its plan is for another collective")
     return renumbered
+
+
+def _identity(question: Question) -> Labelling:
+    """Return the labelling of a machine that has canonical numbers already."""
+    return Labelling(np.arange(question.machine.nodes, dtype=np.int32), question.canonical.key)
+
+
+@cache
+def _graph_library() -> str:
+    """Return the version of the library that labels machines; reading it takes milliseconds."""
+    return metadata.version("igraph")
 
 
 def _decode(data: bytes) -> _File:
