@@ -33,8 +33,8 @@ def predict(
     Parameters
     ----------
     plan
-        A plan, its file, or the result of `tune`; with `library`, a collective or its name. Several in a list run at
-        the same time, each on data of its own of `nbytes`, and share the links.
+        A plan, its file, or the result of `tune`; with `library`, a collective or its name. Plans in a list run at the
+        same time and share the links; each moves its own `nbytes`.
     nbytes
         A size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" multiplies by ten), or several sizes.
     model
@@ -43,7 +43,7 @@ def predict(
     profile
         Measured parameters: a Profile, its file, or the name of a shipped one.
     collective
-        Of several plans, the one for this collective.
+        The collective to choose from a file with plans for several.
     topology
         The machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
     library
@@ -55,8 +55,8 @@ def predict(
     Returns
     -------
     list of dict
-        A row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, model, and rests_on (the calibration of
-        the figure, or "not calibrated").
+        A row per size: nbytes, seconds, algbw, busbw, terms (seconds by cause, such as latency), bottleneck, note,
+        model, and rests_on (the calibration of the figure, or "not calibrated").
 
     Raises
     ------
@@ -121,14 +121,14 @@ def simulate(
     trace
         A file for the times at which each message is in flight (Chrome's trace format).
     collective
-        Of several plans, the one for this collective.
+        The collective to choose from a file with plans for several.
     topology
         The machine, for files that name none (MSCCL's XML, plans of MSCCL++).
 
     Returns
     -------
     list of dict
-        One row as of `predict`, with `critical_path`: the messages that determine the time.
+        One row with the keys of `predict` and `critical_path`: the messages that determine the time.
 
     Examples
     --------

@@ -12,13 +12,14 @@ from typing import TypeVar
 from antiphon.core.files import name_of, one_line
 from antiphon.errors import Invalid, quote
 
-Contents = str | bytes | Iterable[bytes]
-Content = TypeVar("Content")  # str, or str and bytes
+Contents = str | bytes | Iterable[bytes]  # of one file; an iterable is streamed
+Content = TypeVar("Content")  # of the files of one format: str, or any of Contents
 
 
 class Files(dict[str, Content]):
-    """What a format makes of a plan: the content of each file by name, with `notes`: a line for each omission with its
-    reason.
+    """A plan in a format: the content of each file by name.
+
+    `notes`: a line for each thing of the plan that the format cannot express, with the reason.
     """
 
     def __init__(self, files: Mapping[str, Content], notes: Iterable[str] = ()) -> None:
@@ -67,6 +68,7 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
 
 
 def _write_file(path: Path, contents: Contents) -> int:
+    """Write and sync a new file; return its size in bytes."""
     blocks = (
         (contents.encode(),) if isinstance(contents, str) else (contents,) if isinstance(contents, bytes) else contents
     )

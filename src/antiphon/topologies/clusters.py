@@ -19,14 +19,14 @@ from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_o
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
-# InfiniBand: a switch forwards its partial result to the next, and the last one multicasts the result. Operators and
-# types: NVIDIA's documentation of SHARP.
+# SHARP on InfiniBand: every switch sends its partial result to the switch above, and the top one multicasts the result.
+# Operators and types: NVIDIA's documentation of SHARP.
 SHARP = Ability(
     multicast=True, reduce=True, through=True, operators=("sum", "min", "max"),
     types=("float16", "bfloat16", "float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
 )  # fmt: skip
 FABRICS = ("switch", "leaf-spine", "fat-tree", "rail")
-_NEXT_BOX = re.compile(r"\+(?=[a-z./][^=+,]*(?::|\+|$))")  # in box=dgx1v+dgx-a100; before key= it parts options
+_NEXT_BOX = re.compile(r"\+(?=[a-z./][^=+,]*(?::|\+|$))")  # a "+" between two boxes; before key= it separates options
 
 # cards per box and Gbit/s each, from the vendors' data sheets: DGX-1 (four EDR), DGX-2 (eight EDR), DGX A100 (eight
 # HDR), DGX H100 (eight NDR), DGX H200 and B200 (eight of 400), GB200 NVL72 (72 of 400); Gaudi 3 (three
@@ -53,14 +53,15 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     spines: int = 1,
     sharp: bool = False,
 ) -> Topology:
-    """`boxes` boxes with network cards on a fabric. box= any topology; its options behind a colon, parted by "+":
+    """`boxes` boxes with network cards on a fabric. box= any topology; its options after a colon, separated by "+":
     box=torus:dims=2x4+bandwidth=50GB/s; or a file, box=./box.json, whose machine gives the name. Boxes of several kinds
     in turn: box=dgx1v+dgx-a100, on fabric=switch.
 
     fabric=switch: one switch for all. leaf-spine: boxes_per_leaf (2) boxes on each leaf, the leaves on a spine.
     fat-tree: boxes_per_leaf (1) boxes on each leaf, leaves_per_pod leaves on each pod's switch, pods on a core.
     rail: card i of every box on switch rail i, the rails on a spine; spines=0 leaves the spine out.
-    A leaf's (rail's) uplink is what its cards below can send, over `oversubscription`; levels above are not thinner.
+    A leaf's (rail's) uplink has the bandwidth of all cards below it divided by `oversubscription`; levels above
+    pass on as much as the uplinks below them bring.
 
     One spine (pod switch, core) stands for all switches side by side there, with their summed bandwidth: traffic
     is spread evenly over them, and paths are unambiguous. spines=4 makes four of each instead, and planners choose.
@@ -69,8 +70,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     else one of 200 Gbit/s per rank (assumed). Ranks that share a card have a link of its speed each, and a shared
     limit. Cards of pcie8 sit on its PCIe switches. InfiniBand latencies as links.py says.
 
-    sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
-    they send on without touching a rank.
+    sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; they send
+    results on without passing through a rank.
     """
     kinds = [machine_of(name, "+") for name in _NEXT_BOX.split(box)]
     box_machine = kinds[0]
@@ -88,7 +89,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         _cards_in_file(kind, nic) if kind.cards and nics is None else cards_of(kind, nics, nic) for kind in kinds
     ]
     cards = cards_by_kind[0]
-    per_leaf = 2 - (fabric == "fat-tree")
+    per_leaf = 1 if fabric == "fat-tree" else 2
     if boxes_per_leaf is not None:
         per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
     check_integer(leaves_per_pod, "leaves_per_pod")
@@ -110,11 +111,11 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={as_text(key, value)}" for key, value in name_options.items() if value is not None)
-    if len(kinds) == 1 and is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
+    if len(kinds) == 1 and is_file(box):  # a path means nothing elsewhere; models find the GPUs by the box's name
         name = f"{boxes} x {box_machine.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
-    equipped = [*zip(kinds, cards_by_kind, strict=True)]
-    return connect_boxes(name[:200], [equipped[b % len(kinds)] for b in range(boxes)], switches, ability)
+    boxes_with_cards = [*zip(kinds, cards_by_kind, strict=True)]
+    return connect_boxes(name[:200], [boxes_with_cards[b % len(kinds)] for b in range(boxes)], switches, ability)
 
 
 def sold_with_cards(name: str) -> bool:
@@ -123,7 +124,10 @@ def sold_with_cards(name: str) -> bool:
 
 
 def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, sold_as: str = "") -> Cards:
-    """Return the network cards of a box: as `nics` and `nic` say, else as the box of this name is sold with."""
+    """Return the network cards of a box: `nics` of bandwidth `nic`, by default those that a product is sold with.
+
+    `sold_as`: the name of the product (default: that of the box).
+    """
     name = sold_as or box.name
     count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:
@@ -136,7 +140,7 @@ def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, s
 
 
 def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
-    """Return the network cards that a box's file lists, if they are equal and each serves as many nodes."""
+    """Return the network cards that a box's file lists; all must have one speed and serve equally many nodes."""
     speeds = {card.bandwidth for card in box.cards} if nic is None else {parse_bandwidth(nic, "nic")}
     speed = max((speed for speed in speeds if speed), default=None)
     if speed is None or len(speeds) > 1:
@@ -157,8 +161,8 @@ def _rail_fabric(boxes: int, cards: Cards, spines: int, taper: Fraction) -> Fabr
     """Return a switch per rail (card i of every box), below `spines` spine switches."""
     rails = [f"rail{r}" for r in range(cards.rails)]
     tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
-    below = boxes * cards.count * cards.bandwidth / cards.rails
-    trunks = trunks_above([(rail, below) for rail in rails], tops, taper) if tops else ()
+    rail_bandwidth = boxes * cards.count * cards.bandwidth / cards.rails
+    trunks = trunks_above([(rail, rail_bandwidth) for rail in rails], tops, taper) if tops else ()
     return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
 
 
@@ -173,11 +177,11 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
     if len(leaves) == 1:
         return Fabric(tuple(leaves), first)
     box_bandwidth = cards.count * cards.bandwidth
-    below = [(leaf, box_bandwidth * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
-    pods = [below[i : i + per_pod] for i in range(0, len(below), per_pod)]
+    leaf_bandwidths = [(leaf, box_bandwidth * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
+    pods = [leaf_bandwidths[i : i + per_pod] for i in range(0, len(leaf_bandwidths), per_pod)]
     if len(pods) == 1:
         tops = [f"spine{s}" for s in range(spines)]
-        return Fabric((*leaves, *tops), first, trunks_above(below, tops, taper))
+        return Fabric((*leaves, *tops), first, trunks_above(leaf_bandwidths, tops, taper))
     trunks: list[tuple[str, str, Fraction]] = []
     all_pod_switches: list[str] = []
     cores = [f"core{s}" for s in range(spines)]
@@ -186,7 +190,7 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
         all_pod_switches += pod_switches
         trunks += trunks_above(pod, pod_switches, taper)
         uplink = sum((speed for _, speed in pod), Fraction(0)) / taper / spines
-        trunks += [(middle, core, uplink) for middle, core in zip(pod_switches, cores, strict=True)]
+        trunks += [(pod_switch, core, uplink) for pod_switch, core in zip(pod_switches, cores, strict=True)]
     return Fabric((*leaves, *all_pod_switches, *cores), first, tuple(trunks))
 
 
@@ -221,7 +225,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
 # A node has four A100, each pair joined by four NVLinks, 100 GB/s each way (NVIDIA, HGX A100 4-GPU; ALCF's page on
 # Polaris shows NV4 for every pair). The paper writes "600 Gbps" for NVLink: NVIDIA's 600 GB/s are meant, both ways, per
 # GPU. A Slingshot 11 card carries 200 Gbit/s. The dragonfly between nodes stands as one switch: like the paper's
-# simulator, contention is looked for at devices and at cards, not inside the fabric.
+# simulator, this models contention at devices and at cards, not inside the fabric.
 SLINGSHOT = Fraction(25 * 10**9)
 
 

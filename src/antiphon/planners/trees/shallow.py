@@ -67,9 +67,9 @@ LARGE_DENOMINATOR_TREES = 128  # ... with up to this number of trees
 COLUMNS_RANKS = 24  # up to this many ranks, each depth is also tried by columns.py
 ASYMMETRIC_RANKS = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
 MOST_LOSSES = 2  # but no more after this many depths in a row without gain ...
-LOSS_EFFORT = BOUNDED.max_effort // 10  # ... once this much effort is spent
-# (ranks, fraction of the bound): if up to this many ranks no forest is that fast, the forest of planner `trees` is
-# packed as well, which may take a minute on 64 ranks
+LOSS_EFFORT = BOUNDED.max_effort // 10  # ... once this much effort (entries of cost matrices) is spent
+# (ranks, fraction of the bound): a machine of at most this many ranks also gets the forest of planner `trees`, unless a
+# bounded forest is that fast. Packing it may take a minute on 64 ranks
 SLOW_FORESTS = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
 START_STEPS = 3  # `choose_trees` plans for this many times the depth of the deepest tree, in steps
 MOST_ENTRIES = 100_000  # of its linear program: some two CPU seconds
@@ -82,7 +82,7 @@ class _Forest:
     """An unpipelined schedule along packed trees of at most one depth.
 
     `packed`: the packing before rates were rounded. `trees`: number of trees. `rate`: after rounding, in bytes/s.
-    `method`: how they were packed, in words.
+    `method`: "hubs" (bounded.py), "columns" (columns.py) or that of planner `trees`.
     """
 
     schedule: Schedule
@@ -120,16 +120,16 @@ def shallow(
     if len(collective.roots) > 1:
         raise Unsupported("planner shallow: takes one root; use planner trees")
     bounds = bound(topology, collective)
-    max_rate = bounds.without_help.bytes_per_second
+    max_rate = bounds.without_help.bytes_per_second  # trees use no multicast or reduction in switches
     reversed_plan = collective.kind == "reduce"
     machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
     # pack forests: for an allreduce in both directions; for a reduce those of the dual broadcast
     if collective.kind == "allreduce":
-        plans = _up_and_down(request, depth, pieces is None)
+        plans = _plan_allreduce(request, depth, pieces is None)
     else:
         spread_out = dual(collective)[0] if reversed_plan else collective
         check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
-        plans = _forests_by_depth(machine, spread_out, max_rate or Fraction(0), depth, request.seed, pieces is None)
+        plans = _choose_forests(machine, spread_out, max_rate or Fraction(0), depth, request.seed, pieces is None)
     forests = plans.forests
     statement: dict[str, Any] = {
         "forests": [
@@ -156,7 +156,7 @@ def shallow(
         yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.plan_json()})
 
 
-def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plans:
+def _plan_allreduce(request: Request, depth: int | None, with_kinds: bool) -> _Plans:
     """Plan an allreduce: reduce along a forest to the most central member, then broadcast along one from there.
 
     On machines whose links are equal in both directions both use the same forest. Otherwise each direction has its own
@@ -171,7 +171,7 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     for machine in [topology] if links is not None else [topology, reversed_machine]:
         check_reach(machine, [root], collective.members, machine is reversed_machine)
         max_rate = bound(machine, spread_out).without_help.bytes_per_second
-        plans.append(_forests_by_depth(machine, spread_out, max_rate or Fraction(0), depth, request.seed, with_kinds))
+        plans.append(_choose_forests(machine, spread_out, max_rate or Fraction(0), depth, request.seed, with_kinds))
     down, up = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
@@ -191,12 +191,12 @@ def _up_and_down(request: Request, depth: int | None, with_kinds: bool) -> _Plan
     )
 
 
-def _forests_by_depth(
+def _choose_forests(
     machine: Topology, collective: Collective, max_rate: Fraction, depth: int | None, seed: int, with_kinds: bool = True
 ) -> _Plans:
     """Return the forests of a broadcast, each shallower and slower than the one before.
 
-    `max_rate`: the rate that no broadcast exceeds. `with_kinds`: also the kinds to be mixed.
+    `max_rate`: the rate in bytes/s that no broadcast exceeds, 0: unlimited. `with_kinds`: also the kinds to be mixed.
     """
     root = collective.roots[0]
     ranks = _spanned_ranks(machine, root, collective.members)
@@ -204,7 +204,7 @@ def _forests_by_depth(
     forests: list[_Forest] = []
     symmetric_forests: list[SymmetricTrees] = []
     # packings of growing depth; keep those that are clearly faster than shallower ones
-    for packed, method, symmetric in _by_depth(grower, ranks, max_rate, depth):
+    for packed, method, symmetric in _pack_by_depth(grower, ranks, max_rate, depth):
         forest = _to_forest(machine, collective, packed, method)
         if not forests or forest.rate > forests[-1].rate * FASTER:
             forests.append(forest)
@@ -275,7 +275,7 @@ def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list
     return np.flatnonzero(reached[: machine.ranks]).tolist()
 
 
-def _by_depth(
+def _pack_by_depth(
     grower: TreeGrower, ranks: Sequence[int], max_rate: Fraction, depth: int | None
 ) -> Iterator[tuple[SymmetricTrees, str, SymmetricTrees | None]]:
     """Yield packings of growing depth, as (packing, method, packing with equal rates for all images of a tree).
@@ -300,7 +300,7 @@ def _by_depth(
         if best is None:
             continue
         method = "hubs"
-        is_hopeless = losses >= MOST_LOSSES and asymmetric.spent > LOSS_EFFORT
+        is_hopeless = losses >= MOST_LOSSES and asymmetric.spent > LOSS_EFFORT  # packing without symmetries
         # equal rates for all images of a tree restrict the packing. Without this restriction a faster packing may be
         # found; its trees are then tried with equal rates
         if (
@@ -316,7 +316,7 @@ def _by_depth(
                     pack_bounded(grower, depth_limit, goal, asymmetric_packing.representatives) or asymmetric_packing
                 )
                 best = symmetric if symmetric.rate * ENOUGH > asymmetric_packing.rate else asymmetric_packing
-        # small machines: exact prices instead of heuristic trees
+        # small machines: column generation, whose packing is optimal for this depth
         if best.rate < goal * float(ENOUGH) and len(ranks) <= COLUMNS_RANKS:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
@@ -325,9 +325,7 @@ def _by_depth(
         yield best, method, symmetric
         if grower.spent + asymmetric.spent >= BOUNDED.max_effort:
             break
-    slow = next(
-        (max_rate * fraction for depth_limit, fraction in SLOW_FORESTS if len(ranks) <= depth_limit), Fraction(0)
-    )
+    slow = next((max_rate * fraction for max_ranks, fraction in SLOW_FORESTS if len(ranks) <= max_ranks), Fraction(0))
     if depth is None and (fastest < slow or not max_rate):
         packed = pack_trees(machine, {root: 1}, ranks)
         yield SymmetricTrees.of_trees(machine, packed.trees), packed.method, None
@@ -363,12 +361,12 @@ def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
     if not classes:
         return []
     deepest = max(tree_class.steps for tree_class in classes)
-    steps, kinds = START_STEPS * deepest, distinct_kinds(classes)
+    steps, resource_kinds = START_STEPS * deepest, distinct_kinds(classes)
     fits_program = (
-        np.cumsum([count_entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_ENTRIES
+        np.cumsum([count_entries(tree_class, resource_kinds, steps, deepest) for tree_class in classes]) <= MOST_ENTRIES
     )
     fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
-    starts = solve_starts(fitting, kinds, steps) if fitting else None
+    starts = solve_starts(fitting, resource_kinds, steps) if fitting else None
     if starts is None:
         return []
     share = {tree_class.plan: float(tree_starts.sum()) for tree_class, tree_starts in zip(fitting, starts, strict=True)}
@@ -376,7 +374,10 @@ def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
 
 
 def _tree_class(grower: TreeGrower, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
-    """Return a tree with all its images as a class of the linear program. `link_latency`: by link."""
+    """Return a tree with all its images as a class of the linear program, with a single chunk.
+
+    `link_latency`: seconds, by link.
+    """
     steps = max(hop.depth for _, hop in hops)
     load, slowest = np.zeros((len(grower.capacity), steps)), np.zeros(steps)
     for step in range(steps):
@@ -389,7 +390,7 @@ def _tree_class(grower: TreeGrower, number: int, hops: Hops, link_latency: Float
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
     """Return the fewest links of low latency with which every rank can receive at this rate; None if all are needed.
 
-    Links are ordered by the least latency of a path between ranks that uses them, and a first part of them is taken.
+    The latency of a link is the least of any path between ranks that uses it. All links up to some latency are taken.
     """
     quickest = _least_latency(topology)
     usable = np.isfinite(quickest)  # the others are on no path between ranks

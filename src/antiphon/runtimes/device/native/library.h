@@ -1,11 +1,12 @@
-/* The library's own collectives (NCCL, RCCL), to be measured beside ours: opened by name on demand, so that nothing
- * is linked with it. Types and operators have its numbers (numbers.h). Before this a device says:
+/* The collectives of NCCL or RCCL, to be measured beside ours. The library is opened by name at run time, so that nothing is
+ * linked with it. Types and operators have its numbers (numbers.h). The file that includes this one defines before:
  *
- *     int device_of(const Rank &)                    on which device a rank is
- *     void *stream_of(Rank &)                        where its calls are asked for
- *     int end_streams(void *const *ranks, u32 count) until they are done; 0: they are
+ *     int device_of(const Rank &)                    the number of a rank's device
+ *     void *stream_of(Rank &)                        the stream for its calls
+ *     int end_streams(void *const *ranks, u32 count) waits until the streams of these ranks are idle; 0: no error
  *
- * Threading: the thread of the ranks. Ownership: a Library owns its communicators; the shared object stays open.
+ * Threading: one thread calls everything for all ranks. Ownership: a Library owns its communicators; the shared object stays
+ * open.
  */
 #pragma once
 #include <dlfcn.h>
@@ -49,13 +50,14 @@ struct Library {
             if (comm) (void)destroy(comm);
     }
 
-    /* What rank `me` asks for. `from`, `to`: its buffers; `count`: elements of a block. Kinds as in a program file. */
-    int ask(int kind, i64 me, const char *from, char *to, size_t count, int type, int op, int root) {
+    /* Starts the call of rank `me` on its stream; 0, or the library's error code. `from`, `to`: its buffers; `count`: elements of
+     * a block. Kinds as in a program file. */
+    int start_call(int kind, i64 me, const char *from, char *to, size_t count, int type, int op, int root) {
         enum { BROADCAST, REDUCE, SCATTER, GATHER, ALLGATHER, REDUCESCATTER, ALLREDUCE, ALLTOALL };
         const Comm comm = comms[(size_t)me];
         void *const stream = stream_of(*(Rank *)ranks[(size_t)me]);
         const size_t block = count * WIDTHS[type];
-        const int ranks_here = (int)ranks.size();
+        const int rank_count = (int)ranks.size();
         int code = 0;
         switch (kind) {
         case BROADCAST: return broadcast(from, to, count, type, root, comm, stream);
@@ -64,11 +66,12 @@ struct Library {
         case REDUCESCATTER: return reducescatter(from, to, count, type, op, comm, stream);
         case ALLREDUCE: return allreduce(from, to, count, type, op, comm, stream);
         }
-        for (int peer = 0; peer < ranks_here && !code; ++peer) {
-            const bool gives = kind == ALLTOALL || (kind == SCATTER && me == root) || (kind == GATHER && peer == root);
-            const bool gets = kind == ALLTOALL || (kind == SCATTER && peer == root) || (kind == GATHER && me == root);
-            if (gives) code = send(from + (kind == GATHER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
-            if (gets && !code)
+        /* the others are sends and receives; both libraries run those between Start and End as one group */
+        for (int peer = 0; peer < rank_count && !code; ++peer) {
+            const bool sends = kind == ALLTOALL || (kind == SCATTER && me == root) || (kind == GATHER && peer == root);
+            const bool receives = kind == ALLTOALL || (kind == SCATTER && peer == root) || (kind == GATHER && me == root);
+            if (sends) code = send(from + (kind == GATHER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
+            if (receives && !code)
                 code = receive(to + (kind == SCATTER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
         }
         return code;
@@ -81,7 +84,7 @@ void *ad_library_new(u32 count, void *const *ranks, const char *path) {
     Library *library = new Library;
     std::vector<int> devices;
     for (u32 i = 0; i < count; ++i) devices.push_back(device_of(*(const Rank *)ranks[i])), library->ranks.push_back(ranks[i]);
-    failure = "there is no such library, or it lacks what is asked for";
+    failure = "the library is missing, or lacks a function that is needed";
     if (library->open(path)) {
         library->comms.resize(count);
         const int code = library->init(library->comms.data(), (int)count, devices.data());
@@ -96,7 +99,7 @@ int ad_library_go(void *library, int kind, i64 count, int type, int op, int root
     Library &lib = *(Library *)library;
     int code = lib.start();
     for (size_t i = 0; i < lib.ranks.size() && !code; ++i)
-        code = lib.ask(kind, (i64)i, from[i], to[i], (size_t)count, type, op, root);
+        code = lib.start_call(kind, (i64)i, from[i], to[i], (size_t)count, type, op, root);
     const int ended = lib.end();
     if (code || ended) return failure = lib.error(code ? code : ended), 1;
     return end_streams(lib.ranks.data(), (u32)lib.ranks.size());
