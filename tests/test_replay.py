@@ -19,7 +19,8 @@ from antiphon.cost.replay.steps import replay_job
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
 from antiphon.formats.chakra.wire import octets
-from antiphon.select.prices import interpolate_seconds
+from antiphon.select.prices import ByPlans, interpolate_seconds
+from antiphon.select.together import compare_together, find_call_sets
 
 MS = 1e-3
 
@@ -438,3 +439,45 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     told = json.loads(capsys.readouterr().out)
     assert told["topology"] == "full:ranks=2"
     assert run(["replay", str(tmp_path / "none.json"), "--topology", "full:ranks=2"]) == 2
+
+
+# ---- groups at the same time ----
+
+
+def pairs_at_once(nbytes: int = 10**8) -> Job:
+    """Two steps in which eight pairs, a rank of each of two boxes, allreduce at the same time; one pair once more."""
+    groups = [ProcessGroup(f"pair{i}", 2, (i, i + 8)) for i in range(8)]
+    calls = [
+        Collective("allreduce", nbytes, group, 3 * MS, at * MS)
+        for start in (0, 20) for group, at in [*((g, start + 0.1 * g) for g in range(8)), (0, start + 10)]
+    ]  # fmt: skip
+    lanes: dict[int, list[list[int]]] = {rank: [[]] for rank in range(16)}
+    items: dict[int, list[Item]] = {rank: [] for rank in range(16)}
+    for number, call in enumerate(calls):
+        for rank in groups[call.group].members:
+            lanes[rank][0].append(number)
+            items[rank] += [Item(CALL, call=number), Item(WAIT, call=number)]
+            items[rank] += [Item(STEP)] if number in (8, 17) or (call.group and number < 18) else []
+    return Job(groups, calls, items, lanes, [20 * MS, 20 * MS])
+
+
+def test_calls_at_the_same_time_are_sets_that_repeat() -> None:
+    sets = find_call_sets(pairs_at_once())
+    assert next(iter(sets.values())) == 2
+    assert next(iter(sets)) == {("allreduce", 10**8, group) for group in range(8)}
+
+
+def test_what_a_joint_plan_gains_over_plans_apart() -> None:
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+
+    def plan(kind: str, members: Sequence[int], _: Sequence[int]) -> Any:
+        return antiphon.plan(kind, machine, ranks=list(members), planner="trees", nbytes=10**8)
+
+    rows, notes = compare_together(pairs_at_once(), ByPlans(machine, {}, plan, "alpha-beta"))
+    assert notes == []
+    assert len(rows) == 1
+    assert (len(rows[0]["calls"]), rows[0]["per_step"]) == (8, 1)
+    # Each pair alone may take all eight cards of its box; all pairs together have one card each: 25 GB/s.
+    assert rows[0]["joint"] == pytest.approx(10**8 / 25e9, rel=0.05)
+    assert rows[0]["apart"] > rows[0]["joint"]
+    assert rows[0]["gain"] == rows[0]["apart"] - rows[0]["joint"]

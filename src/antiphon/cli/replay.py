@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,6 +78,7 @@ def replay_text(result: Mapping[str, Any]) -> str:
             "",
             *_collective_lines(result["calls"]),
             *_worth_lines(result),
+            *_together_lines(result),
             *_bucket_lines(result),
             *_note_lines(result),
         ]
@@ -158,6 +160,19 @@ def _worth_lines(result: Mapping[str, Any]) -> list[str]:
     return paragraph(
         f"worth tuning first: {call}, {format_seconds(collective['gain'])} of a step ({collective['rests_on']})", ""
     )
+
+
+def _together_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return what one joint plan gains for collectives that groups run at the same time."""
+    lines = []
+    for row in result["together"]:
+        counts = Counter((call["collective"], call["nbytes"]) for call in row["calls"])
+        names = " + ".join(f"{count} x {kind} of {format_size(nbytes)}" for (kind, nbytes), count in counts.items())
+        lines += paragraph(
+            f"at the same time, {row['per_step']:.4g} times a step: {names}; plans apart take "
+            f"{format_seconds(row['apart'])}, a joint plan {format_seconds(row['joint'])}", "", "  "
+        )  # fmt: skip
+    return lines
 
 
 def _bucket_lines(result: Mapping[str, Any]) -> list[str]:

@@ -35,6 +35,7 @@ from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
 MAX_GROUPS = 16  # process groups for which plans are made, each with every collective
+Call = tuple[str, int, int]  # kind, nbytes and group of the calls of a class
 MakePlan = Callable[[str, Sequence[int], Sequence[int]], Plan]  # (kind, ranks, sizes) -> plan
 
 
@@ -79,9 +80,7 @@ class ByPlans:
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """Return the price; None if there is no plan, or if the ranks of the group are unknown."""
-        if kind not in KINDS or about.size < 2:
-            return None
-        members = members_of(about, self.machine)
+        members = self._members(kind, about)
         if not members:
             return None
         # a job repeats few distinct calls: price each once
@@ -89,6 +88,16 @@ class ByPlans:
         if key not in self._priced:
             self._priced[key] = self._price_by_plan(kind, nbytes, group, members)
         return self._priced[key]
+
+    def _members(self, kind: str, about: ProcessGroup) -> tuple[int, ...]:
+        """Return the ranks of a group; () if they are unknown, or have no such collective."""
+        return members_of(about, self.machine) if kind in KINDS and about.size > 1 else ()
+
+    def find_plan(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Plan | None:
+        """Return the plan for a call; None if there is none, or it leaves the size to the library."""
+        members = self._members(kind, about)
+        plan = self._plan_for_group(kind, group, members) if members else None
+        return None if plan is None or plan.at(nbytes).served_by else plan
 
     def _price_by_plan(self, kind: str, nbytes: int, group: int, members: tuple[int, ...]) -> Price | None:
         """Return the price by the plan for these ranks; None if there is none, or it leaves the size to the library."""

@@ -34,7 +34,8 @@ from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import WORK, Job, ProcessGroup
 from antiphon.cost.replay.steps import Outcome, replay_job
-from antiphon.select.prices import Price
+from antiphon.select.prices import ByPlans, Price
+from antiphon.select.together import compare_together
 
 # Simulations with one class changed: at most MAX_CLASSES classes, and at most MAX_MOVES items in total.
 MAX_MOVES = 2**23
@@ -71,6 +72,7 @@ class Replay:
     rows: list[dict[str, Any]]  # one per class
     bucket_sizes: dict[str, Any] | None  # step times by bucket size, of `_compare_buckets`
     notes: list[str] = field(default_factory=list)
+    together: list[dict[str, Any]] = field(default_factory=list)  # sets of calls at the same time, of `together`
 
     def as_json(self) -> dict[str, Any]:
         steps = len(self.now.steps)
@@ -103,6 +105,7 @@ class Replay:
                 key: worth[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
             }) or None,
             "buckets": self.bucket_sizes,
+            "together": self.together,
             "notes": self.notes,
         }  # fmt: skip
 
@@ -170,10 +173,12 @@ def replay(
             "the job computed on CPUs, but our plans are priced as on the GPUs of this machine: this trace does not "
             "show what a step would take there"
         )
+    tell("groups at the same time")
+    together, reasons = compare_together(job, ours) if isinstance(ours, ByPlans) else ([], [])
+    notes += reasons
     tell("buckets")
-    return Replay(
-        job, cores_of_host, now, with_ours, free, rows, _compare_buckets(undisturbed, ours, run, notes), notes
-    )
+    bucket_sizes = _compare_buckets(undisturbed, ours, run, notes)
+    return Replay(job, cores_of_host, now, with_ours, free, rows, bucket_sizes, notes, together)
 
 
 def _price_or_recorded(price: Price | None, recorded: float) -> float:

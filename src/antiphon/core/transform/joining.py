@@ -207,10 +207,11 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     return _stack_rows(moved, schedules[0].collective, joint, np.concatenate(pieces), schedules[0].local)
 
 
-def run_together(schedules: Sequence[Schedule]) -> Schedule:
+def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Schedule:
     """Run schedules of several collectives at the same time, each on data of its own. O(rows).
 
-    The result is for the joint collective of all their groups; `nbytes` is the size of each schedule's own collective.
+    The result is for the joint collective of all their groups; `nbytes` is the size of each schedule's own collective,
+    or with `sizes`, relative to each other, of the largest.
 
     >>> from antiphon.core.example import of_rows
     >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
@@ -226,7 +227,11 @@ def run_together(schedules: Sequence[Schedule]) -> Schedule:
     common = math.lcm(*(max(sizes) for sizes in own_sizes))
     target = joint(
         [group for s in schedules for group in s.collective.groups or (s.collective,)],
-        [size * common // max(sizes) for sizes in own_sizes for size in sizes],
+        [
+            size * common // max(own) * relative
+            for own, relative in zip(own_sizes, sizes or [1] * len(schedules), strict=True)
+            for size in own
+        ],
     )
     denominator = math.lcm(*(s.chunks.denominator for s in schedules))
     if denominator >= MAX_DENOMINATOR:

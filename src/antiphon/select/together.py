@@ -1,0 +1,102 @@
+"""Collectives that a recorded job runs at the same time in several groups: plans apart against one joint plan.
+
+Calls run together if one runs in the middle of the other. Sets of such calls repeat in every step; for the longest of
+them the plans of the calls are priced as they share the links, and so is one joint plan for all groups
+(planners/compose/groups.py). The difference is what joint plans gain.
+
+Example: two boxes, eight pairs of ranks with one in each. A pair alone has 200 GB/s through eight network cards; if all
+plans do so, each card carries eight pairs. The joint plan leaves each pair its own card, at the same time in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from antiphon.core.collective import Collective, joint
+from antiphon.core.plan import Plan
+from antiphon.core.transform import run_together
+from antiphon.cost import predict
+from antiphon.cost.replay.job import Job
+from antiphon.errors import AntiphonError
+from antiphon.select.plans import plan
+from antiphon.select.prices import ByPlans, Call, members_of
+
+MAX_SETS = 4  # of calls that are planned together: each takes seconds
+MAX_GROUPS_TOGETHER = 64
+
+CallSet = frozenset[Call]
+
+
+def find_call_sets(job: Job) -> dict[CallSet, int]:
+    """Return the sets of calls in different groups that run at the same time and how often; the longest first."""
+    order = sorted(range(len(job.calls)), key=lambda call: job.calls[call].start)
+    count: dict[CallSet, int] = defaultdict(int)
+    seconds: dict[CallSet, float] = defaultdict(float)
+    running: list[int] = []
+    for number, call in enumerate(order):
+        own = job.calls[call]
+        middle = own.start + own.seconds / 2
+        running = [other for other in running if job.calls[other].end > own.start]
+        # Those that began before, and those that begin before its middle.
+        later = number + 1
+        while later < len(order) and job.calls[order[later]].start <= middle:
+            later += 1
+        overlapping = [c for c in [*running, *order[number:later]] if job.calls[c].end > middle or c == call]
+        calls = frozenset((job.calls[c].kind, job.calls[c].nbytes, job.calls[c].group) for c in overlapping)
+        if len({group for _, _, group in calls}) > 1:
+            count[calls] += 1
+            seconds[calls] += own.seconds
+        running.append(call)
+    # Each of the calls of a set finds it: count the set once.
+    sets = sorted(count, key=lambda calls: (-seconds[calls], sorted(calls)))
+    return {calls: math.ceil(count[calls] / len(calls)) for calls in sets}
+
+
+def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row per set of calls with the seconds of plans apart and of a joint plan; and why some have none."""
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for calls, times in find_call_sets(job).items():
+        if len(rows) == MAX_SETS:
+            break
+        if len(calls) > MAX_GROUPS_TOGETHER:
+            notes.append(
+                f"{len(calls)} groups at the same time are not planned together; at most {MAX_GROUPS_TOGETHER}"
+            )
+            continue
+        try:
+            row = _price_set(job, sorted(calls, key=lambda call: (call[2], call[:2])), prices)
+        except AntiphonError as error:
+            notes.append(f"no joint plan for calls at the same time: {error}")
+            continue
+        if row is not None:
+            rows.append({**row, "per_step": times / len(job.steps)})
+    return rows, list(dict.fromkeys(notes))
+
+
+def _price_set(job: Job, calls: list[Call], prices: ByPlans) -> dict[str, Any] | None:
+    """Return the seconds of the plans of calls that share the links, and of a joint plan; None without these plans."""
+    machine, plans = prices.machine, []
+    for kind, nbytes, group in calls:
+        own = prices.find_plan(kind, nbytes, group, job.groups[group])
+        if own is None:
+            return None
+        plans.append(own.at(nbytes).schedule)
+    sizes = [nbytes for _, nbytes, _ in calls]
+    common = math.gcd(*sizes)
+    shares = [size // common for size in sizes]
+    apart = Plan.of(machine, run_together(plans, shares))
+    groups = [Collective(kind, machine.ranks, members_of(job.groups[group], machine)) for kind, _, group in calls]
+    together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))
+    seconds = [
+        predict(each, max(sizes), model=prices.model, profile=prices.profile)[0]["seconds"]
+        for each in (apart, together)
+    ]
+    return {
+        "calls": [
+            {"collective": kind, "nbytes": nbytes, "group": job.groups[group].name} for kind, nbytes, group in calls
+        ],
+        "apart": seconds[0], "joint": seconds[1], "gain": max(seconds[0] - seconds[1], 0.0),
+    }  # fmt: skip
