@@ -1,16 +1,18 @@
 """The emulated cluster: what schedules gain on irregular machines, measured beside what is predicted.
 
-Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] (default: all). The MPI library is MPICH, from
-the environment $ANTIPHON_TEST_MPICH, else the folder mpich of this one; without it those rows are left out. With `dgx`
-the picture docs/lab-dgx1v.svg is drawn anew.
+Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] [mesh] (default: all). The MPI library is
+MPICH, from the environment $ANTIPHON_TEST_MPICH, else the folder mpich of this one; without it those rows are left out.
+With `dgx` the picture docs/lab-dgx1v.svg is drawn anew. `mesh` needs PyTorch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,14 +191,57 @@ def plans(nbytes: int = 8_000_000) -> list[dict[str, Any]]:
     return out
 
 
+MESHES = [(2, 3), (2, 4)]
+MESH_SCALE = "link=4Mbit"  # so slow that the processors have time for all ranks
+
+
+def mesh(nbytes: int = 1_200_000) -> list[dict[str, Any]]:
+    """What allreduces along both dimensions of a mesh at once take under PyTorch, beside what is predicted."""
+    out = []
+    for data, tensor in MESHES:
+        spec = f"mesh:dims={data}x{tensor}"
+        groups = antiphon.collective("allreduce@data + allreduce@tensor", spec, mesh=f"data={data},tensor={tensor}")
+        plan = antiphon.plan(groups, spec, planner="groups", nbytes=nbytes, options={"links": "alone"})
+        # The lab states what its links alone would take.
+        (whole,) = antiphon.lab.run(plan, nbytes, scale=MESH_SCALE, repeat=1)
+        with tempfile.TemporaryDirectory() as folder:
+            antiphon.save(plan, f"{folder}/plan.json")
+            command = [
+                sys.executable,
+                "-m",
+                "antiphon",
+                "lab",
+                "run",
+                spec,
+                "--scale",
+                MESH_SCALE,
+                "--",
+                sys.executable,
+            ]
+            command += [str(ROOT / "bench" / "_mesh_job.py"), *map(str, (data, tensor, nbytes, 5))]
+            env = {**os.environ, "ANTIPHON_TABLE": f"{folder}/plan.json"}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        row = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+        seconds, predicted = statistics.median(row["seconds"]), whole["predicted_seconds"]
+        ratio = seconds / predicted
+        out.append(
+            {
+                "machine": spec, "what": "allreduces along both dimensions, PyTorch", "seconds": seconds,
+                "predicted_seconds": predicted, "over_predicted": ratio, "served": row["served"],
+            }
+        )  # fmt: skip
+        print(spec, f"{seconds:.3f} {ratio:.3f}", row["served"], flush=True)
+    return out
+
+
 def main() -> None:
     _common.print_machine()
-    wanted = sys.argv[1:] or ["dgx", "allocations", "tree", "plans"]
+    wanted = sys.argv[1:] or ["dgx", "allocations", "tree", "plans", "mesh"]
     path = _common.RESULTS / "lab.json"
     data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     data.pop("machine", None)
     for part in wanted:
-        data[part] = {"dgx": dgx, "allocations": allocations, "tree": tree, "plans": plans}[part]()
+        data[part] = {"dgx": dgx, "allocations": allocations, "tree": tree, "plans": plans, "mesh": mesh}[part]()
     _common.save("lab", data)
 
 

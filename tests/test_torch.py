@@ -64,6 +64,7 @@ def tables(folder: Path) -> Path:
     mesh = antiphon.collective("reducescatter@row + allreduce@column", machine, mesh="row=2,column=2")
     plans = {"allreduce": ring, "allgather": some, "custom": antiphon.plan(mesh, machine, options={"links": "alone"})}
     save_plans(folder / "table.json", plans, table=True)
+    save_plans(folder / "subgroups.json", {"custom": plans["custom"]}, table=False)  # and none for all processes
     other = antiphon.plan("allreduce", antiphon.topology("ring:ranks=8"), planner="ring")
     save_plans(folder / "other.json", {"allreduce": other}, table=False)
     (folder / "broken.json").write_bytes((folder / "table.json").read_bytes()[:2000])

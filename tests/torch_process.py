@@ -450,6 +450,9 @@ def check_tables(rank: int, size: int) -> Found:
             antiphon.torch.AntiphonGroup(store, rank, size, timedelta(seconds=TIMEOUT), range(size), size, True)
         except AntiphonError as error:
             said.append(str(error))
+    antiphon.torch.use(Path(os.environ["ANTIPHON_TABLE"]).with_name("subgroups.json") if rank == 0 else None)
+    store = dist.PrefixStore("subgroups", dist.distributed_c10d._get_default_store())
+    antiphon.torch.AntiphonGroup(store, rank, size, timedelta(seconds=TIMEOUT), range(size), size, True)
     antiphon.torch.use(None)
     return {"said": said}
 

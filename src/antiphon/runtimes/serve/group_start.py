@@ -185,7 +185,9 @@ def _read_book(group: Processes, table: Any) -> Book:
         return Book("", group.ranks, (), (), ())
     full_book = read_any(table)
     book = group_book(full_book, group.ranks, group.places, group.everyone)
-    if group.strict and not book.pages:
+    # A table may have plans for subgroups alone; the group of all then goes by default plans.
+    serves_subgroups = full_book.ranks == group.ranks and bool(full_book.pages)
+    if group.strict and not book.pages and not serves_subgroups:
         name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
         raise Invalid(
             f"{name}: {'; '.join(full_book.omissions)}"
