@@ -17,6 +17,7 @@ from scipy.optimize import linprog
 
 import antiphon
 from antiphon.core.bounds import JointDual, bound, recheck, witness_of
+from antiphon.core.bounds.joint import JointProgram
 from antiphon.core.collective import Collective, custom_relation, joint
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.serialize import dumps, loads
@@ -150,6 +151,24 @@ def test_joint_plan_is_near_the_joint_bound(
     assert best.entries[0].claims["bandwidth_gap"] <= gap
     (row,) = antiphon.run(best, "60KB", dtype="int32")
     assert row["correct"]
+
+
+def test_boxes_apart_need_no_linear_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=4")
+    target = antiphon.collective("allreduce@rows", machine)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a program was built")
+
+    monkeypatch.setattr(JointProgram, "solve", refuse)
+    limits = bound(machine, target)
+    assert limits.tight
+    recheck(machine, target, limits)
+    box = antiphon.topology(machine.name, only=range(8))
+    alone = bound(box, antiphon.collective("allreduce", box, ranks=range(8)))
+    assert limits.bytes_per_second == alone.bytes_per_second
+    with pytest.raises(AssertionError, match="a program was built"):  # columns help the rows
+        bound(antiphon.topology("torus:dims=3x4"), antiphon.collective("allreduce@rows", "torus:dims=3x4"))
 
 
 def test_planner_groups_refuses_a_single_collective() -> None:

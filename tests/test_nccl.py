@@ -1,13 +1,15 @@
 """What NCCL would do: machines as it sees them, its ways and their prices, and what each figure rests on."""
 
+import csv
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pytest
 from bench_nccl import errors, points
-from published import FIT, HELD_OUT, published, relay_tables, xla_tables
+from published import FIT, HELD_OUT, XLA, XLA_PACE, published, relay_tables, xla_tables
 
 import antiphon
 from antiphon.cli import run
@@ -446,3 +448,18 @@ def test_algorithms_that_cannot_be(change: dict[str, object], told: str) -> None
     text = {"format": "antiphon-msccl", "version": 1, "algorithms": [one | change]}
     with pytest.raises(Invalid, match=told):
         read_algorithms(json.dumps(text).encode())
+
+
+def test_groups_at_the_same_time_on_a_box_of_h100() -> None:
+    """Two groups of four and four of two: 31 rows of XLA's table from 2 MiB on, which no figure was fitted to."""
+    machine = topology("hgx-h100")
+    errors_by_size: dict[str, list[float]] = {"2": [], "4": []}
+    with XLA.with_name("xla-groups.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            group = antiphon.collective(row["collective"], machine, ranks=range(int(row["ranks"])))
+            (price,) = antiphon.predict(group, int(row["nbytes"]), topology=machine, library="nccl")
+            errors_by_size[row["ranks"]].append(abs(price["seconds"] * XLA_PACE / (float(row["us"]) * 1e-6) - 1))
+    assert [len(errors_by_size[ranks]) for ranks in ("2", "4")] == [19, 12]
+    assert median(errors_by_size["2"]) < 0.22
+    assert median(errors_by_size["4"]) < 0.14
+    assert median([*errors_by_size["2"], *errors_by_size["4"]]) < 0.16

@@ -5,8 +5,9 @@ together: what each group must pay at these prices is bounded on its own, as for
 
     T  >=  (sum over groups of the least cost at the prices)  /  (sum over links of price * capacity)
 
-The best prices come from one linear program: the programs of the groups side by side, joined by the rows of links and
-shared limits.
+Groups with links of their own may attain that already (`_is_attained_apart`): boxes at work at the same time, say.
+Else the best prices come from one linear program: the programs of the groups side by side, joined by the rows of links
+and shared limits.
 
     minimise T   such that   sum over groups of (scale * load) <= capacity * T on every link and shared limit,
                              the flows of each group fit under its loads,
@@ -31,14 +32,15 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Proved, _by_end
-from antiphon.core.bounds.candidates import place_partitions
+from antiphon.core.bounds.candidates import place_partitions, reachable_nodes
 from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, groups_of
 from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.witness import Family, JointDual, LpDual
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats
+from antiphon.core.columns import Floats, concat_ranges
+from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 40_000  # larger programs are not tried: on 64 ranks one takes minutes
@@ -176,9 +178,35 @@ class JointSearch(BandwidthSearch):
         if not len(self.needs):
             return Proved(None, Fraction(0), True, "nothing must move")
         self.offer_simple_witnesses()
+        if self._is_attained_apart():
+            return self._conclude(True, "attained by the groups, each on links of its own")
         if self._solve_joint_program() and {group.kind for group in self.collective.groups} <= {*UNICAST}:
             return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
         return self._conclude(None, "several groups at the same time: not known to be attainable")
+
+    def _is_attained_apart(self) -> bool:
+        """Return whether the groups attain the time of the best witness on links among their own ranks.
+
+        A group's bound there must be tight, and no two groups may share a link or a limit. Then no program is needed.
+        """
+        resources = self.topology.resources
+        used = np.zeros(len(resources.class_of), bool)
+        for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
+            own = keep(self.topology, group.members)
+            links = np.array(own.links, np.int64)
+            limits = resources.limit_ptr[links + 1] - resources.limit_ptr[links]
+            of_group = np.union1d(links, resources.limit_of[concat_ranges(resources.limit_ptr[links], limits)])
+            every_link = np.ones(own.topology.links, bool)
+            reached = [reachable_nodes(own.topology, [0], every_link, back) for back in (False, True)]
+            if used[of_group].any() or not all(side[: own.topology.ranks].all() for side in reached):
+                return False
+            used[of_group] = True
+            roots = tuple(own.number(root) for root in group.roots)
+            target = Collective(group.kind, len(group.members), (), roots, group.weights)
+            proved = BandwidthSearch(own.topology, target, needs_of(target)).find_best()
+            if proved.tight is not True or proved.time * scale > self._best_time:
+                return False
+        return True
 
     def offer_simple_witnesses(self) -> Fraction:
         """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves."""
