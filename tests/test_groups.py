@@ -20,11 +20,13 @@ from antiphon.core.bounds import JointDual, bound, recheck, witness_of
 from antiphon.core.bounds.joint import JointProgram
 from antiphon.core.collective import Collective, custom_relation, joint
 from antiphon.core.plan import Entry, Plan
+from antiphon.core.request import Request
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.transform import run_together, split_groups
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.registry import find as find_planner
 from antiphon.runtimes.serve.book import make_book
 
 CHECKER = Path(antiphon.__file__).parent / "certificates" / "check_certificate.py"
@@ -169,6 +171,16 @@ def test_boxes_apart_need_no_linear_program(monkeypatch: pytest.MonkeyPatch) -> 
     assert limits.bytes_per_second == alone.bytes_per_second
     with pytest.raises(AssertionError, match="a program was built"):  # columns help the rows
         bound(antiphon.topology("torus:dims=3x4"), antiphon.collective("allreduce@rows", "torus:dims=3x4"))
+
+
+def test_groups_too_large_for_a_linear_program_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.core.bounds.joint.MOST_VARIABLES", 10)
+    target = antiphon.collective("allreduce@rows + allgather@columns", "torus:dims=3x3")
+    assert "too large for a linear program" in bound(antiphon.topology("torus:dims=3x3"), target).note
+    messages: list[str] = []
+    machine = antiphon.topology("torus:dims=3x3")
+    assert list(find_planner("planner", "groups").load()(Request(machine, target, tell=messages.append)))
+    assert [text for text in messages if text.startswith("links=shared") and "too many for one linear program" in text]
 
 
 def test_planner_groups_refuses_a_single_collective() -> None:

@@ -180,9 +180,11 @@ class JointSearch(BandwidthSearch):
         self.offer_simple_witnesses()
         if self._is_attained_apart():
             return self._conclude(True, "attained by the groups, each on links of its own")
-        if self._solve_joint_program() and {group.kind for group in self.collective.groups} <= {*UNICAST}:
+        solved = self._solve_joint_program()
+        if solved and {group.kind for group in self.collective.groups} <= {*UNICAST}:
             return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
-        return self._conclude(None, "several groups at the same time: not known to be attainable")
+        reason = "not known to be attainable" if solved else f"the best of the cuts tried; {self._unsolved}"
+        return self._conclude(None, f"several groups at the same time: {reason}")
 
     def _is_attained_apart(self) -> bool:
         """Return whether the groups attain the time of the best witness on links among their own ranks.

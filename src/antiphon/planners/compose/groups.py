@@ -78,6 +78,7 @@ def groups(
             merged += plan(request, names, best_rate) if links in (None, method) else ()
         except (Unsupported, Invalid) as error:
             refusals.append(error)
+            request.tell(f"links={method}: {error}")
     if not merged:
         raise refusals[0]
     # `stage_plans` wants the plan with the greatest rate first
