@@ -160,6 +160,8 @@ def replay(recordings: Sequence[Recording], calls: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     calls, sizes = int(sys.argv[1]) if sys.argv[1:] else 2000, [parse_size(size) for size in sys.argv[2:] or SIZES]
+    if calls < 2 * PHASES * SEARCH:
+        sys.exit(f"expected at least {2 * PHASES * SEARCH} calls, got {calls}")
     _common.print_machine()
     rows, sliced, recordings = [], [], list[Recording]()
     with tempfile.TemporaryDirectory() as name:
