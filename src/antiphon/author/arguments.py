@@ -16,19 +16,22 @@ from antiphon.errors import Invalid, quote
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 Index = SupportsIndex | slice | Iterable[SupportsIndex]
 MAX_INDEX = 2**31
-MAX_VALUES = 2**22  # read of one argument
+MAX_VALUES = 2**22  # values read of one argument: an iterator may be endless
 
 
 class Arguments:
-    """Convert arguments for a machine with this many `ranks` and `links`. `wrong` adds the user's line to an error."""
+    """Convert arguments for a machine with this many `ranks` and `links`.
 
-    def __init__(self, layout: Layout, ranks: int, links: int, wrong: Callable[[str], Invalid]) -> None:
-        self._layout, self._ranks, self._links, self._wrong = layout, ranks, links, wrong
+    `make_error` returns an error with this text and the user's line.
+    """
+
+    def __init__(self, layout: Layout, ranks: int, links: int, make_error: Callable[[str], Invalid]) -> None:
+        self._layout, self._ranks, self._links, self._make_error = layout, ranks, links, make_error
 
     def buffer(self, buffer: object) -> str:
         """Return the name of a buffer."""
         if not isinstance(buffer, str) or not buffer:
-            raise self._wrong(f'buffer: expected "input", "output" or a name for scratch, got {quote(buffer)}')
+            raise self._make_error(f'buffer: expected "input", "output" or a name for scratch, got {quote(buffer)}')
         return buffer
 
     def ranks(self, ranks: Ranks) -> list[int]:
@@ -36,29 +39,33 @@ class Arguments:
         return [self.integer(rank, "rank", self._ranks) for rank in self._as_list(ranks)]
 
     def start(self, index: SupportsIndex) -> int:
-        """Return the index of the first destination."""
+        """Return the index at which a statement begins to write."""
         return self.integer(index, "index", MAX_INDEX)
 
     def links(self, links: Iterable[SupportsIndex]) -> tuple[int, ...]:
         """Return the numbers of the links of a route."""
         if not isinstance(links, Iterable) or isinstance(links, str):
-            raise self._wrong(f"via: expected the numbers of links, such as [3, 8], got {quote(links)}")
+            raise self._make_error(f"via: expected the numbers of links, such as [3, 8], got {quote(links)}")
         return tuple(self.integer(link, "via", self._links) for link in self._as_list(links))
 
     def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
-        """Return the indices of a statement; if it has none, all of the input or output. Scratch has no end."""
+        """Return the indices that a statement selects. `index`: one selection, or () for all of the input or output.
+
+        Scratch has no size, so a selection of it needs an end.
+        """
         selection = index[0] if index else slice(None)
         subject, has_end = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
         limit = self._layout.size(rank, buffer) if has_end else MAX_INDEX
         if not isinstance(selection, slice):
             return [self.integer(position, subject, limit) for position in self._as_list(selection)]
         if not has_end and selection.stop is None:
-            raise self._wrong(f"{subject}: scratch is as large as you make it; name the places, such as 0:4")
+            raise self._make_error(f"{subject}: scratch is as large as you make it; name the places, such as 0:4")
         first = 0 if selection.start is None else self.integer(selection.start, subject, limit + 1)
         stop = limit if selection.stop is None else self.integer(selection.stop, subject, limit + 1)
         stride = 1 if selection.step is None else self.integer(selection.step, f"step of the {subject}", MAX_INDEX)
         if not stride or first > stop:
-            raise self._wrong(f"{subject}: expected places in ascending order, such as 0:4, got {quote(selection)}")
+            text = f"{subject}: expected places in ascending order, such as 0:4, got {quote(selection)}"
+            raise self._make_error(text)
         return range(first, stop, stride)
 
     def _as_list(self, values: object) -> list[object]:
@@ -78,5 +85,5 @@ class Arguments:
             number = -1
         if not 0 <= number < bound:
             upto = f"from 0 to {bound - 1}" if bound else "but there is none"
-            raise self._wrong(f"{subject}: expected a whole number {upto}, got {quote(value)}")
+            raise self._make_error(f"{subject}: expected a whole number {upto}, got {quote(value)}")
         return number

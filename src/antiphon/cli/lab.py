@@ -1,4 +1,4 @@
-"""The commands `lab up`, `down`, `status` and `run`: a machine emulated by network namespaces (api/labs.py)."""
+"""The commands `lab up`, `down`, `status`, `cut` and `run`: a machine emulated by network namespaces (api/labs.py)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def up_command(
     only: arg.Only = "",
     json: arg.Json = False,
 ) -> None:
-    """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
-    link for each that the machine has. Nothing outside of these namespaces is touched.
+    """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a
+    rate-limited link for each link of the machine. Nothing outside of these namespaces is touched.
     """
     row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)
@@ -55,7 +55,8 @@ def cut_command(
 ) -> None:
     """Cut links of a lab that is up, also under a running program; links that are not named are up again.
 
-    Programs in the lab find the names in the file of ANTIPHON_DEAD. After 3 seconds there are paths around the links.
+    Programs in the lab read the names of the cut links from the file that ANTIPHON_DEAD names. After 3 seconds, routes
+    avoid these links.
     """
     row = labs.cut(name, links)
     text = f"{row['name']}: {', '.join(row['dead']) or 'nothing'} is cut"
@@ -78,7 +79,7 @@ def run_command(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="stop after this time")] = "600s",
     cut: Annotated[
         str,
-        typer.Option("--cut", metavar="LINK@TIME,...", help="cut links meanwhile, such as 0-1@5s", show_default=False),
+        typer.Option("--cut", metavar="LINK@TIME,...", help="cut links during the run: 0-1@5s", show_default=False),
     ] = "",
     json: arg.Json = False,
 ) -> None:

@@ -67,7 +67,7 @@ def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
     if kind == COPIES:
         steps += len(distinct(combining)) * repeated
     copies = _most_messages(schedule, lowering != kind) * repeated if kind == COPIES else 0.0
-    return Work(steps, copies, float(barriers.line.total))
+    return Work(steps, copies, float(barriers.timeline.total))
 
 
 def _most_messages(schedule: Schedule, pull: bool = False) -> float:

@@ -105,7 +105,7 @@ class Barriers:
         return paths(messages(self.schedule), self.topology)
 
     @cached_property
-    def line(self) -> Timeline:
+    def timeline(self) -> Timeline:
         """Return the runs of steps with equal load of the busiest link."""
         return timeline(self.schedule, self.topology)
 
@@ -117,7 +117,7 @@ class Barriers:
     @cached_property
     def busiest(self) -> str:
         """Return the name of the link or limit that is the most loaded one for the longest total time."""
-        line = self.line
+        line = self.timeline
         at = np.flatnonzero(line.resource >= 0)
         if not len(at):
             return "no link"
@@ -143,7 +143,7 @@ class Barriers:
         >>> Barriers(star(), machine()).until(np.array([0, 1, 2]), 1000)
         array([0.e+00, 2.e-06, 4.e-06])
         """
-        line, latencies = self.line, self.latencies
+        line, latencies = self.timeline, self.latencies
         loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
         return _time_until(line.begin, line.length, loaded, step) + _time_until(
             latencies.begin, latencies.length, latencies.seconds, step
@@ -159,7 +159,7 @@ class Barriers:
         >>> Barriers(star(), machine()).path()
         [(0, 2, 0), (1, 0, 2)]
         """
-        line, routing = self.line, self.paths
+        line, routing = self.timeline, self.paths
         runs = np.flatnonzero(line.resource >= 0)
         message, resource = routing.use_message, routing.use_resource
         step = routing.messages.step[message].astype(np.int64)
@@ -178,7 +178,7 @@ class Barriers:
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
         """Return a predictor; each size costs a few additions."""
         names = {term: self.names(term) for term in ("latency", "bandwidth")}
-        return price_linear(self.latencies.total, float(self.line.total), names, LazyPath(self.path), note)
+        return price_linear(self.latencies.total, float(self.timeline.total), names, LazyPath(self.path), note)
 
 
 def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:

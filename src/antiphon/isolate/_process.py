@@ -37,7 +37,8 @@ OVERRUN = 1.1
 OVERRUN_SECONDS = 0.2
 SETTLE = 1.0  # seconds to wait for the exit of a process that has closed its pipe
 _PROGRAM = "from antiphon.isolate._child import run_worker_program; run_worker_program()"
-_QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Workers run side by side, so the numerical libraries of each use one thread.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Job = TypeVar("Job")
 
 
@@ -87,11 +88,11 @@ class Terms(Generic[Job]):
     # at Ctrl-C. The job is killed earlier if it exceeds its budget by OVERRUN.
     grace: float = 0.0
     prepare: Callable[[], None] | None = None  # runs once in a worker before its first job, without a budget
-    # With `as_done`, called at every check (TICK or sooner) with the jobs in progress and the CPU seconds of each
+    # With `as_done` (_pool.py), called every _meter.TICK seconds or sooner with the running jobs and their CPU seconds
     watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
     # Workers are forked from this process, which takes milliseconds, if `can_fork`; else they are separate programs.
     fork: bool = False
-    # With `as_done`, changes a job when a worker begins it, such as to what is known by then
+    # With `as_done`, changes a job when a worker begins it, to use results of earlier jobs
     update: Callable[[Job], Job] = lambda job: job
 
 
@@ -105,8 +106,9 @@ class Process(Generic[Job]):
         self.terms, self.is_worker = terms, not job
         self.ready = not self.is_worker
         self.running, self.result = True, None
-        self.stopping = 0.0  # time of the request to stop, 0 if none
+        self.stopping = 0.0  # time.monotonic() of the request to stop, 0 if none
         self._code: int | None = None
+        # CPU seconds; None: unlimited
         self.limit: float | None = terms.seconds(*job) if job else START_SECONDS
         self.channel, child_channel = Pipe(duplex=True)
         try:
@@ -246,11 +248,11 @@ def _spawn_program(child_channel: Connection) -> int:
     """
     source_folder = str(Path(__file__).parents[2])
     paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
-    quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
+    discard_output = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}
     return os.posix_spawn(
         sys.executable, [sys.executable, "-P", "-c", _PROGRAM], environment,
-        file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, child_channel.fileno(), CHANNEL)], setsid=True,
+        file_actions=[*discard_output, (os.POSIX_SPAWN_DUP2, child_channel.fileno(), CHANNEL)], setsid=True,
     )  # fmt: skip
 
 

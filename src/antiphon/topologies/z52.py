@@ -16,9 +16,9 @@ MEASURED_XGMI = Fraction(33 * GB)
 MEASURED_PCIE = Fraction(27 * GB)
 _PCIE_LATENCY = 1e-6  # assumed: through one host bridge
 
-_ISLANDS = ((0, 2), (2, 5), (3, 5), (0, 3), (1, 4), (4, 6), (6, 7), (1, 7))
+_XGMI_PAIRS = ((0, 2), (2, 5), (3, 5), (0, 3), (1, 4), (4, 6), (6, 7), (1, 7))
 _LEFT_OUT = ((2, 5), (1, 7))  # dotted in SCCL's Figure 3: not used together with PCIe
-_SOCKETS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))
+_PCIE_PAIRS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))  # per socket
 
 
 def z52() -> Topology:
@@ -29,7 +29,7 @@ def z52() -> Topology:
     """
     xgmi = LinkType("xgmi", MEASURED_PCIE, XGMI_LATENCY)
     pcie = LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
-    used = [pair for pair in _ISLANDS if pair not in _LEFT_OUT]
+    used = [pair for pair in _XGMI_PAIRS if pair not in _LEFT_OUT]
     return build("z52", 8, both_ways(used, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_gpu_places())
 
 
@@ -40,9 +40,9 @@ def z52_pcie() -> Topology:
     ({(0,1),(1,0),(1,2),(2,1),(1,3),(3,1)}, 1) of 5.2.2.
     """
     xgmi, pcie = LinkType("xgmi", MEASURED_XGMI, XGMI_LATENCY), LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
-    links = both_ways(_ISLANDS, xgmi)
+    links = both_ways(_XGMI_PAIRS, xgmi)
     limits = []
-    for socket, pairs in enumerate(_SOCKETS):
+    for socket, pairs in enumerate(_PCIE_PAIRS):
         first = len(links)
         links += both_ways(pairs, pcie)
         limits.append(SharedLimit(f"socket{socket} pcie", tuple(range(first, len(links))), MEASURED_PCIE))

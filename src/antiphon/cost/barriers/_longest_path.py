@@ -4,8 +4,9 @@ A message starts when the data that it reads have arrived and the links on its r
 the summed latency and the transmission time. So its time is the maximum over what it waits for, plus its own time: the
 longest path in the acyclic graph of messages, found in one pass in the order of steps, vectorised per step.
 
-Messages that share a link take turns on it. The turn that delayed a message is recorded, so that the critical path can
-be traced back from the last message: it alternates between "waited for this data" and "waited for this link".
+A message *uses* each link and shared limit of its route; messages that share one take turns on it. The turn that
+delayed a message is recorded, so that the critical path can be traced back from the last message: it alternates between
+"waited for this data" and "waited for this link".
 
 Example: 0 -> 1 -> 2, 1 us of latency and 2 us of transmission per message: they arrive at 3 us and 6 us. If a message
 0 -> 2 used the second link from 2 to 4 us, the second message would wait one microsecond for it and arrive at 7 us.
@@ -43,7 +44,7 @@ class Times:
     use_start: Floats  # per use of a link or limit: its turn begins
     use_end: Floats
     written: Floats  # per row of the schedule: its data is in its cell
-    complete: Floats  # per version: all that it is made of is written
+    complete: Floats  # per version: all rows that write into it have written
     read: Floats  # per version: all messages that read it have been sent
 
 
@@ -86,9 +87,9 @@ class Flow:
         self.versions = versions(self.schedule)
 
     def __call__(self, nbytes: int) -> Prediction:
-        line = self._find_line(nbytes)
-        terms = {"latency": line.alpha, "bandwidth": line.beta * nbytes}
-        return Prediction(sum(terms.values()), terms, self._name_bottleneck(line, terms), line.hops)
+        critical = self._find_critical_path(nbytes)
+        terms = {"latency": critical.alpha, "bandwidth": critical.beta * nbytes}
+        return Prediction(sum(terms.values()), terms, self._name_bottleneck(critical, terms), critical.hops)
 
     def events(self, nbytes: int) -> Events:
         """Return when every message is in transit."""
@@ -99,16 +100,16 @@ class Flow:
         np.minimum.at(start, self.paths.use_message, times.use_start)
         return Events(self.paths, start, landed, times.use_start, times.use_end)
 
-    def _name_bottleneck(self, line: PathTime, terms: dict[str, float]) -> str:
+    def _name_bottleneck(self, critical: PathTime, terms: dict[str, float]) -> str:
         """Return the bottleneck in words: what causes the greatest term."""
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"
         if greatest == "latency":
-            return latency_name(line.messages, line.greatest, noun="message")
-        return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
+            return latency_name(critical.messages, critical.greatest, noun="message")
+        return resource_name(self.topology, max(critical.weight, key=lambda resource: critical.weight[resource]))
 
-    def _find_line(self, nbytes: int) -> PathTime:
+    def _find_critical_path(self, nbytes: int) -> PathTime:
         """Return the critical path at this size.
 
         The time is convex in nbytes, as the maximum over paths. Between two cached sizes it lies below the chord that
@@ -121,9 +122,9 @@ class Flow:
             below, above = self.cached_sizes[at - 1], self.cached_sizes[at]
             first, last = self.cached[below].at(below), self.cached[above].at(above)
             chord = first + (last - first) * ((nbytes - below) / (above - below))
-            line = max(self.cached[below], self.cached[above], key=lambda line_at: line_at.at(nbytes))
-            if chord - line.at(nbytes) <= ROUNDING * chord:
-                return line
+            critical = max(self.cached[below], self.cached[above], key=lambda cached: cached.at(nbytes))
+            if chord - critical.at(nbytes) <= ROUNDING * chord:
+                return critical
         traced = self._trace_back(self.run(nbytes))
         self.cached[nbytes] = traced
         self.cached_sizes.insert(at, nbytes)
@@ -165,15 +166,15 @@ class Flow:
         written_at, last_read = np.zeros(len(version_table)), np.zeros(len(version_table))
         ready, sent, cost = np.zeros(len(table)), np.zeros(len(table)), self.cost * nbytes
         use_start, use_end, written = np.zeros(len(cost)), np.zeros(len(cost)), np.zeros(len(rows))
-        free = np.zeros(routing.resources)
+        idle_from = np.zeros(routing.resources)
         bounds = zip(*(np.stack([c[:-1], c[1:]]).T.tolist() for c in (steps, row_steps, use_steps)), strict=True)
         for (m0, m1), (r0, r1), (u0, u1) in bounds:
             reads, writes, message_of_row = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
             ready[m0:m1] = np.maximum.reduceat(written_at[reads], row_ptr[m0:m1] - r0)
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
-            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], free[resource], place[u0:u1])
+            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
-            free[resource] = end  # when the link is idle again: of several turns on it, the last one is assigned last
+            idle_from[resource] = end  # of several turns on a link, the last one is assigned last
             out = ready[m0:m1].copy()
             np.maximum.at(out, user, end)
             sent[m0:m1] = out
@@ -231,7 +232,7 @@ class Flow:
                 walk.alpha.append(float(alpha[message]))
             message = walk.turns(message, times)
             row = walk.source(message, times)
-        return walk.line()
+        return walk.path_time()
 
 
 @dataclass(eq=False)
@@ -273,7 +274,7 @@ class _Walk:
         writers = rows[ptr[version] : ptr[version + 1]]
         return int(writers[times.written[writers].argmax()])
 
-    def line(self) -> PathTime:
+    def path_time(self) -> PathTime:
         """Return the path with its latency and its seconds per byte."""
         table = self.flow.messages
         cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
@@ -286,16 +287,16 @@ class _Walk:
         return PathTime(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
 
 
-def _queue_turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:
+def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, place: Longs) -> tuple[Floats, Floats]:
     """Return the begin and end of every turn, one after another on each link.
 
-    `ready`, `cost`: per turn, in seconds. `free`: per turn, when its link becomes idle. `place`: per turn, its place in
-    the queue of its link; 0 begins a queue.
+    `ready`, `cost`: per turn, in seconds. `idle_from`: per turn, when its link becomes idle. `place`: per turn, its
+    place in the queue of its link; 0 begins a queue.
 
     The end of turn i is the greatest of ready[j] + cost[j] + ... + cost[i] over the turns j <= i of its queue. With
     prefix sums of the costs this is a running maximum, found in log2(longest queue) passes.
     """
-    begin = np.maximum(ready, np.where(place == 0, free, 0.0))
+    begin = np.maximum(ready, np.where(place == 0, idle_from, 0.0))
     longest = int(place.max(initial=0))
     if longest == 0:
         return begin, begin + cost

@@ -25,7 +25,7 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
 
     C is the number of chunks that a rank has as its input, L the bytes of that input, 1/beta the bandwidth of a unit
     link. A step that loads a link with 1.5 chunks costs 2 rounds here; `alpha-beta` charges 1.5. Raises Unsupported if
-    messages differ in latency: the formula has one alpha. Prepared in O(E log E), then O(1) per size.
+    messages differ in latency: the formula has one alpha. Prepared in O(transfers * log transfers), then O(1) per size.
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)
@@ -39,7 +39,7 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     steps = pipelined_steps(schedule)
     collective = schedule.collective
     input_share = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
-    total_rounds = rounds(schedule, profiled_topology, barriers.line)
+    total_rounds = rounds(schedule, profiled_topology, barriers.timeline)
     beta = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
     return Traced(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

@@ -12,8 +12,8 @@ from antiphon.errors import Invalid, Unsupported, quote
 CLAIM = "library"  # key in Entry.claims of what was measured: {name, version, file, algorithm, parameters}
 DEFAULT = "default"  # the algorithm that the library chooses by itself
 MAX_PARAMETER = 2**31 - 1
-# parts of messages: why a range has no rule; what makes rules
-AS_GOOD = "its own choice was measured to be as good, or nothing was measured"
+# Parts of messages: why a range has no rule; how to measure for rules
+NO_RULE_REASON = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
 RULE_FORMATS = {
     "Open MPI": "openmpi-rules", "MPICH": "mpich-rules", "NCCL": "nccl-tuner", "RCCL": "nccl-csv",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import AS_GOOD, MAX_PARAMETER, Algorithm, algorithm_of, library_of
+from antiphon.formats.stock.measured import MAX_PARAMETER, NO_RULE_REASON, Algorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import (
     CH4,
     MPIR,
@@ -96,7 +96,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
         {FILES[level]: tree_text(tree) for level, tree in trees.items()},
-        notes_of(rules, "MPICH", [AS_GOOD] * left_to_library),
+        notes_of(rules, "MPICH", [NO_RULE_REASON] * left_to_library),
     )
 
 

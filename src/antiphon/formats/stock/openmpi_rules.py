@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from antiphon.core.plan import Plan
 from antiphon.errors import Unsupported
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import AS_GOOD, Algorithm, algorithm_of, library_of, required_parameter
+from antiphon.formats.stock.measured import NO_RULE_REASON, Algorithm, algorithm_of, library_of, required_parameter
 from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
 
 FILE = "openmpi-rules.conf"
-# How coll/tuned numbers collectives. Sizes are what we call nbytes in all of these.
+# How coll/tuned numbers collectives. Its message size is our nbytes in all of them.
 NUMBERS = {
     "allgather": 0, "allreduce": 2, "alltoall": 3, "broadcast": 7, "gather": 9, "reduce": 11, "reducescatter": 13,
     "scatter": 15,
@@ -28,7 +28,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     """
     about = library_of(plans, "Open MPI")
     lines: list[str] = []
-    written, rules_written, left_to_library = 0, 0, 0
+    collectives_written, rules_written, left_to_library = 0, 0, 0
     for kind, plan in plans.items():
         refuse_subset(plan, "openmpi-rules")
         if kind not in NUMBERS:
@@ -40,20 +40,21 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
         if unchanged == len(size_ranges):
             continue
         rules_written += len(size_ranges) - unchanged
-        written += 1
+        collectives_written += 1
         rules = [_rule_line(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
-    head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
+    head = f"{collectives_written} # collectives, by what was measured on Open MPI {about['version']}"
     return Files(
-        {FILE: "\n".join([head, *lines]) + "\n"}, notes_of(rules_written, "Open MPI", [AS_GOOD] * left_to_library)
+        {FILE: "\n".join([head, *lines]) + "\n"},
+        notes_of(rules_written, "Open MPI", [NO_RULE_REASON] * left_to_library),
     )
 
 
 def _rule_line(size_range: Range[Algorithm]) -> str:
-    """Return first bytes of the range, algorithm, fan-out, bytes of a segment (0: the algorithm's default)."""
+    """Return a line: first bytes of the range, algorithm, fan-out, bytes of a segment (0: the algorithm's default)."""
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"
     algorithm = size_range.value

@@ -1,13 +1,13 @@
-"""Assign blocks to servers: who of a switch's child collects the child's partial sum of each block.
+"""Assign blocks to servers: which server below a switch's child collects the child's partial sum of each block.
 
 Input of `deal_blocks`: the owner of every block (the server that ends with its sum), and one child of a switch, a run
 of servers. Output: for every block the server of this child that holds the child's partial sum when the switch
 combines its children. An owner in the child holds its own blocks; the other blocks are dealt out so that each server
-has floor or ceil of blocks / servers. In addition (`gather_holders`): fewer servers may take over what all held.
+has floor or ceil of blocks / servers. `gather_holders` moves the blocks of a child to fewer of its servers.
 
-The paper (Algorithm 1) assigns from the leaves up, and its greedy method leaves blocks unassigned if subtrees differ,
-as in most random trees. From the root down it cannot fail: where each of N servers owns b blocks and the child has
-fewer than N servers, each of these may hold at least b.
+The GenTree paper (Algorithm 1) assigns from the leaves up, and its greedy method leaves blocks unassigned if subtrees
+differ, as in most random trees. From the root down assignment cannot fail: each of N servers owns b blocks, and a child
+of fewer than N servers lets each hold at least b, so that every owner can keep its own.
 
 Example: 4 blocks, owners 0..3, a child with servers 0 and 1. They hold blocks 0 and 1, which they own; server 0 also
 holds block 2 and server 1 block 3, partial sums that go on to their owners later.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs, run_starts
+from antiphon.core.columns import Floats, Longs, index_in_run, run_starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +42,10 @@ class Owned:
         """
         child = np.searchsorted(low, owner, side="right") - 1
         order = np.argsort(owner, kind="stable")
-        flags = run_starts(owner[order])
-        first = np.maximum.accumulate(np.where(flags, np.arange(len(owner)), 0))
-        group = np.cumsum(flags) - 1
+        group = np.cumsum(run_starts(owner[order])) - 1
         owned_count = np.bincount(group)[group]
         at = np.empty(len(owner))
-        at[order] = (np.arange(len(owner)) - first + 0.5) / owned_count
+        at[order] = (index_in_run(group) + 0.5) / owned_count
         at += owner - low[child]
         return Owned(child, at / np.diff(low)[child])
 
@@ -56,7 +54,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     """Return which of the servers low .. high-1 holds each block, each server floor or ceil of blocks / servers.
 
     An owner holds its own blocks. Others go to the server at the owner's position in its own child, so that neighbours
-    talk to neighbours, as far as all get equally many. O(blocks log blocks).
+    exchange data, as far as equal numbers allow. O(blocks log blocks).
     """
     count, blocks = high - low, len(owner)
     if count == 1:
@@ -70,9 +68,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     room = _remaining_room(load, np.bincount(target, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
     owned_elsewhere, target = owned_elsewhere[order], target[order]
-    flags = run_starts(target)
-    rank = np.arange(len(target)) - np.maximum.accumulate(np.where(flags, np.arange(len(target)), 0))
-    fits = rank < room[target]
+    fits = index_in_run(target) < room[target]
     holder[owned_elsewhere[fits]] = target[fits] + low
     unused_room = room - np.bincount(target[fits], minlength=count)
     holder[owned_elsewhere[~fits]] = np.repeat(np.arange(low, high), unused_room)

@@ -16,9 +16,11 @@ const KEYS = [
   ["g", "times, or times over the bound"], ["/", "filter candidates"], ["t", "light, dark, as the system"], ["Esc", "follow nothing"],
 ];
 
+// Written by payload.py. `groups`: one per collective, each with `plans`, `candidates` and `cut` (the links that bound every plan).
+// A plan has `timed`: its predicted times, `timed.recorded`: those of a recorded run; `pack`: its transfers, compressed.
 const page = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
-const runs = new Map(); // by the times of a plan: a Run, once it is unpacked
+const runs = new Map(); // times of a plan -> its unpacked transfers (Run)
 let links = null, run = null, timer = 0, playing = false, rate = 1, showedLoads = true;
 const parts = {}; // elements that `refresh` fills
 
@@ -192,7 +194,6 @@ async function showPlan() {
   showPick();
 }
 
-
 function showMoment() {
   if (!run) return;
   const tick = Math.min(state.time * TICKS, TICKS - 1), number = run.stepAt(tick);
@@ -205,7 +206,7 @@ function showMoment() {
   if (!playing) showDetails();
 }
 
-// What would be too much to build sixty times a second.
+// Fill what is too slow to rebuild in every frame of an animation.
 function showDetails() {
   parts.moment.replaceChildren(...(run ? momentList(run) : []));
   const { kind, id } = picked();
@@ -251,8 +252,8 @@ function showTables() {
   parts.candidates.replaceChildren(candidatesTable(current));
   const refused = refusedTable(current);
   parts.refused.replaceChildren(...(refused ? [refused] : []));
-  const key = [...(current.bound ? [["2 3", "the bound: no plan is faster"]] : []), ...(current.baseline ? [["7 4", current.baseline.name]] : [])];
-  parts.timesKey.replaceChildren(...key.map(([dash, words]) => el("span", {}, el("i", { class: "dash " + (dash === "2 3" ? "dots" : "dashes") }), words)),
+  const key = [...(current.bound ? [["dots", "the bound: no plan is faster"]] : []), ...(current.baseline ? [["dashes", current.baseline.name]] : [])];
+  parts.timesKey.replaceChildren(...key.map(([dash, words]) => el("span", {}, el("i", { class: "dash " + dash }), words)),
     el("span", { class: "hint" }, "A click on a line pins it."), ...(current.plans.some((each) => each.measured.length) ? [el("span", {}, "Dots are measured.")] : []));
 }
 
