@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
+from antiphon.planners.synth.task import _cut_chunks
 from antiphon.select import frontier
 from antiphon.select.proofs import recheck_certificate
 from antiphon.topologies import topology
@@ -105,3 +107,10 @@ def test_plans_of_such_collectives_are_written_read_and_proved(tmp_path: Path) -
     found.save(tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     assert antiphon.verify(plan, proof=True)
+
+
+def test_weights_without_a_common_denominator_are_refused() -> None:
+    primes = [101, 103, 107, 109, 113, 127, 131, 137, 139, 149]
+    instance: Any = SimpleNamespace(collective=Collective("allgather", len(primes), weights=np.array(primes)))
+    with pytest.raises(Unsupported, match="no common denominator"):
+        _cut_chunks(instance, 1)

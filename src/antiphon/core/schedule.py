@@ -46,6 +46,14 @@ MAX_DENOMINATOR = 2**62  # of the boundaries of chunks
 MAX_PIECES = 2**30
 
 
+def check_denominator(denominator: int) -> None:
+    """Refuse a common denominator of shares with which sums of shares would not fit int64."""
+    if not 1 <= denominator < MAX_DENOMINATOR:
+        raise Unsupported(
+            "the shares of the chunks have no common denominator below 2^62; use rounder weights or fewer parts"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Chunks:
     """The part of a block that every chunk is: the fractions [offset, offset + share) / denominator of the block."""
@@ -56,10 +64,7 @@ class Chunks:
     denominator: int  # of all offsets and shares
 
     def __post_init__(self) -> None:
-        if not 1 <= self.denominator < MAX_DENOMINATOR:
-            raise Unsupported(
-                "the shares of the chunks have no common denominator below 2^62; use rounder weights or fewer parts"
-            )
+        check_denominator(self.denominator)
         for key in ("offset", "share"):
             array = np.array(getattr(self, key))
             if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import as_int32
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, Chunks, Schedule, cut
+from antiphon.core.schedule import COPY, Chunks, Schedule, check_denominator, cut
 from antiphon.planners.synth.group import SymmetryGroup
 
 Table = NDArray[np.int64]
@@ -174,6 +174,7 @@ def _cut_chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, 
     base = np.concatenate([[0], np.cumsum(count)])
     # block b has weight * parts chunks of equal size; share and offset count units of 1 / denominator of a block
     denominator = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
+    check_denominator(denominator)  # before NumPy divides it
     share = np.repeat(denominator // np.maximum(count, 1), count)
     part_number = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
     table = Chunks(as_int32(np.repeat(np.arange(blocks), count)), part_number * share, share, denominator)
