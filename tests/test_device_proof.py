@@ -137,7 +137,7 @@ def test_steps_that_do_not_wait_are_found(folder: Path) -> None:
     """A queue that goes on though an event has not come."""
     some = [made("ring", "allreduce", "full:ranks=3"), made("direct", "reducescatter", "full:ranks=3")]
     file = written(folder / "unawaited", [Call(one, 1000, "int32", "sum", seed=1) for one in some])
-    before = "while (!event.happened.load(std::memory_order_acquire)) rest();"
+    before = "while (!event.happened.load(std::memory_order_acquire)) back_off();"
     driver = compiled(
         folder, "unawaited-steps", "-fsanitize=thread", changed=("threads_queues.h", before, "(void)event;")
     )
@@ -154,7 +154,10 @@ def test_no_race_by_switches(folder: Path) -> None:
     assert code == 0, said
 
 
-UNFLAGGED = "while ((u32)((packet = peek(box + i)) >> 32) != flag)", "while (!(packet = peek(box + i)) || !flag)"
+UNFLAGGED = (
+    "while ((u32)((packet = load_relaxed(box + i)) >> 32) != flag)",
+    "while (!(packet = load_relaxed(box + i)) || !flag)",
+)
 
 
 @pytest.mark.slow
@@ -179,7 +182,7 @@ WEAKER = {
     "a signal is stored without release": ("world.h", "value, __ATOMIC_RELEASE)", "value, __ATOMIC_RELAXED)"),
     "a signal is loaded without acquire": ("world.h", "(at, __ATOMIC_ACQUIRE)", "(at, __ATOMIC_RELAXED)"),
     "threads pass by a sync": (
-        "kernel.h", "if (meet(failed)) return 1;\n            } else", "(void)failed;\n            } else",
+        "kernel.h", "if (sync_block(failed)) return 1;\n            } else", "(void)failed;\n            } else",
     ),
     "threads come to a meeting without release": (
         "meeting.h", "fetch_add(1, std::memory_order_acq_rel)", "fetch_add(1, std::memory_order_relaxed)",

@@ -4,7 +4,7 @@
  *
  * FILE: what calls there are, written by tests/device_cases.py. Each call is one of them, drawn by SEED; no rank waits for
  * another between calls; by steps and by copies (by_steps.h) one thread makes them for all. Exit code 1 where a result is wrong in a single bit, 2 where a call did not end. With -DSHAKEN
- * threads are held up, by SEED, wherever they load or store a signal, or meet.
+ * threads are held up, by SEED, wherever they load or store a signal, or synchronize.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void shake() {
     static thread_local u64 drawn = 0;
     if (!drawn) drawn = (shaking + 1) * 0x9E3779B97F4A7C15u + shaken_threads.fetch_add(1) * 0xBF58476D1CE4E5B9u + 1;
     drawn ^= drawn << 13, drawn ^= drawn >> 7, drawn ^= drawn << 17;
-    if (drawn % 4 == 0) rest();
+    if (drawn % 4 == 0) back_off();
     if (drawn % 64 == 1) usleep((useconds_t)(drawn >> 32) % 200);
 }
 
@@ -37,31 +37,31 @@ ON_DEVICE void shaken_store(u64 *at, u64 value) {
     store(at, value);
     shake();
 }
-ON_DEVICE u64 shaken_peek(const u64 *at) {
+ON_DEVICE u64 shaken_load_relaxed(const u64 *at) {
     shake();
-    return peek(at);
+    return load_relaxed(at);
 }
-ON_DEVICE void shaken_post(u64 *at, u64 value) {
+ON_DEVICE void shaken_store_relaxed(u64 *at, u64 value) {
     shake();
-    post(at, value);
+    store_relaxed(at, value);
 }
-static int shaken_meet(int failed) {
+static int shaken_sync_block(int failed) {
     shake();
-    const int told = meet(failed);
+    const int any_failed = sync_block(failed);
     shake();
-    return told;
+    return any_failed;
 }
 #define load shaken_load
 #define store shaken_store
-#define meet shaken_meet
-#define peek shaken_peek
-#define post shaken_post
+#define sync_block shaken_sync_block
+#define load_relaxed shaken_load_relaxed
+#define store_relaxed shaken_store_relaxed
 #include "kernel.h"
 #undef load
 #undef store
-#undef meet
-#undef peek
-#undef post
+#undef sync_block
+#undef load_relaxed
+#undef store_relaxed
 #endif
 
 #include "threads.cc"

@@ -34,7 +34,7 @@ def rows_text(rows: Sequence[Row]) -> str:
         columns.append(("over predicted", lambda row: dash(row["over_predicted"], "{:.3f}".format)))
     columns.append(("correct", _correctness_text))
     head, cells = [name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]
-    fitted, _ = fitted_rows(head, cells, (f"algbw {unit}", "over predicted", f"busbw {unit}"))
+    fitted, _ = fitted_rows(head, cells, least_useful=(f"algbw {unit}", "over predicted", f"busbw {unit}"))
     lines = [line for row in fitted for line in row]
     choices = [f"  {line}" for line in choice_lines(rows)]
     return "\n".join([*lines, *choices, *(_lab_notes(rows) if "links" in rows[0] else [])])
@@ -76,14 +76,17 @@ def _correctness_text(row: Row) -> str:
 
 
 def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the notes below the table of runs in a lab: sizes that links do not limit, and bytes on links."""
+    """Return the notes below the table of runs in a lab: sizes that links do not limit, and bytes on links.
+
+    Per link, `expected` are the bytes that the plan sends over it, and `counted` those of its network device.
+    """
     lines: list[str] = []
     small = [format_size(row["nbytes"]) for row in rows if row["over_predicted"] is None and row["predicted_seconds"]]
     if small:
         lines += paragraph(
             f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} "
-            "bytes that the shapers let pass at once (their burst, and a packet of TCP), so these times say nothing of "
-            "the links",
+            "bytes that the shapers let pass at once (their burst, and a packet of TCP), so links do not "
+            "limit these times",
             "  ",
         )
     for row in rows:

@@ -39,7 +39,7 @@ from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.routing import with_routes
 
-MOST_TRANSFERS = 2**28  # of a schedule: its columns then take some 5 GB
+MOST_TRANSFERS = 2**28  # transfers of one schedule, whose columns then take some 5 GB
 # Options that several planners have:
 Order = Annotated[
     str | int | Sequence[int] | None, Option("the ranks in this order, such as 0,3,2,1 (default: by number)")
@@ -104,6 +104,7 @@ def refuse_too_many_transfers(
 ) -> None:
     """Raise Unsupported, before anything is built, if there would be too many transfers."""
     if rows > max_rows:
+        # alternatives to suggest
         moving = ("pairwise", "direct", "flows", "relay")
         spreading = ("relay", "binomial-tree", "double-binary-tree", "compose")
         names = [name for name in (moving if collective.kind == "alltoall" else spreading) if name != planner]
@@ -126,11 +127,11 @@ def rows_to_schedule(
     >>> schedule.src.tolist(), schedule.dst.tolist()
     ([2, 0], [0, 1])
     """
-    when = np.asarray(step).ravel()
+    steps = np.asarray(step).ravel()
     return Schedule(
-        collective, cut(collective, chunks_per_block), as_int32(when), as_int32(np.asarray(chunk).ravel()),
+        collective, cut(collective, chunks_per_block), as_int32(steps), as_int32(np.asarray(chunk).ravel()),
         freeze(seats.rank[np.asarray(src).ravel()]), freeze(seats.rank[np.asarray(dst).ravel()]),
-        freeze(np.full(len(when), op, np.uint8)),
+        freeze(np.full(len(steps), op, np.uint8)),
     )  # fmt: skip
 
 
@@ -143,12 +144,12 @@ def collective_among(collective: Collective, kind: str, root: int | None = None)
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
-def plan_backwards(collective: Collective, make: PlanFunction) -> Schedule:
-    """Plan the dual collective (a broadcast for a reduce) with `make`, and return that plan run backwards."""
-    return invert(make(dual(collective)[0]))
+def plan_backwards(collective: Collective, plan_dual: PlanFunction) -> Schedule:
+    """Plan the dual collective (a broadcast for a reduce) with `plan_dual`, and return that plan run backwards."""
+    return invert(plan_dual(dual(collective)[0]))
 
 
-def per_root(collective: Collective, make: PlanFunction) -> Schedule:
+def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:
     """Plan a rooted collective as one schedule per root, side by side. O(rows).
 
     >>> def direct(single):
@@ -159,13 +160,13 @@ def per_root(collective: Collective, make: PlanFunction) -> Schedule:
     ([0, 0, 1, 1], [0, 0, 2, 2], [1, 2, 0, 1])
     """
     if len(collective.roots) == 1:
-        return make(collective)
+        return plan_single(collective)
     blocks = [_blocks_of(collective, i) for i in range(len(collective.roots))]
     single_collectives = [
         Collective(collective.kind, collective.ranks, collective.members, (root,), collective.weights[root_blocks])
         for root, root_blocks in zip(collective.roots, blocks, strict=True)
     ]
-    schedules = [make(single) for single in single_collectives]
+    schedules = [plan_single(single) for single in single_collectives]
     # bring all chunk tables to one denominator, and renumber the chunks
     common = math.lcm(*(s.chunks.denominator for s in schedules))
     scale = [common // s.chunks.denominator for s in schedules]
@@ -236,8 +237,8 @@ def finish_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
-    `options`: those that reproduce this schedule; None values are omitted. `facts`: what the planner found out about
-    it, for the key "found" of the provenance.
+    `options`: those that reproduce this schedule; None values are omitted. `facts`: figures of the search, stated under
+    the key "found" of the provenance.
     """
     requested = schedule if schedule.collective is collective else replace(schedule, collective=collective)
     routed = with_routes(requested, topology, planner)
@@ -270,9 +271,9 @@ def schedule_in_parts(
     """
     # Offsets: a running sum of the shares that restarts with every block.
     block, share = np.array(shares, np.int64).reshape(-1, 2).T
-    before = np.cumsum(share) - share
-    first = np.concatenate([[True], block[1:] != block[:-1]])
-    offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
+    total_before = np.cumsum(share) - share
+    starts_block = np.concatenate([[True], block[1:] != block[:-1]])
+    offset = total_before - total_before[np.maximum.accumulate(np.where(starts_block, np.arange(len(block)), 0))]
     # Equal paths share one entry of the route table.
     paths: dict[Path, int] = {}
     route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)

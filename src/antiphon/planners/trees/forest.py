@@ -55,8 +55,8 @@ from antiphon.planners.trees.splitting import (
 from antiphon.planners.trees.to_schedule import Tree
 
 MOST_TRIES = 200  # rounds of regrowing trees
-REGROW_EFFORT = 10**7  # and rounds * ranks^3 is at most this: a second or two
-PATIENCE = 60  # and regrowing ends after this many rounds without gain
+REGROW_EFFORT = 10**7  # upper limit of rounds * ranks^3: a second or two
+MAX_TRIES_WITHOUT_GAIN = 60  # regrowing ends after this many rounds without gain
 Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
 
 
@@ -80,19 +80,19 @@ def pack_forests(
     divisor = math.gcd(*weights.values())
     weights = {root: weight // divisor for root, weight in weights.items()}
     supplies: dict[tuple[int, ...], int] = {(root,): weight for root, weight in weights.items()}
-    side, best = tightest_cut(
+    side, cut_rate = tightest_cut(
         link_graph.to_network(link_graph.to_arc_paths()), supplies, _receiving_sinks(sinks, weights)
     )
-    if not best:
+    if not cut_rate:
         raise Invalid(_unreachable_message(topology, next(root for root in weights if side[root]), members))
     # the rate is p/q: with demands times p, and capacities times q, everything is integral
-    supply = {root: weight * best.numerator for root, weight in weights.items()}
-    unit = topology.resources.scale / best.denominator
+    supply = {root: weight * cut_rate.numerator for root, weight in weights.items()}
+    unit = topology.resources.scale / cut_rate.denominator
     # try trees over the members only, then over all ranks as if all were sinks, which lets the others relay
     for spanned in (members, list(range(topology.ranks))):
-        trees = _pack_spanned(link_graph, link_graph.to_arc_paths(best.denominator), supply, spanned, tries)
+        trees = _pack_spanned(link_graph, link_graph.to_arc_paths(cut_rate.denominator), supply, spanned, tries)
         if trees is not None:
-            return best * topology.resources.scale / divisor, [_to_tree(tree, set(members), unit) for tree in trees]
+            return cut_rate * topology.resources.scale / divisor, [_to_tree(tree, set(members), unit) for tree in trees]
         if len(spanned) == topology.ranks:
             break
     return None
@@ -161,7 +161,7 @@ def _renumber_tree(link_graph: LinkGraph, tree: Arborescence, ranks: Sequence[in
 
 
 def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
-    """Return the tree at a rate in bytes per second (`unit` per weight), without non-members that relay nothing."""
+    """Return the tree at a rate in bytes/s, without non-members that relay nothing. `unit`: bytes/s per weight."""
     needed: set[int] = set()
     for parent, rank, _ in reversed(tree.hops):
         if rank in members or rank in needed:
@@ -211,7 +211,7 @@ class ForestGrower:
         # the growing tree: its nodes in the order they joined (also as a bit mask), and by node the arc that leads
         # there and the depth
         self.members: list[int] = []
-        self.inside = 0
+        self.member_mask = 0
         self.arc = [-1] * nodes
         self.depth = [0] * nodes
         self.weight = 0
@@ -240,12 +240,12 @@ class ForestGrower:
     def take_back(self, tree: Arborescence) -> None:
         """Remove a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
         flows = self.flows
-        self.members, self.inside = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
+        self.members, self.member_mask = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
         for parent, node, path in tree.hops:
             self.arc[node] = flows.at[parent][node]
             _put_path(self.arc_paths[parent, node], path, tree.weight)
         self.weight = tree.weight
-        self._give_back(tree.weight)
+        self._return_weight(tree.weight)
         self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
@@ -261,7 +261,7 @@ class ForestGrower:
     def _grow_tree(self, root: int) -> None:
         """Grow a tree from the root to all nodes, as heavy as possible."""
         flows, nodes = self.flows, self.flows.nodes
-        self.members, self.inside, self.weight = [root], 1 << root, self.remaining_supply[root]
+        self.members, self.member_mask, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
         for sink in range(nodes):
             flows.tree_flow[root][sink] = self.weight if sink != root else 0
@@ -283,7 +283,7 @@ class ForestGrower:
             level = [node for node in self.members if self.depth[node] == depth]
             ready = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
             for arc in sorted(ready, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
-                if self.inside >> flows.head[arc] & 1:
+                if self.member_mask >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
                     self.join_arc(arc)
@@ -291,9 +291,9 @@ class ForestGrower:
                         return
 
     def _lower_weight(self) -> None:
-        """Lower the tree's weight to the most that some arc takes (no arc takes the whole weight)."""
+        """Lower the tree's weight to the most that some arc takes (if none takes the whole weight)."""
         flows = self.flows
-        ready = [a for x in self.members for a in self.out[x] if not self.inside >> flows.head[a] & 1]
+        ready = [a for x in self.members for a in self.out[x] if not self.member_mask >> flows.head[a] & 1]
         while True:
             best = max(ready, key=lambda a: self.max_weight[a], default=-1)
             if best < 0 or not self.max_weight[best]:
@@ -302,7 +302,7 @@ class ForestGrower:
             # `max_weight` is an upper bound; a failed test lowers it, so retry with the next best
             if self._try_arc(best, weight, keep=False):
                 break
-        self._give_back(self.weight - weight)
+        self._return_weight(self.weight - weight)
 
     def _try_arc(self, arc: int, weight: int, keep: bool) -> bool:
         """Return whether the arc can carry this much of the tree while all sinks stay served.
@@ -343,7 +343,7 @@ class ForestGrower:
         self.arc[node] = arc
         self.depth[node] = self.depth[flows.tail[arc]] + 1
         self.members.append(node)
-        self.inside |= 1 << node
+        self.member_mask |= 1 << node
         self._release_sink(node)
 
     def _release_sink(self, sink: int) -> None:
@@ -375,7 +375,7 @@ class ForestGrower:
             path.append(entered_by[flows.tail[path[-1]]])
         return path
 
-    def _give_back(self, amount: int) -> None:
+    def _return_weight(self, amount: int) -> None:
         """Lower the tree's weight: the amount returns to its root's supply and its arcs.
 
         Each sink's flow of this amount then starts at the root and follows the tree, to where it started before.
@@ -384,7 +384,7 @@ class ForestGrower:
         for node in self.members[1:]:
             flows.widen_arc(self.arc[node], amount)
         for sink in range(flows.nodes):
-            if self.inside >> sink & 1:
+            if self.member_mask >> sink & 1:
                 self._add_flow_along(sink, sink, amount)
                 continue
             missing = amount
@@ -433,10 +433,10 @@ def regrow_trees(packing: ForestGrower, trees: Sequence[Arborescence], tries: in
     goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
     best, without_gain = measure_quality(best_trees), 0
     for _ in range(tries):
-        if best <= (len(goal), sorted(goal, reverse=True)) or without_gain == PATIENCE:
+        if best <= (len(goal), sorted(goal, reverse=True)) or without_gain == MAX_TRIES_WITHOUT_GAIN:
             break
         # remove some trees and grow others out of what they used; restore the old ones if these are not as good
-        chosen = _choose_trees(best_trees, rng)
+        chosen = _select_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
         before = packing.save_state()
         for tree in removed:
@@ -460,8 +460,8 @@ def measure_quality(trees: Sequence[Arborescence]) -> Quality:
     return len(trees), sorted((tree.depth for tree in trees), reverse=True)
 
 
-def _choose_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int]:
-    """Return trees to regrow: one of the deepest, or two of one root, which may merge; and up to 6 others at random."""
+def _select_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int]:
+    """Return the positions of trees to regrow: a deepest one, or two of one root, which may merge; up to 6 others."""
     trees_of_root: dict[int, list[int]] = {}
     for at, tree in enumerate(trees):
         trees_of_root.setdefault(tree.root, []).append(at)

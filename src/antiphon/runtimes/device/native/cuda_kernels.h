@@ -27,14 +27,14 @@ template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const
     const bool few = own_run.ranks <= MOST_SHARED;
     if (!threadIdx.x) run = own_run;
     for (u32 i = threadIdx.x; few && i < own_run.ranks; i += blockDim.x) peers[i] = own_run.peers[i];
-    (void)meet(0);
+    (void)sync_block(0);
     if (!threadIdx.x && few) run.peers = peers;
-    (void)meet(0);
+    (void)sync_block(0);
     run_block<T>(run, blockIdx.x - launch.first[rank]);
 }
 
 template <typename T> __global__ void __launch_bounds__(512) antiphon_step(const Run run, const Step *step) {
-    if (!glance(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});
+    if (!load_stop_flag(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});
 }
 
 /* Of calls by steps: signals to and from ranks of other processes. */
@@ -44,7 +44,8 @@ AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void
 /* Of calls that a device makes again by itself: before and behind each. */
 AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
     if (!empties(*counter)) return;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < BOX; i += gridDim.x * blockDim.x) post(box + half_of(*counter) + i, 0);
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < BOX; i += gridDim.x * blockDim.x)
+        store_relaxed(box + half_of(*counter) + i, 0);
 }
 AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1 << (64 - CALL_BITS)); }
 

@@ -92,7 +92,7 @@ class Devices {
                 running.fetch_sub(1);
             });
         each_copy(of, sizes[0], call.step, [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
-        for (const double end = now() + PATIENCE; running.load() && now() < end;) rest();
+        for (const double end = now() + PATIENCE; running.load() && now() < end;) back_off();
         if (running.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
         for (std::thread &thread : all) thread.join();
     }

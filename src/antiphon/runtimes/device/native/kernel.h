@@ -186,8 +186,8 @@ ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signa
     return 0;
 }
 
-/* Sends the signals of a step; a `meet` must precede. Each peer is always signalled by the same thread, so that the numbers
- * ascend even without a `meet` in between. */
+/* Sends the signals of a step; a `sync_block` must precede. Each peer is always signalled by the same thread, so that the
+ * numbers ascend even without a `sync_block` in between. */
 ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
@@ -214,13 +214,13 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
             else if (step.kind == WAIT)
                 failed |= await(run, now.call, step, signals, round);
             else if (step.kind == SYNC) {
-                if (meet(failed)) return 1;
+                if (sync_block(failed)) return 1;
             } else if (!run.packets || step.kind == DIVIDE)
                 carry_out<T>(run, step, share);
             else if (!failed)
                 failed = carry_packets<T>(run, now, step, share);
         }
-        if (meet(failed)) return 1; /* a round begins when all threads have completed the last one */
+        if (sync_block(failed)) return 1; /* a round begins when all threads have completed the last one */
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* A barrier for processor threads that stand for the threads of one block.
  *
- * Threading: all threads of a block call `meet`; the last one to arrive releases the others (release, acquire of `turn`).
+ * Threading: all threads of a block call `sync_block`; the last one to arrive releases the others (release, acquire of `turn`).
  * Ownership: the caller's `Meeting` outlives its threads, each of which refers to it by a thread-local pointer.
  */
 #pragma once
@@ -32,7 +32,7 @@ u32 my_thread() { return self.thread; }
 u32 my_threads() { return self.threads; }
 
 /* Called between polls: yields the processor, and sometimes sleeps, as there may be more threads than processors. */
-void rest() {
+void back_off() {
     static thread_local u32 tries = 0;
     if (++tries % 32) sched_yield();
     else {
@@ -41,7 +41,7 @@ void rest() {
     }
 }
 
-int meet(int failed) {
+int sync_block(int failed) {
     if (self.threads == 1) return failed;
     Meeting &m = *self.meeting;
     const u32 turn = m.turn.load(std::memory_order_relaxed);
@@ -51,6 +51,6 @@ int meet(int failed) {
         m.arrived.store(0, std::memory_order_relaxed);
         m.turn.store(turn + 1, std::memory_order_release);
     } else
-        while (m.turn.load(std::memory_order_acquire) == turn) rest();
+        while (m.turn.load(std::memory_order_acquire) == turn) back_off();
     return m.outcome.load(std::memory_order_relaxed);
 }

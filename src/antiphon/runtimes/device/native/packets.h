@@ -33,14 +33,14 @@ template <typename T> struct Handful {
         u32 spins = 0;
         for (int i = 0; i < PACKED; ++i) {
             u64 packet;
-            while ((u32)((packet = peek(box + i)) >> 32) != flag)
+            while ((u32)((packet = load_relaxed(box + i)) >> 32) != flag)
                 if (!waits_on(&spins, stop)) return false;
             word[i] = (u32)packet;
         }
         return true;
     }
     ON_MEMBER void send(u64 *box, u32 flag) const {
-        for (int i = 0; i < PACKED; ++i) post(box + i, (u64)flag << 32 | word[i]);
+        for (int i = 0; i < PACKED; ++i) store_relaxed(box + i, (u64)flag << 32 | word[i]);
     }
 };
 

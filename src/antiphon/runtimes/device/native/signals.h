@@ -15,8 +15,8 @@ ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
 
 /* Called after a fruitless poll: whether to poll again. `spins`: polls of this wait so far. */
 ON_DEVICE bool waits_on(u32 *spins, const u32 *stop) {
-    if (++*spins % STOP_INTERVAL == 0 && glance(stop)) return false;
-    rest();
+    if (++*spins % STOP_INTERVAL == 0 && load_stop_flag(stop)) return false;
+    back_off();
     return true;
 }
 

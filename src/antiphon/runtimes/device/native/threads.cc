@@ -319,7 +319,7 @@ void go_on(Rank &rank) { __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED); }
 /* Before it begins, with so many blocks. */
 void make_ready(Rank &rank, u64 call, u32 blocks) {
     if (u64 *box = rank.peers[rank.rank].box; box && empties(call))
-        for (int i = 0; i < BOX; ++i) post(box + half_of(call) + i, 0);
+        for (int i = 0; i < BOX; ++i) store_relaxed(box + half_of(call) + i, 0);
     rank.used = blocks * rank.threads;
     rank.busy.store(rank.used ? rank.used : 1, std::memory_order_relaxed); /* the first one wakes others, at least */
     rank.failed.store(0, std::memory_order_relaxed);

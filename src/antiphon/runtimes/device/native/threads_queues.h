@@ -17,7 +17,7 @@ Event *event_of(Queue &, size_t number) {
 
 void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
     queue.ask([=, &queue] {
-        if (!glance(queue.stop)) memcpy(to, from, bytes);
+        if (!load_stop_flag(queue.stop)) memcpy(to, from, bytes);
     });
 }
 
@@ -28,7 +28,7 @@ char *stage_of(Queue &queue) {
 
 void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     queue.ask([=] {
-        for (u32 lane = 0; lane < lanes && !glance(run.stop); ++lane)
+        for (u32 lane = 0; lane < lanes && !load_stop_flag(run.stop); ++lane)
             typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
     });
 }
@@ -39,13 +39,13 @@ void ask_record(Queue &queue, Event &event) {
 
 void ask_wait(Queue &queue, Event &event) {
     queue.ask([&event] {
-        while (!event.happened.load(std::memory_order_acquire)) rest();
+        while (!event.happened.load(std::memory_order_acquire)) back_off();
     });
 }
 
 void ask_tell(Queue &queue, u64 *at, u64 value) {
     queue.ask([=, &queue] {
-        if (!glance(queue.stop)) store(at, value);
+        if (!load_stop_flag(queue.stop)) store(at, value);
     });
 }
 

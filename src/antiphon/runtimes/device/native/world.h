@@ -1,8 +1,10 @@
 /* The differences between CUDA, HIP and processor threads: qualifiers, loads and stores of signals, the barrier of a block.
  * The rest of the kernel is one source for all three.
  *
- * Threading: threads of a block synchronize by `meet`. Blocks and ranks synchronize only by `store` and `load` of a signal
- *   (release and acquire): a thread that loads the stored value sees everything written before the store.
+ * Qualifiers: ON_DEVICE (functions), ON_MEMBER (of structures): inlined; OUT_OF_LINE, ON_ITS_OWN: the same, never inlined.
+ *   ON_BOTH: called by the host, too. AS_KERNEL: launched by the host. ON_TABLE: a constant table in device memory.
+ * Threading: threads of a block synchronize by `sync_block`. Blocks and ranks synchronize only by `store` and `load` of a
+ *   signal (release and acquire): a thread that loads the stored value sees everything written before the store.
  * Ownership: no memory.
  */
 #pragma once
@@ -26,13 +28,13 @@ typedef uint32_t u32;
 #define AS_KERNEL extern "C" __global__
 #define ON_TABLE static __device__ const
 
-/* The stop flag lies in memory of the host: of so many looks at a signal or packet, one is followed by a look at the flag. */
+/* The stop flag lies in host memory, where loads are slow: it is polled once in this many polls of a signal or packet. */
 enum { STOP_INTERVAL = 10000 };
 
 ON_DEVICE u32 my_thread() { return threadIdx.x; }
 ON_DEVICE u32 my_threads() { return blockDim.x; }
-/* Whether any of the threads has failed. What each has written, all see behind it. */
-ON_DEVICE int meet(int failed) { return __syncthreads_or(failed); }
+/* The barrier of a block; returns whether `failed` is nonzero in any thread. Writes before it are visible after it. */
+ON_DEVICE int sync_block(int failed) { return __syncthreads_or(failed); }
 
 #ifdef __CUDACC__
 ON_DEVICE u64 load(const u64 *at) {
@@ -40,26 +42,27 @@ ON_DEVICE u64 load(const u64 *at) {
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
     return value;
 }
-/* Others of the block have written, too: their part is behind `meet`, and the fence takes it along to other devices. */
+/* One thread signals for the whole block: `sync_block` has made the others' writes visible to it, and the fence makes them
+ * visible to other devices before the signal. */
 ON_DEVICE void store(u64 *at, u64 value) {
     __threadfence_system();
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
-/* A packet, which orders nothing but itself. */
-ON_DEVICE u64 peek(const u64 *at) {
+/* For packets, which carry data and flag in one word, so no other memory has to be ordered. */
+ON_DEVICE u64 load_relaxed(const u64 *at) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
     return value;
 }
-ON_DEVICE void post(u64 *at, u64 value) {
+ON_DEVICE void store_relaxed(u64 *at, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
-ON_DEVICE u32 glance(const u32 *at) {
+ON_DEVICE u32 load_stop_flag(const u32 *at) {
     u32 value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
-ON_DEVICE void rest() {
+ON_DEVICE void back_off() {
 #if __CUDA_ARCH__ >= 700
     __nanosleep(20);
 #endif
@@ -70,10 +73,10 @@ ON_DEVICE void store(u64 *at, u64 value) {
     __threadfence_system();
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
 }
-ON_DEVICE u64 peek(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-ON_DEVICE void post(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
+ON_DEVICE u64 load_relaxed(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void store_relaxed(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+ON_DEVICE u32 load_stop_flag(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void back_off() { __builtin_amdgcn_s_sleep(1); }
 #endif
 
 #else /* threads */
@@ -85,17 +88,17 @@ ON_DEVICE void rest() { __builtin_amdgcn_s_sleep(1); }
 #define OUT_OF_LINE static __attribute__((noinline))
 #define ON_TABLE static const
 
-enum { STOP_INTERVAL = 1 }; /* the flag is as near as a signal */
+enum { STOP_INTERVAL = 1 }; /* loading the flag costs as little as loading a signal */
 
-/* Which thread of which block this is: threads.cc. */
+/* Defined in meeting.h; `back_off` yields between two polls. */
 u32 my_thread();
 u32 my_threads();
-int meet(int failed);
-void rest();
+int sync_block(int failed);
+void back_off();
 ON_DEVICE u64 load(const u64 *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 ON_DEVICE void store(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-ON_DEVICE u64 peek(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-ON_DEVICE void post(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-ON_DEVICE u32 glance(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE u64 load_relaxed(const u64 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
+ON_DEVICE void store_relaxed(u64 *at, u64 value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
+ON_DEVICE u32 load_stop_flag(const u32 *at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 
 #endif

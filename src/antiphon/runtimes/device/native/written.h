@@ -105,7 +105,7 @@ struct Work {
         if (opens()) wait(peer, number);
     }
     /* Whether the call was stopped. What threads of the block have written, all of them see behind it. */
-    ON_MEMBER bool sync() { return meet(failed); }
+    ON_MEMBER bool sync() { return sync_block(failed); }
 
     ON_ITS_OWN void copy(T *to, const T *from, Span span) const {
         copy_span<T>(call.line, span, share, to, from);

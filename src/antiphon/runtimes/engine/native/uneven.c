@@ -1,5 +1,5 @@
-/* An alltoall of uneven lengths, without a plan. First all processes learn whether every two agree on their lengths: where any
- * do not, nothing moves, and all know it.
+/* An alltoall of uneven lengths, without a plan. First the ranks check that every receiver expects the length that its sender
+ * sends. If one does not, no data moves, and the outcome at all ranks is AP_DISAGREED.
  *
  * Threading: the caller's thread, which alone uses the wire. Ownership: buffers are the caller's.
  */
@@ -8,18 +8,18 @@
 #include "copy.h"
 #include "transport.h"
 
-enum { BATCH = 64 };
+enum { BATCH = 64 }; /* completions that are polled at once */
 
-/* A message to or from a peer: its data and length. `comes`: it is received. */
+/* A message to or from a peer: its data and length. */
 typedef struct {
     uint32_t peer;
-    int comes;
+    int is_receive;
     void *data;
     size_t bytes;
 } leg;
 
 static int start_message(ap_wire *wire, const leg *l, uint32_t number, ap_error *error) {
-    if (l->comes) return wire->receive(wire, l->peer, 0, l->data, l->bytes, number, error);
+    if (l->is_receive) return wire->receive(wire, l->peer, 0, l->data, l->bytes, number, error);
     return wire->send(wire, l->peer, 0, l->data, l->bytes, number, error);
 }
 
@@ -27,9 +27,9 @@ static int start_message(ap_wire *wire, const leg *l, uint32_t number, ap_error 
 static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, double timeout, ap_error *error) {
     uint32_t numbers[BATCH];
     int code = AP_OK;
-    for (int comes = 1; comes >= 0; comes--) /* receives first, so that data need not be buffered on arrival */
+    for (int is_receive = 1; is_receive >= 0; is_receive--) /* receives first, so that data need not be buffered on arrival */
         for (uint32_t i = 0; i < count && !code; i++)
-            if (legs[i].comes == comes) code = start_message(wire, &legs[i], i, error);
+            if (legs[i].is_receive == is_receive) code = start_message(wire, &legs[i], i, error);
     for (uint32_t pending = count; pending && !code;) {
         int done = 0;
         code = wire->completed(wire, 1, timeout, numbers, BATCH, &done, error);
@@ -38,12 +38,12 @@ static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, dou
     return code;
 }
 
-/* What each rank tells all others. `sum`: the sum of all its send lengths minus that of its receive lengths, each multiplied by
- * a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add up to 0. `differ`: whether
- * its lengths are not all the same. */
+/* What each rank sends to all others about its lengths. `sum`: the sum of all its send lengths minus that of its receive
+ * lengths, each multiplied by a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add
+ * up to 0. `differ`: whether its lengths are not all the same. */
 typedef struct {
     uint64_t sum, differ;
-} word;
+} summary;
 
 /* A pseudo-random function of a number, the same at all ranks. */
 static uint64_t hash_number(uint64_t n) {
@@ -53,24 +53,24 @@ static uint64_t hash_number(uint64_t n) {
     return n ^ (n >> 31);
 }
 
-static word make_word(uint32_t ranks, uint32_t me, const uint64_t *send_bytes, const uint64_t *receive_bytes) {
-    word w = {0, 0};
+static summary summarize_lengths(uint32_t ranks, uint32_t me, const uint64_t *send_bytes, const uint64_t *receive_bytes) {
+    summary s = {0, 0};
     for (uint32_t i = 0; i < ranks; i++) {
-        w.sum += hash_number((uint64_t)me * ranks + i) * send_bytes[i] -
+        s.sum += hash_number((uint64_t)me * ranks + i) * send_bytes[i] -
                  hash_number((uint64_t)i * ranks + me) * receive_bytes[i];
-        w.differ |= send_bytes[i] != send_bytes[0] || receive_bytes[i] != send_bytes[0];
+        s.differ |= send_bytes[i] != send_bytes[0] || receive_bytes[i] != send_bytes[0];
     }
-    return w;
+    return s;
 }
 
-/* Exchanges words: afterwards words[i] is that of rank i. */
-static int exchange_words(ap_wire *wire, uint32_t me, word *words, leg *legs, double timeout, ap_error *error) {
+/* Exchanges summaries among all ranks: afterwards summaries[i] is that of rank i. */
+static int exchange_summaries(ap_wire *wire, uint32_t me, summary *summaries, leg *legs, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks;
     uint32_t count = 0;
     for (uint32_t i = 1; i < ranks; i++) {
         uint32_t from = (me + ranks - i) % ranks, to = (me + i) % ranks;
-        legs[count++] = (leg){from, 1, &words[from], sizeof *words};
-        legs[count++] = (leg){to, 0, &words[me], sizeof *words};
+        legs[count++] = (leg){from, 1, &summaries[from], sizeof *summaries};
+        legs[count++] = (leg){to, 0, &summaries[me], sizeof *summaries};
     }
     return exchange_messages(wire, legs, count, timeout, error);
 }
@@ -95,19 +95,20 @@ static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const 
 int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
               double timeout, int *outcome, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
-    word all = {0, 0};
+    summary all = {0, 0};
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
     if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
-    word *words = calloc(ranks, sizeof *words);
+    summary *summaries = calloc(ranks, sizeof *summaries);
     leg *legs = calloc(ranks, 2 * sizeof *legs);
-    int code = words && legs ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
+    int code = summaries && legs ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) {
-        wire->expected = (uint64_t)(ranks - 1) * (sizeof *words + 2 * AP_MESSAGE_OVERHEAD); /* also of the next exchange */
+        wire->expected = (uint64_t)(ranks - 1) * (sizeof *summaries + 2 * AP_MESSAGE_OVERHEAD); /* of both exchanges */
         for (uint32_t i = 0; i < ranks; i++) wire->expected += i == me ? 0 : receive_bytes[i];
         ap_begin_call(wire);
-        words[me] = make_word(ranks, me, send_bytes, receive_bytes);
-        code = exchange_words(wire, me, words, legs, timeout, error);
-        for (uint32_t i = 0; i < ranks; i++) all.sum += words[i].sum, all.differ |= words[i].differ;
+        summaries[me] = summarize_lengths(ranks, me, send_bytes, receive_bytes);
+        code = exchange_summaries(wire, me, summaries, legs, timeout, error);
+        for (uint32_t i = 0; i < ranks; i++) all.sum += summaries[i].sum, all.differ |= summaries[i].differ;
+        /* AP_EVEN: all lengths are equal, so a plan can serve the call */
         *outcome = all.sum ? AP_DISAGREED : all.differ ? AP_MOVED : AP_EVEN;
         /* the data to send is only read */
         if (!code && *outcome == AP_MOVED)
@@ -115,6 +116,6 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
                                  error);
         if (code) ap_wire_break(wire);
     }
-    free(words), free(legs);
+    free(summaries), free(legs);
     return code;
 }
