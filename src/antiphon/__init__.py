@@ -14,29 +14,29 @@
         w[0, "input", 0].copy_to(1).copy_to(2)
 
     files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a format
-    plan = antiphon.load("plan.json", antiphon.Plan)          # every file there is
+    plan = antiphon.load("plan.json", antiphon.Plan)          # any file that Antiphon writes
     antiphon.save(plan, "copy.json.gz")
 
-A machine, a collective, a plan or a profile is passed as an object, by its name or by its file. What goes wrong is an
-`antiphon.errors.AntiphonError`. More is in modules, imported when they are named:
+Pass a machine, a collective, a plan or a profile as an object, a name or a file. Errors are instances of
+`antiphon.errors.AntiphonError`. These modules have more functions; each is imported on first use:
 
-    available     planners, models, runtimes, formats and topologies: what there is
+    available     lists of planners, models, runtimes, formats and topologies
     machines      machines with failures, families of machines
-    sweep         many machines compared, and the store of plans
+    sweep         comparisons of many machines, and the store of plans
     frontier      the latency-bandwidth frontier, with proofs
-    measure       plans measured, tuning by measurements, what models are fitted to
+    measure       measurements of plans, tuning by measurements, benchmarks to fit models to
     fit           parameters of cost models from measurements
     lab           the emulated cluster
     comm          collectives on NumPy arrays
     torch         the PyTorch backend (`import antiphon.torch` registers it)
     native        libraries that are compiled here
-    replay        recorded jobs, once more with our plans
+    replay        estimates of what recorded jobs gain from plans
     traces        traces of runs and predictions
     pages         results as HTML
-    papers        the papers' tables, made again
+    papers        the papers' tables, recomputed
 """
 
-# `from antiphon.cli import main` comes through here: nothing is imported until it is asked for.
+# Imports are lazy, as the command line imports this file, too, and must start quickly.
 TYPE_CHECKING = False
 
 __version__ = "0.2.0"

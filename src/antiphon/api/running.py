@@ -63,11 +63,11 @@ def run(  # noqa: PLR0913
     mpiexec, compiler
         On mpi, the launcher with its options, and the compiler of the engine.
     scale, name
-        On lab, how much slower links are, and the lab's name.
+        On lab, the factor by which links are slower than in the plan, and the lab's name.
     timeout
         Seconds after which the run is stopped.
     collective
-        Of several plans, the one for this collective.
+        The collective to choose from a file with plans for several.
     trace
         A file for the times of every send, receive and combination in one run of one size (Chrome's trace format). On
         local the native engine then runs the plan with a thread per rank, which needs a C compiler.
@@ -125,8 +125,8 @@ def build(
     compiler
         Compiler to use. Default: $MPICC, or mpicc beside Python or on the PATH; for NCCL $CC or cc.
     tables
-        Files that jobs will name in $ANTIPHON_TABLE: compiled now and stored beside the library, so that no job has to
-        wait.
+        Files that jobs will name in $ANTIPHON_TABLE. They are compiled now and stored beside the library, so that jobs
+        start faster.
 
     Returns
     -------

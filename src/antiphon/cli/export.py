@@ -36,9 +36,9 @@ def export_command(
     entry = find_format(to)
     options = options_of(option)
     if "nbytes" in entry.can.needs and not nbytes:
-        raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
+        raise Invalid(f"format {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
-    if names_file(to, out):
+    if names_file(to, out):  # the format writes one file, and -o names it
         check_outputs({"-o": out}, forms={"-o": out.suffix})
     else:
         check_outputs({"-o": out}, folder="-o", parents=True)

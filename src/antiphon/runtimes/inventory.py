@@ -1,12 +1,13 @@
-"""What is on this machine for collectives, and which of Antiphon's routes work here.
+"""List the hardware and software here that matters for collectives, and the uses of Antiphon that work with it.
 
 `look_here` reads Linux's files (processors, memory, GPUs, network cards), asks programs on PATH for their versions, and
 finds libraries by their file names and Python packages by their metadata. Nothing is imported or loaded, so a broken
 installation cannot crash the search. Programs run side by side, each with a timeout; one that fails or hangs counts as
 found without a version.
 
-`list_routes` turns that into the routes, those that work first, in the order in which to try them. A route works if its
-requirements are there, otherwise `missing` names the first that is not; `status` is its degree of proof.
+`list_routes` turns that into routes. Here, a route is a use of Antiphon with its commands (such as plans under
+PyTorch), not a path of links. Routes that work come first, in the order in which to try them. `missing` names the first
+requirement that is not met; `status` states on what hardware the route was tested.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from antiphon.registry import table
 
 TIMEOUT = 5.0  # seconds for each program
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+# PCI classes: VGA, 3D and other display controllers, processing accelerators
 GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 MAX_RANKS = 8  # of the example commands
 PROGRAMS = {
@@ -44,6 +46,7 @@ LIBRARIES = {"NCCL": "libnccl.so*", "RCCL": "librccl.so*", "MSCCL++": "libmscclp
 FOLDERS = (
     "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
 )  # fmt: skip
+# values of `status`:
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
 RUN = "antiphon run plan.json --nbytes 1MiB"
@@ -64,18 +67,21 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
         smi = (shutil.which("nvidia-smi", path=path) or "", "--query-gpu=name,driver_version", "--format=csv,noheader")
         query = pool.submit(run_program, smi, TIMEOUT) if smi[0] else None
         rows = list(pool.map(lambda row: _ask_version(row[0], row[1], path), programs))
-        printed = query.result()[0].decode("utf-8", "replace") if query else ""
+        smi_output = query.result()[0].decode("utf-8", "replace") if query else ""
     for kind in PROGRAMS:
-        inventory[kind] = [row for (own, _), row in zip(programs, rows, strict=True) if own == kind]
-    if named := [line.split(",") for line in printed.splitlines() if line.count(",") == 1]:
+        inventory[kind] = [row for (program_kind, _), row in zip(programs, rows, strict=True) if program_kind == kind]
+    if gpu_lines := [line.split(",") for line in smi_output.splitlines() if line.count(",") == 1]:
         amd_gpus = [gpu for gpu in inventory["gpus"] if gpu["vendor"] != "NVIDIA"]
-        inventory["gpus"] = [{"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in named] + amd_gpus
+        inventory["gpus"] = [
+            {"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in gpu_lines
+        ] + amd_gpus
     inventory["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
     inventory["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
     return inventory
 
 
 def _read_processors(root: Path) -> dict[str, Any]:
+    """Return the model, and the numbers of packages, cores, allowed hardware threads, and memories (NUMA nodes)."""
     cpus = root / "sys/devices/system/cpu"
     siblings = {text(path) for path in cpus.glob("cpu[0-9]*/topology/thread_siblings_list")}
     packages = {text(path) for path in cpus.glob("cpu[0-9]*/topology/physical_package_id")}
@@ -96,6 +102,7 @@ def _read_memory(root: Path) -> int | None:
 
 
 def _read_gpus(devices: Path) -> list[dict[str, str]]:
+    """Return the GPUs among the PCI devices; `name`: the product, or the device number if it is unknown."""
     gpus = []
     for place in sorted(devices.glob("*")):
         vendor = VENDORS.get(text(place / "vendor"))
@@ -120,7 +127,7 @@ def _read_cards(classes: Path) -> list[dict[str, Any]]:
 
 
 def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
-    """Return a program with the version that it prints; torchrun is not asked, as it loads all of PyTorch."""
+    """Return a program with the version that it prints; torchrun is not run, as it loads all of PyTorch."""
     place = shutil.which(name, path=path) or name
     printed = "" if name == "torchrun" else run_program((place, "--version"), TIMEOUT)[0].decode("utf-8", "replace")
     version = re.search(r"\b([0-9]+\.[0-9]+[0-9.]*)", printed)
@@ -137,7 +144,7 @@ def package_version(name: str) -> str:
 
 
 def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
-    """Return libraries by the names of their files, whose endings are their versions; of one version the first."""
+    """Return libraries, with their versions from the file names; of several files of one version, the first."""
     wheel = f"{sysconfig.get_paths()['purelib']}/nvidia/nccl/lib"
     folders = [*filter(None, search_path.split(":")), wheel, *(f"{root}/{folder}" for folder in FOLDERS)]
     rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -153,7 +160,7 @@ def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
 
 
 class Route(NamedTuple):
-    """A route. `needs`: what it requires, by name, and whether that is here."""
+    """A route. `needs`: its requirements by name, and whether each is met here."""
 
     name: str
     status: str
@@ -178,7 +185,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     box = "here.json" if count else "hgx-h100"
     ranks = max(2, min(count or inventory["processors"]["allowed"], MAX_RANKS))
     tune, export = f"antiphon tune allreduce full:ranks={ranks}", "antiphon export table.json"
-    plan, by_logs = (
+    plan, tune_by_logs = (
         f"antiphon {verb} allreduce {box} {rest}"
         for verb, rest in (
             ("plan", "-o plan.json"),
@@ -186,23 +193,23 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
     )
     has_mpi = mpi["mpiexec"] and mpi["mpi4py"]
-    meeting = {"a second GPU": count > 1, "mpi4py with mpiexec, or torch": has_mpi or "torch" in packages}
+    launch_needs = {"a second GPU": count > 1, "mpi4py with mpiexec, or torch": has_mpi or "torch" in packages}
     start = f"mpiexec -n {count}" if has_mpi else f"torchrun --nproc-per-node {count} -m"
     race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
     small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
     under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
-    judge = Route("judge logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
+    check_logs = Route("check logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
     routes = [
-        *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), judge]
+        *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), check_logs]
           if inventory["gpus"] else []),
-        Route("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **meeting},
+        Route("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **launch_needs},
               (race, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
         Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
-              (by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Route("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **meeting},
+              (tune_by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
+        Route("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **launch_needs},
               (race, f"{export} --to nccl-csv -o tuner")),
         Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, **rccl},
-              (by_logs, f"{export} --to nccl-csv -o tuner")),
+              (tune_by_logs, f"{export} --to nccl-csv -o tuner")),
         Route("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
               (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
         Route("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
@@ -215,7 +222,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
               (under_mpi,) if inventory["mpi"] else (small_plan, f"{RUN} --on lab")),
         Route("plans in one process", TESTED, {}, (small_plan, RUN)),
-        *([] if inventory["gpus"] else [judge]),
+        *([] if inventory["gpus"] else [check_logs]),
     ]  # fmt: skip
     rows = [
         {

@@ -1,7 +1,7 @@
-"""Plans for a machine that is the same up to the numbers of its nodes: from the one's numbers to the other's.
+"""Renumber a plan for another machine that differs only in the numbers of its nodes.
 
-Two machines are isomorphic if their canonical forms are equal (`core/symmetry.py`); the ranks that take part and the
-root count as colours, so that they correspond, too. A plan for the one is then renumbered by both canonical labellings,
+Two machines are isomorphic if their canonical forms are equal (`core/symmetry.py`). Members and roots have colours of
+their own there, so that they correspond, too. A plan for one machine is then renumbered by both canonical labellings,
 and verified on the other:
 
     allocation A: GPUs 0 1 4 5, planned
@@ -31,8 +31,8 @@ OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
 def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labelling: Labelling) -> Plan:
     """Return a plan for an isomorphic machine in the numbers of this one, verified on it.
 
-    The labellings are canonical, with the key. Raises Invalid if these machines are not isomorphic, or a schedule is
-    wrong.
+    The labellings are those that `label_machine` returns for the plan's machine and for this one. Raises Invalid if the
+    machines are not isomorphic, or a schedule is wrong.
     """
     (plan_order, plan_key), (order, key) = plan_labelling, labelling
     if key != plan_key:
@@ -51,7 +51,7 @@ def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labe
 
 
 def label_machine(machine: Topology, collective: Collective) -> Labelling:
-    """Return the canonical labelling and key of a machine with the parts of a collective as colours."""
+    """Return the canonical labelling and key of a machine whose ranks are coloured by their roles in a collective."""
     colours = [OUTSIDE] * machine.nodes
     for rank in collective.members:
         colours[rank] = MEMBER
@@ -61,14 +61,14 @@ def label_machine(machine: Topology, collective: Collective) -> Labelling:
 
 
 def _match_links(renumbered: Topology, machine: Topology) -> Ints:
-    """Return the number in `machine` of every link of the same machine whose links may be in another order."""
+    """Return by link of `renumbered` its number in `machine`, which has the same links in another order."""
     numbers: dict[object, list[int]] = {}
     for link, key in enumerate(_link_keys(machine)):
         numbers.setdefault(key, []).append(link)
     unmatched = {key: iter(links) for key, links in numbers.items()}
     matched = [next(unmatched.get(key, iter(())), -1) for key in _link_keys(renumbered)]
     if -1 in matched or len(matched) != machine.links:
-        raise Invalid("the numbers of machines alike do not fit")
+        raise Invalid("its machine has other links or shared limits")
     return np.array(matched, np.int32)
 
 

@@ -22,7 +22,8 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 Tree = dict[str, Any]
 MPIR, CH4 = "MPIR", "CH4"
 _MAX_TREE_BYTES = 2**20
-_MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}  # only the first has collectives that do not block
+# A string that occurs in only one of the trees: nonblocking algorithms (MPIR_I...) are in that of MPIR alone.
+_MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}
 LEAVES = ("algorithm=", "composition=")
 
 
@@ -34,9 +35,9 @@ class LibraryTrees:
     data: bytes  # the whole library file; the words that it knows in such trees occur in it as C strings
 
     def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
-        """Refuse words that this MPICH does not know: it would take an unknown leaf for any algorithm."""
+        """Raise Unsupported for a word that this MPICH does not know: it would run an arbitrary algorithm instead."""
         for word in (leaf, *(f"{key}=" for key in parameters)):
-            if f"{word}\0".encode() not in self.data:  # it may be the end of a longer one
+            if f"{word}\0".encode() not in self.data:  # also accepts the end of a longer word
                 raise Unsupported(
                     f"{path}: this MPICH does not support {quote(word)} in a selection file; tune again with it"
                 )
@@ -60,6 +61,7 @@ def read_library_trees(path: str) -> LibraryTrees:
 
 
 def _parse_tree(text: bytes, path: str) -> Tree:
+    """Parse a tree; raise Invalid if it is not a JSON object without duplicate keys."""
     try:
         tree = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError):
@@ -72,7 +74,7 @@ def _parse_tree(text: bytes, path: str) -> Tree:
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> Tree:
     tree = dict(pairs)
     if len(tree) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return tree
 
 
@@ -89,8 +91,8 @@ def split_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
 def simplify_for_count(tree: Tree, count: int) -> Tree:
     """Simplify a tree for `count` processes: drop the conditions on their number that do not hold.
 
-    MPICH evaluates such conditions when it creates a communicator, unless a condition on the message precedes them.
-    Those are kept as they are, because there MPICH itself treats < as <=.
+    MPICH evaluates such conditions when it creates a communicator. Conditions below one on the message stay as they
+    are: MPICH evaluates them per call, and treats < as <= there.
 
     >>> simplify_for_count({"comm_size<4": {"algorithm=a": {}}, "comm_size=any": {"count<=2": {"comm_size<4": {}}}}, 4)
     {'count<=2': {'comm_size<4': {}}}
@@ -111,7 +113,7 @@ def simplify_for_count(tree: Tree, count: int) -> Tree:
 
 
 def _condition_holds(key: str, count: int) -> bool | None:
-    """Return whether a condition holds for `count` processes; None if that depends on more."""
+    """Return whether a condition holds for `count` processes; None if it depends on something else, too."""
     if key == "any" or key.endswith("=any"):
         return True
     if key == "comm_size=pow2":
@@ -134,8 +136,7 @@ def find_first_leaf(tree: Mapping[str, Any]) -> str:
 
 
 def replace_for_count(own: Tree, count: int, rewrite: Callable[[Tree], Tree]) -> Tree:
-    """Return a tree that is the library's own for all numbers of processes but `count`, and `rewrite`(own) for
-    these."""
+    """Return the library's own tree, but for `count` processes `rewrite` of its simplification."""
     return {
         f"comm_size<={count - 1}": own,
         f"comm_size<={count}": rewrite(simplify_for_count(own, count)),

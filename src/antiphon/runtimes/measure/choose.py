@@ -40,10 +40,10 @@ from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
-FEW = 4  # contestants by the model at every size
+FEW = 4  # contestants per size that are chosen by the model
 CONFIRMATIONS = 3  # launches in which winners race the library again
 CONFIRM_SHARE = 0.06  # of the time limit, for each of them
-CONSECUTIVE = 4  # calls that are timed together there, at least
+CONSECUTIVE = 4  # in these launches: calls that are timed together, at least
 GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
@@ -71,7 +71,7 @@ class MeasuredTuning:
     unmeasured
         Number of missing measurements.
     notes
-        Of logs: what was compared, and what was put aside and why.
+        For logs: what was compared, and what was left out and why.
     """
 
     tuning: Tuning
@@ -139,10 +139,10 @@ def tune_measured(  # noqa: PLR0913
 ) -> MeasuredTuning | None:
     """Tune by the model, then measure.
 
-    At each size of a ladder (`nbytes`; steps of `factor` unless it names its own) the contestants race: the `few` best
-    by the model, priced as the runtime sends them, and the classics. They run in turn, with the library's own
-    collective, until it is certain which is fastest or that they differ by less than 2 %, or each has had 8 times
-    `iterations`, or the time is over. Contestants that are surely slower are eliminated early.
+    At each of the sizes `nbytes` (in a range without a factor of its own: `factor` apart) the contestants race: the
+    `few` best by the model, priced with the runtime's message sizes, and the classic algorithms. They run in turn, with
+    the library's own collective, until it is certain which is fastest or that they differ by less than 2 %, or each has
+    had 8 times `iterations` runs, or the time is over. Contestants that are surely slower are eliminated early.
 
     The entries claim the figures of the winner, and as `ties` the schedules that may be as fast. Where ours is not
     clearly faster than the library (see `race.MARGIN`) an entry claims "served_by": "library". A range ends at the
@@ -176,7 +176,7 @@ def tune_measured(  # noqa: PLR0913
             raise NotFound(f"no planner could plan {collective} on {tuning.topology.name}")
         usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
         work = (races or Races)(tuning, ladder, few, on, how, limit, progress, usual)
-        return work.go(bool(options.get("deterministic")))
+        return work.measure_and_choose(bool(options.get("deterministic")))
 
 
 class Races:
@@ -198,7 +198,7 @@ class Races:
         # an MPI process cannot launch others
         self.confirmations = CONFIRMATIONS if self.confirms and not is_launched() else 0
 
-    def go(self, deterministic: bool) -> MeasuredTuning:
+    def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
         rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
@@ -209,14 +209,15 @@ class Races:
         for kind, kind_rows in rows.items():
             listed = tuning.shortlist[kind]
             # all sizes must combine in one order, so choose the order before the schedules
-            order = one_order(listed, kind_rows) if deterministic else None
-            free = order is None or not tuning.plans[kind].collective.combining  # the library has an order of its own
+            order = choose_order(listed, kind_rows) if deterministic else None
+            # the library combines in an order of its own
+            library_may_serve = order is None or not tuning.plans[kind].collective.combining
             choices = [
-                best_at(size, listed, order, kind_rows[size], free, self.case(kind, size).nbytes)
+                choose_best_at(size, listed, order, kind_rows[size], library_may_serve, self.case(kind, size).nbytes)
                 for size in self.ladder
             ]
             plans[kind] = Plan(
-                tuning.topology, tuning.plans[kind].collective, tuple(make_entries(choices, self.on, free))
+                tuning.topology, tuning.plans[kind].collective, tuple(make_entries(choices, self.on, library_may_serve))
             )
         return MeasuredTuning(
             tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
@@ -305,8 +306,8 @@ class Races:
             for kind, size, n in winners:
                 row = confirmation_rows[kind][size].get(n)
                 if row is not None and row["over_library"] > rows[kind][size][n]["over_library"]:
-                    standing = ("over_best", "over_best_interval", "tied")  # in the race against the others
-                    rows[kind][size][n] = {**row, **{key: rows[kind][size][n][key] for key in standing}}
+                    race_keys = ("over_best", "over_best_interval", "tied")  # from the race against the other schedules
+                    rows[kind][size][n] = {**row, **{key: rows[kind][size][n][key] for key in race_keys}}
 
     @staticmethod
     def _winner(size_rows: Mapping[int, Row]) -> int | None:
@@ -381,13 +382,18 @@ def relative_time(row: AnyRow) -> float:
     return float(row["over_best"])
 
 
-def best_at(
-    nbytes: int, shortlist: Sequence[Listed], order: str | None, rows: Mapping[int, AnyRow], free: bool, moved: int
+def choose_best_at(
+    nbytes: int,
+    shortlist: Sequence[Listed],
+    order: str | None,
+    rows: Mapping[int, AnyRow],
+    library_may_serve: bool,
+    moved: int,
 ) -> Choice:
     """Return the best of the schedules measured (`rows`: by number in the shortlist); else the model's choice.
 
-    Only schedules that combine in `order`, if given. `free`: whether the library may serve if ours is not faster.
-    `moved`: the bytes measured."""
+    Only schedules that combine in `order`, if given. `library_may_serve`: it does if ours is not faster. `moved`: the
+    bytes measured."""
     measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
     if not measured:
         ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
@@ -396,11 +402,11 @@ def best_at(
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
     ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
     # in doubt the library serves: a plan must be faster beyond the measurement's spread
-    library = free and ratio is not None and not beats_library(ratio, interval[1])
+    library = library_may_serve and ratio is not None and not beats_library(ratio, interval[1])
     return Choice(nbytes, shortlist[best], measured[best], library, moved, ties)
 
 
-def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
+def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
     """Return the order of combining with the smallest product of best times over the sizes.
 
     It must have been measured at all sizes at which anything was. `rows`: by size and number."""
@@ -416,25 +422,25 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRo
     return min(costs, key=lambda order: costs[order])
 
 
-def make_entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
-    """Return ranges by measurements, or one by the model. `free`: as of `unmeasured_claims`."""
+def make_entries(choices: Sequence[Choice], on: str, library_may_serve: bool) -> list[Entry]:
+    """Return ranges by measurements, or one by the model. `library_may_serve`: as for `make_ranges`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
-        return [Entry(0, None, choices[-1].listed.schedule, unmeasured_claims(choices[-1].listed, free))]
-    if free:
+        return [Entry(0, None, choices[-1].listed.schedule, unmeasured_claims(choices[-1].listed, library_may_serve))]
+    if library_may_serve:
         measured = leave_to_library(measured)
     return make_ranges(
         measured,
         lambda choice: choice,
         lambda choice: choice.library,
         lambda group: _range_claims(group, on),
-        free,
+        library_may_serve,
         _range_boundary,
     )
 
 
 def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
-    """Leave choices to the library that are faster only than its time at that moment.
+    """Leave choices to the library that beat it only because it was slowed down at that moment.
 
     The scheduling of processes can slow down one contestant and not the other for seconds, which the median of pairs
     does not reveal. But a call of fewer bytes takes no longer than one of more: so compare the least times over all
@@ -458,8 +464,8 @@ def _middle_size(before: Choice, after: Choice) -> int:
 
 
 def _range_boundary(before: Choice, after: Choice) -> int:
-    """Return where the range of the larger size begins. Between a size of ours and one of the library's nothing was
-    measured to be faster by ours: that part is the library's."""
+    """Return where the range of the larger size begins. The library serves all sizes between one of ours and one of
+    the library's, as nothing shows that ours is faster there."""
     if before.library and not after.library:
         return _min_bytes(after)
     if after.library and not before.library:
@@ -472,14 +478,14 @@ def make_ranges(
     choice_of: Callable[[Item], Choice],
     served: Callable[[Item], object],
     claims: Callable[[Sequence[Item]], dict[str, Any]],
-    free: bool = True,
+    library_may_serve: bool = True,
     boundary: Callable[[Choice, Choice], int] = _middle_size,
 ) -> list[Entry]:
     """Return ranges from the smallest to the largest size measured.
 
     Consecutive sizes with the same schedule and the same `served` form a range with these `claims`; `boundary`: where
-    a range between two sizes ends. Outside of them the library serves; not `free`: the nearest of our schedules, as the
-    library would combine in another order.
+    a range between two sizes ends. Outside of them the library serves; without `library_may_serve` the nearest of our
+    schedules, as the library would combine in another order.
     """
     groups = [list(group) for _, group in groupby(items, lambda item: (id(choice_of(item).listed), served(item)))]
     choices = [choice_of(item) for item in items]
@@ -493,8 +499,8 @@ def make_ranges(
     below, above = choices[0].listed, choices[-1].listed
     # nothing was measured below the smallest and above the largest size
     if smallest:
-        entries.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, free)))
-    return [*entries, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, free))]
+        entries.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, library_may_serve)))
+    return [*entries, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, library_may_serve))]
 
 
 def _min_bytes(choice: Choice) -> int:
@@ -505,9 +511,9 @@ def _max_bytes(choice: Choice) -> int:
     return max(choice.nbytes, choice.moved)
 
 
-def unmeasured_claims(listed: Listed, free: bool = True) -> dict[str, Any]:
+def unmeasured_claims(listed: Listed, library_may_serve: bool = True) -> dict[str, Any]:
     """Return the claims of a range in which nothing was measured: those of the schedule, without a time."""
-    return {**listed.claims, "measured": False, **_use_claims(free)}
+    return {**listed.claims, "measured": False, **_use_claims(library_may_serve)}
 
 
 def _use_claims(library: bool) -> dict[str, str]:

@@ -25,7 +25,7 @@ from antiphon.runtimes.measure.choose import (
     MeasuredTuning,
     Owner,
     Races,
-    best_at,
+    choose_best_at,
     make_ranges,
     relative_time,
     tune_measured,
@@ -88,7 +88,7 @@ class LibraryRaces(Races):
     confirms = False  # no schedule of ours will serve
     measures_ours = True  # in races of their own
 
-    def go(self, deterministic: bool) -> MeasuredTuning:
+    def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         tuning = self.tuning
         self.library = self.find_library()
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
@@ -175,7 +175,7 @@ class LibraryRaces(Races):
 
     def _best_at_size(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
         """Return the best at a size; None if the library was not measured. A single algorithm counts as the default."""
-        ours = best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
+        ours = choose_best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
         number = self.best_number((kind, size))
         if number is not None:
             return Best(ours, self.tried[kind, size][number], self.theirs[kind, size][number])

@@ -71,8 +71,8 @@ class NcclRaces(LibraryRaces):
         self.has_chunks = bool(chunk_plugin(library.name, library.always["version"], self.how.compiler))
         return library
 
-    def go(self, deterministic: bool) -> MeasuredTuning:
-        return replace(super().go(deterministic), notes=tuple(self._notes()))
+    def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
+        return replace(super().measure_and_choose(deterministic), notes=tuple(self._notes()))
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
         for self.stage in range(3):

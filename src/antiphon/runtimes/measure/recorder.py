@@ -44,9 +44,9 @@ def clock_offset(
     """Return the nanoseconds by which this clock is ahead of the first process's, and the error bound.
 
     Both are 0 if all read one clock. Otherwise: no process leaves an exchange before all have entered it. So if this
-    process entered at e by its clock, and the first left at l by its own, this clock is ahead by at least e - l; with
-    the roles swapped, by at most. The tightest bounds of all rounds hold if the clocks run equally fast meanwhile.
-    Collective.
+    process entered at e by its clock, and the first left at l by its own, this clock is ahead by at least e - l. If the
+    first entered at f and this one left at m, it is ahead by at most m - f. The tightest bounds of all rounds are used,
+    assuming that the clocks run equally fast meanwhile. All processes must call this.
     """
     clock = clock_name() if name is None else name
     if len(set(peers.all(clock))) == 1:
@@ -54,17 +54,17 @@ def clock_offset(
     low, high = -float("inf"), float("inf")
     entered_at = left_at = first_entered = 0
     # Each round exchanges the times of the round before.
-    for turn in range(ROUNDS + 1):
-        before, entered_before, first_before = left_at, entered_at, first_entered
+    for round_number in range(ROUNDS + 1):
+        left_before, entered_before, first_before = left_at, entered_at, first_entered
         entered_at = now()
-        first_left, first_entered = peers.all([before, entered_at])[0]
+        first_left, first_entered = peers.all([left_before, entered_at])[0]
         left_at = now()
-        if turn:  # by now all times of the previous round are known
-            low, high = max(low, entered_before - first_left), min(high, before - first_before)
+        if round_number:  # by now all times of the previous round are known
+            low, high = max(low, entered_before - first_left), min(high, left_before - first_before)
     return (0.0, 0.0) if peers.first else ((low + high) / 2, (high - low) / 2)
 
 
-Recording = dict[str, Any]  # of one rank: rank, turn, ahead and error of its clock in ns, records
+Recording = dict[str, Any]  # of one rank: rank, turn (number of the run), ahead and error of its clock in ns, records
 
 
 class Recorder:
@@ -74,17 +74,17 @@ class Recorder:
         self.traces = traces
 
     def fit(self, calls: int) -> None:
-        """Make room for this number of calls, after the first one."""
+        """Make room for this number of calls. To be called after the first one, which shows the records per call."""
         for trace in self.traces.values():
             trace.fit(calls)
 
-    def collect(self, peers: Peers, spent: Sequence[float], after: int) -> list[Recording]:
+    def collect(self, peers: Peers, run_seconds: Sequence[float], after: int) -> list[Recording]:
         """Return the records of all ranks in one call, the same at all processes.
 
-        `spent`: the seconds of each run. The call is the run of median time (or just above) among those that all ranks
-        still hold. `after`: the number of calls after the last run."""
-        kept_counts = peers.all([trace.count_complete() for trace in self.traces.values()])
-        common = min(itertools.chain.from_iterable(kept_counts))
+        `run_seconds`: by run. The call is the run of median time (or just above) among those that all ranks still
+        hold. `after`: the number of calls after the last run."""
+        held_counts = peers.all([trace.count_complete() for trace in self.traces.values()])
+        common = min(itertools.chain.from_iterable(held_counts))
         if not any(trace.calls for trace in self.traces.values()):
             raise Unsupported("nothing moves at this size, so there is nothing to trace")
         if common <= after:
@@ -92,12 +92,14 @@ class Recorder:
                 f"a run of more than {MAX_RECORDS // (after + 1)} operations at a rank is too long for a trace"
             )
         # Only runs that all ranks still hold; the trace is a ring buffer of the last calls.
-        order = sorted(range(max(len(spent) + after - common, 0), len(spent)), key=lambda turn: spent[turn])
-        turn = order[len(order) // 2]
+        order = sorted(
+            range(max(len(run_seconds) + after - common, 0), len(run_seconds)), key=lambda run: run_seconds[run]
+        )
+        run = order[len(order) // 2]
         ahead, error = clock_offset(peers)
         rows = [
-            {"rank": rank, "turn": turn, "ahead": ahead, "error": error,
-             "records": _pack_records(trace.call(after + len(spent) - 1 - turn))}
+            {"rank": rank, "turn": run, "ahead": ahead, "error": error,
+             "records": _pack_records(trace.call(after + len(run_seconds) - 1 - run))}
             for rank, trace in self.traces.items()
         ]  # fmt: skip
         return [rank for process in peers.all(rows) for rank in process]
@@ -105,7 +107,7 @@ class Recorder:
 
 @contextmanager
 def record_wires(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
-    """Record what runs over these wires (by rank) within the block; None without wires."""
+    """Record all calls over these wires (by rank) within the block; None without wires."""
     traces = {rank: Trace(wire) for rank, wire in wires.items()}
     try:
         yield Recorder(traces) if traces else None
@@ -115,6 +117,7 @@ def record_wires(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
 
 
 def _pack_records(records: np.ndarray[Any, Any]) -> str:
+    """Encode records as text, for an exchange in JSON."""
     return base64.b64encode(zlib.compress(records.tobytes(), 1)).decode("ascii")
 
 
@@ -136,7 +139,7 @@ def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[s
     error = max(row["error"] for row in recordings)
     writer = TraceWriter(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
     writer.process(RANKS, "ranks")
-    works = [work for rank, row in columns.items() for work in row.works(rank)]
+    works = [work for rank, row in columns.items() for work in row.list_work(rank)]
     write_ranks(writer, _match_messages(columns), works)
     return writer.encode()
 
@@ -148,6 +151,7 @@ class _Rank:
         records = unpack_records(recording["records"])
         self.begin, self.end = (records[name].astype(np.float64) - recording["ahead"] for name in ("begin", "end"))
         self.kind, self.peer, self.bytes = records["kind"], records["peer"], records["bytes"]
+        # `when` is 2 s for messages of step s, and 2 s + 1 for its folds
         self.channel, self.step = records["channel"], records["when"] // 2
 
     def messages(self, kind: int) -> dict[tuple[int, int], list[int]]:
@@ -157,14 +161,16 @@ class _Rank:
             rows_of.setdefault((int(self.peer[row]), int(self.channel[row])), []).append(row)
         return rows_of
 
-    def when(self, row: int) -> tuple[float, float]:
+    def interval(self, row: int) -> tuple[float, float]:
+        """Return when a record begins and ends."""
         return float(self.begin[row]), max(float(self.begin[row]), float(self.end[row]))
 
-    def works(self, rank: int) -> list[RankWork]:
-        works = [RankWork(rank, "call", "call", self.when(0), {"rank": rank})]
+    def list_work(self, rank: int) -> list[RankWork]:
+        """Return the call and its folds as slices of the trace."""
+        works = [RankWork(rank, "call", "call", self.interval(0), {"rank": rank})]
         for row in np.flatnonzero(self.kind == FOLD).tolist():
             facts = {"rank": rank, "step": int(self.step[row]), "bytes": int(self.bytes[row])}
-            works.append(RankWork(rank, "fold", f"fold, step {facts['step']}", self.when(row), facts))
+            works.append(RankWork(rank, "fold", f"fold, step {facts['step']}", self.interval(row), facts))
         return works
 
 
@@ -177,7 +183,7 @@ def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
     for src, sender in columns.items():
         for (dst, channel), rows in sender.messages(SEND).items():
             for send, receive in zip(rows, received[dst].get((src, channel), ()), strict=True):
-                sent, received_at = sender.when(send), columns[dst].when(receive)
+                sent, received_at = sender.interval(send), columns[dst].interval(receive)
                 # Clamp to the receive: clocks differ by up to the error bound.
                 begin = min(max(received_at[0], sent[0]), received_at[1])
                 facts = {"step": int(sender.step[send]), "src": src, "dst": dst, "bytes": int(sender.bytes[send])}

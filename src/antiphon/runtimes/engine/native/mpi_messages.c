@@ -216,7 +216,7 @@ static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
 }
 
 int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
-    int code = w->shared ? ap_shared_look_around(w->shared, error) : AP_OK, arrived = 1;
+    int code = w->shared ? ap_shared_check_members(w->shared, error) : AP_OK, arrived = 1;
     if (!code && !w->has_notified) code = notify_all(w, 0, error);
     w->has_notified = 1;
     while (!code && arrived) {

@@ -13,7 +13,8 @@
 
 typedef struct ap_shared ap_shared;
 
-/* How the others find the memory that member 0 made: its file is opened by process and number, and must hold the key. */
+/* Where the other members find the memory that member 0 made: in file descriptor `file` of `process`. The memory must hold the
+ * key. */
 typedef struct {
     uint64_t key;
     int64_t process;
@@ -25,9 +26,9 @@ typedef struct {
 uint64_t ap_shared_bytes(uint32_t members);
 /* Makes the memory, at member 0; NULL if the system cannot. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
-/* Joins the memory, at the others; NULL if it cannot be opened here. Then all members must do without it, which they agree on. */
+/* Joins the memory, at the other members; NULL if it cannot be opened here. The caller makes sure that then no member uses it. */
 ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
-/* At member 0, when no other member will join any more: closes the file. */
+/* At member 0, once all others have joined or failed to: closes the file. */
 void ap_shared_complete(ap_shared *shared);
 
 /* As `send` and `receive` of a wire (transport.h). */
@@ -38,21 +39,23 @@ int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *
 /* Copies all that can be copied without waiting. Reports at most `capacity` numbers of messages that are done, their count in
  * *count. *moved: whether anything was copied. */
 int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error);
-/* Whether messages are under way, or done and not yet reported; the number under way; this member; whether any message is under
- * way with that member. */
+/* Whether messages are under way, or done and not yet reported. */
 int ap_shared_busy(const ap_shared *shared);
+/* The number of messages under way. */
 int ap_shared_active(const ap_shared *shared);
+/* The number of this member. */
 uint32_t ap_shared_member(const ap_shared *shared);
+/* Whether a message to or from that member is under way. */
 int ap_shared_has_messages_with(const ap_shared *shared, uint32_t member);
-/* Sleeps until there is something for this process, at most that long. For use after some fruitless polls. */
-void ap_shared_doze(ap_shared *shared, int microseconds);
+/* Sleeps until a message or free block arrives, at most `microseconds`. To be called after some polls without progress. */
+void ap_shared_sleep(ap_shared *shared, int microseconds);
 /* A call of `wire` has begun: messages of another call are AP_MISMATCH. */
 void ap_shared_begin(ap_shared *shared, ap_wire *wire);
-/* Called after a long wait: an error if a process is in another call, or has given up while a message waits for it. */
-int ap_shared_look_around(ap_shared *shared, ap_error *error);
+/* Called after a long wait: an error if a member is in another call, or has given up while a message with it is under way. */
+int ap_shared_check_members(ap_shared *shared, ap_error *error);
 /* As ap_wire_check_unreceived. */
 int ap_shared_check_unreceived(ap_shared *shared, ap_error *error);
-/* Notifies the others that nothing more comes from here. */
+/* Notifies the others that this member has failed and sends nothing more. */
 void ap_shared_give_up(ap_shared *shared);
 /* Touches the memory that messages will go through (prefault.h). */
 void ap_shared_prefault(ap_shared *shared, ap_pace *pace);

@@ -58,7 +58,7 @@ static int gave_up(const ap_shared *s, uint32_t member) {
     return atomic_load(&((shared_head *)s->memory)->bells[member].gave_up) != 0;
 }
 
-int ap_shared_look_around(ap_shared *s, ap_error *error) {
+int ap_shared_check_members(ap_shared *s, ap_error *error) {
     ap_call_id other;
     int code = AP_OK;
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {

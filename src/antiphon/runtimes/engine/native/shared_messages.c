@@ -169,7 +169,7 @@ static int has_news(const ap_shared *s) {
     return 0;
 }
 
-void ap_shared_doze(ap_shared *s, int microseconds) {
+void ap_shared_sleep(ap_shared *s, int microseconds) {
     const struct timespec duration = {microseconds / 1000000, microseconds % 1000000 * 1000L};
     bell *b = bell_of(s, s->me);
     const uint32_t word = atomic_load(&b->word);

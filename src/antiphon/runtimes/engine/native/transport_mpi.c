@@ -75,7 +75,7 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
                            MPI_STATUS_IGNORE);
     const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
     if (sleeps)
-        ap_shared_doze(w->shared, naps < MAX_NAP / NAP ? NAP * (int)(naps + 1) : MAX_NAP);
+        ap_shared_sleep(w->shared, naps < MAX_NAP / NAP ? NAP * (int)(naps + 1) : MAX_NAP);
     else if (w->yields || turn > SPINS)
         sched_yield();
     return code;

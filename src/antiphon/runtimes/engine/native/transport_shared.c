@@ -68,11 +68,11 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
         } else {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
-            if (time >= quiet && !(code = ap_shared_look_around(w->shared, error))) code = ap_check_signals(self, time, error);
+            if (time >= quiet && !(code = ap_shared_check_members(w->shared, error))) code = ap_check_signals(self, time, error);
             if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             else if (!code && !(is_gone = find_gone(w, &gone_rank)))
-                ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * MAX_NAP ? (int)(1e6 * (end - time)) + 1 : MAX_NAP);
+                ap_shared_sleep(w->shared, timeout > 0 && end - time < 1e-6 * MAX_NAP ? (int)(1e6 * (end - time)) + 1 : MAX_NAP);
         }
     }
     if (code) self->broken = 1;
