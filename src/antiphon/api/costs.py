@@ -173,10 +173,12 @@ def predict_library(
     Returns
     -------
     list of dict
-        A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, limited_by (the witness of the
-        lower bound, where the prediction attains it), why, chosen_by, mostly, sms (maximum multiprocessors used per
-        GPU, None if unknown), sms_of (multiprocessors of the GPU), without_sms (seconds by copy engines), calibrated
-        (the published tables used), others.
+        A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, error (median of the model on machines that
+        it was not fitted to, or None), error_above_aim (the error aimed at, if exceeded), terms (seconds by cause),
+        mostly (the largest term), limit (the bottleneck of the bytes), limited_by (the witness of the lower bound,
+        where the prediction attains it), why (the reason of the choice), chosen_by (for MSCCL, the range of sizes), sms
+        (maximum multiprocessors used per GPU, None if unknown), sms_of (multiprocessors of the GPU), without_sms
+        (seconds by copy engines), calibrated (the published tables used), others (seconds of the other choices).
 
     Raises
     ------

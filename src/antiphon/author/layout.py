@@ -35,19 +35,20 @@ class Place:
 
 
 class Layout:
-    """The inputs and outputs of a collective, with each block cut into `slices` chunks.
+    """The inputs and outputs of a collective, with each block cut into `chunks_per_block` chunks.
 
-    Slice k of the j-th block of a buffer is at index j * slices + k. Blocks are in the order of their numbers, as in
-    the buffers of a run.
+    Chunk number k * blocks + b is share k of block b (`schedule.cut`). Share k of the j-th block of a buffer is at
+    index j * chunks_per_block + k. Blocks are in the order of their numbers, as in the buffers of a run.
     """
 
-    def __init__(self, collective: Collective, slices: int) -> None:
-        if collective.blocks * slices > MAX_CHUNKS:
+    def __init__(self, collective: Collective, chunks_per_block: int) -> None:
+        if collective.blocks * chunks_per_block > MAX_CHUNKS:
             raise Unsupported(
-                f"chunks: {collective.blocks} blocks in {slices} parts are more than {MAX_CHUNKS} chunks; give fewer"
+                f"chunks: {collective.blocks} blocks in {chunks_per_block} parts are more than {MAX_CHUNKS} chunks; "
+                "give fewer"
             )
-        self.slices, self.blocks = slices, collective.blocks
-        self.chunks: Chunks = cut(collective, slices)
+        self.chunks_per_block, self.blocks = chunks_per_block, collective.blocks
+        self.chunks: Chunks = cut(collective, chunks_per_block)
         sides_of = sides(collective)
         self._sides: dict[str, Side] = dict(zip((INPUT, OUTPUT), sides_of, strict=True))
         ranks = np.arange(collective.ranks + 1)
@@ -61,7 +62,7 @@ class Layout:
     def size(self, rank: int, buffer: str) -> int:
         """Return the number of places of a rank's input or output."""
         begin = self._begin[buffer]
-        return int(begin[rank + 1] - begin[rank]) * self.slices
+        return int(begin[rank + 1] - begin[rank]) * self.chunks_per_block
 
     def chunk(self, place: Place) -> int:
         """Return the chunk that belongs at a place of an input or output.
@@ -70,17 +71,17 @@ class Layout:
         >>> [[layout.chunk(Place(1, side, i)) for i in range(n)] for side, n in (("input", 2), ("output", 6))]
         [[1, 4], [0, 3, 1, 4, 2, 5]]
         """
-        block, slice_index = divmod(place.index, self.slices)
-        return slice_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
+        block, share_index = divmod(place.index, self.chunks_per_block)
+        return share_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
 
     def buffer_place(self, rank: int, buffer: str, chunk: int) -> Place | None:
         """Return the place of a chunk in the input or output of a rank, or None if it has none there."""
-        slice_index, block = divmod(chunk, self.blocks)
+        share_index, block = divmod(chunk, self.blocks)
         blocks = self._blocks_of(rank, buffer)
         position = int(np.searchsorted(blocks, block))
         if position == len(blocks) or blocks[position] != block:
             return None
-        return Place(rank, buffer, position * self.slices + slice_index)
+        return Place(rank, buffer, position * self.chunks_per_block + share_index)
 
     def default_place(self, rank: int, chunk: int) -> Place | None:
         """Return the place of a chunk at a rank: in its output, else in its input, or None if it has neither.
@@ -90,6 +91,6 @@ class Layout:
         return self.buffer_place(rank, OUTPUT, chunk) or self.buffer_place(rank, INPUT, chunk)
 
     def scratch_place(self, rank: int, buffer: str, chunk: int) -> Place:
-        """Return the default place of a chunk in scratch: slice k of block j is at index j * slices + k."""
-        slice_index, block = divmod(chunk, self.blocks)
-        return Place(rank, buffer, block * self.slices + slice_index)
+        """Return the default place of a chunk in scratch: share k of block j is at index j * chunks_per_block + k."""
+        share_index, block = divmod(chunk, self.blocks)
+        return Place(rank, buffer, block * self.chunks_per_block + share_index)

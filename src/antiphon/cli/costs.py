@@ -324,7 +324,7 @@ def _simulate_piccl(
         raise Invalid("--profile: give one, as this topology is not an XML file with figures of its own")
     with working(f"simulating {len(schedule.graph)} messages"):
         predict_time = simulate_graph(schedule.graph, machine, profile=figures, **options)
-        prediction = predict_time(1)  # the graph has bytes, so they are taken times 1
+        prediction = predict_time(1)  # the messages of the graph have sizes in bytes, so the factor is 1
     # Speeds are not computed for these schedules: 0.
     row = {
         "nbytes": schedule.nbytes, "seconds": prediction.seconds, "algbw": 0.0, "busbw": 0.0,

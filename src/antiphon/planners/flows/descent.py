@@ -28,11 +28,11 @@ from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 ROUNDS = 48  # of routing and moving
 FIRST_SHARPNESS = 24.0  # the fullest row costs e^24 times an empty row
 SHARPNESS_FACTOR = 2.0  # on that exponent when no step improves
-LINK_SURCHARGE = 1e-3  # per link, relative to the mean price: of equally good paths the shortest is taken
+LINK_SURCHARGE = 1e-3  # per link, relative to the mean price: of equally cheap paths the one of fewest links is taken
 
 
 def descend(problem: FlowProblem) -> Flow:
-    """Return flows near the minimum time, and their time. O(ROUNDS * demands * links log links)."""
+    """Return flows that nearly minimize the load of the fullest row. O(ROUNDS * demands * links log links)."""
     amount = _route_cheapest(problem, 1 / problem.capacity)
     load, sharpness = problem.row_loads(amount), FIRST_SHARPNESS
     for _ in range(ROUNDS):
@@ -53,27 +53,28 @@ def descend(problem: FlowProblem) -> Flow:
 
 def _choose_step(capacity: Floats, load: Floats, target_load: Floats) -> float:
     """Return the step from `load` towards `target_load`, 0 or 2^-k, with the smallest maximum of relative loads."""
-    sizes = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
-    loads = (1 - sizes)[:, None] * load + sizes[:, None] * target_load
-    return float(sizes[int((loads / capacity).max(axis=1).argmin())])
+    steps = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
+    loads = (1 - steps)[:, None] * load + steps[:, None] * target_load
+    return float(steps[int((loads / capacity).max(axis=1).argmin())])
 
 
 def _route_cheapest(problem: FlowProblem, price: Floats) -> Floats:
-    """Return the amounts by demand and link if every demand takes its cheapest paths at these prices of rows."""
+    """Return amounts[demand, link] if every demand takes its cheapest paths at these prices of rows."""
     cost = problem.link_prices(price)
     cost = cost + LINK_SURCHARGE * float(cost[: problem.topology.links].mean())
     amount = np.zeros((len(problem.demands), problem.links))
+    # demands that leave their root, then those that end at it, for which links are reversed
     for out in (True, False):
         numbers = [number for number, demand in enumerate(problem.demands) if demand.out is out]
         if numbers:
-            amount[numbers] = _along_trees(problem, numbers, cost)
+            amount[numbers] = _route_along_trees(problem, numbers, cost)
     return amount
 
 
-def _along_trees(problem: FlowProblem, numbers: list[int], cost: Floats) -> Floats:
-    """Return the amounts of demands in one direction, each along the tree of its cheapest paths.
+def _route_along_trees(problem: FlowProblem, numbers: list[int], cost: Floats) -> Floats:
+    """Return amounts[i, link] of the demands `numbers[i]`, each along the tree of its cheapest paths.
 
-    `numbers`: of these demands. `cost`: by link.
+    All must have the same direction. `cost`: by link.
     """
     from scipy.sparse.csgraph import dijkstra
 
@@ -82,18 +83,18 @@ def _along_trees(problem: FlowProblem, numbers: list[int], cost: Floats) -> Floa
     roots = np.array([problem.demands[number].root for number in numbers])
     distance, predecessor = dijkstra(graph, indices=roots, return_predecessors=True)
     needed = np.zeros((len(numbers), problem.nodes))
-    for row, number in enumerate(numbers):
+    for i, number in enumerate(numbers):
         for end, weight in problem.demands[number].ends:
-            needed[row, problem.node_of(end)] += weight
+            needed[i, problem.node_of(end)] += weight
     amount = np.zeros((len(numbers), problem.links))
     order = np.argsort(np.where(np.isfinite(distance), distance, -1.0), axis=1, kind="stable")
-    rows = np.arange(len(numbers))
-    # the farthest nodes first: what they need passes through nearer ones
-    for distance_rank in range(problem.nodes - 1, -1, -1):
-        node = order[:, distance_rank]
-        parent = predecessor[rows, node]
-        moving = np.flatnonzero((parent >= 0) & (needed[rows, node] > 0))
-        movers, node, parent = rows[moving], node[moving], parent[moving]
+    indices = np.arange(len(numbers))
+    # per demand, the farthest nodes first: what they need passes through nearer ones
+    for position in range(problem.nodes - 1, -1, -1):
+        node = order[:, position]
+        parent = predecessor[indices, node]
+        moving = np.flatnonzero((parent >= 0) & (needed[indices, node] > 0))
+        movers, node, parent = indices[moving], node[moving], parent[moving]
         amount[movers, link_of[parent, node]] += needed[movers, node]
         needed[movers, parent] += needed[movers, node]
     return amount
@@ -104,9 +105,9 @@ def _build_graph(nodes: int, tail: Longs, head: Longs, cost: Floats) -> tuple[An
     import scipy.sparse as sp
 
     order = np.lexsort((cost, head, tail))
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(tail[order]) != 0) | (np.diff(head[order]) != 0)
-    cheapest = order[first]
+    is_cheapest = np.ones(len(order), bool)
+    is_cheapest[1:] = (np.diff(tail[order]) != 0) | (np.diff(head[order]) != 0)
+    cheapest = order[is_cheapest]
     link_of = np.full((nodes, nodes), -1, np.int64)
     link_of[tail[cheapest], head[cheapest]] = cheapest
     return sp.csr_array((cost[cheapest], (tail[cheapest], head[cheapest])), shape=(nodes, nodes)), link_of

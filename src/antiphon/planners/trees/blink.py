@@ -50,7 +50,7 @@ from antiphon.planners.trees.blink_packing import (
     blink_allreduce,
     blink_broadcast,
     links_within,
-    one_hop,
+    one_hop_trees,
     split_by_rate,
     three_phases,
     with_link_kinds,
@@ -299,7 +299,7 @@ def undirected_trees(subset: LinkSubset, members: Sequence[int], options: BlinkO
 def pack_server(subset: LinkSubset, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
     """Return a server's undirected trees: packed ones, or one-hop trees over its switches."""
     packing = undirected_trees(subset, members, options)
-    trees = packing.trees if packing is not None else one_hop(subset.topology, members)
+    trees = packing.trees if packing is not None else one_hop_trees(subset.topology, members)
     return [subset.map_tree(tree) for tree in trees]
 
 
@@ -311,7 +311,7 @@ def _pack_allreduce(subset: LinkSubset, collective: Collective, options: BlinkOp
         pairs = tuple(Pair.of_tree(subset.map_tree(tree)) for tree in packing.trees)
         return TreeSet(packing.rate, _describe_packing(packing), len(pairs), pairs)
     try:
-        trees = one_hop(subset.topology, members)
+        trees = one_hop_trees(subset.topology, members)
     except Unsupported:
         trees = []
     if trees and not subset.topology.limits:

@@ -136,15 +136,15 @@ def multiplicative_weights(
         raise Invalid(f"epsilon: expected a number between 0 and 1, got {epsilon}")
     length = [1.0 / c for c in capacity]
     load = [0] * len(capacity)
-    times: dict[EdgeSet, int] = {}
-    total, proved = 0, float("inf")
+    weight_of: dict[EdgeSet, int] = {}
+    total, upper_bound = 0, float("inf")
     for _ in range(1000 + ceil(4 * len(capacity) * (1 + log(len(capacity) + 1)) / epsilon**2)):
         tree = find_least_tree(length)
         tree_length = sum(length[e] for e in tree)
         # weak duality: for any lengths, (sum of capacity * length) / (length of the shortest tree) bounds every packing
-        proved = min(proved, sum(x * c for x, c in zip(length, capacity, strict=True)) / tree_length)
+        upper_bound = min(upper_bound, sum(x * c for x, c in zip(length, capacity, strict=True)) / tree_length)
         weight = min(capacity[e] for e in tree)
-        times[tree] = times.get(tree, 0) + weight
+        weight_of[tree] = weight_of.get(tree, 0) + weight
         total += weight
         for e in tree:
             load[e] += weight
@@ -153,10 +153,10 @@ def multiplicative_weights(
         if tree_length > 1e200:
             length = [x * 2.0**-600 for x in length]  # a power of 2 changes no digits
         fullest = max(x / c for x, c in zip(load, capacity, strict=True))
-        if total / fullest >= (1 - epsilon) * proved:
+        if total / fullest >= (1 - epsilon) * upper_bound:
             break
     scale = max(Fraction(x, c) for x, c in zip(load, capacity, strict=True))  # dividing by it makes every edge fit
-    return sorted(((Fraction(w) / scale, tree) for tree, w in times.items()), key=lambda x: (-x[0], x[1]))
+    return sorted(((Fraction(w) / scale, tree) for tree, w in weight_of.items()), key=lambda x: (-x[0], x[1]))
 
 
 def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> EdgeSet:
@@ -242,19 +242,18 @@ def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[EdgeSet])
 
 
 def _integer_weights(
-    uses: Any, capacity: Sequence[int], max_weight: Sequence[int], enough: int | None
+    uses: Any, capacity: Sequence[int], max_weight: Sequence[int], min_sum: int | None
 ) -> list[int] | None:
     """Return integral weights of trees that fit the capacities, or None if none are found.
 
-    Without `enough`, their sum is the greatest. With it, the trees are the fewest whose weights sum to `enough` at
-    least.
+    Without `min_sum`, their sum is the greatest. With it, the trees are the fewest whose weights sum to at least that.
     `uses[edge, tree]`: 1 if the tree uses the edge.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     count = uses.shape[1]
     limits = np.array(capacity, float)
-    if enough is None:
+    if min_sum is None:
         solution = milp(
             -np.ones(count),
             constraints=LinearConstraint(uses, -np.inf, limits),
@@ -273,7 +272,7 @@ def _integer_weights(
             constraints=[
                 LinearConstraint(np.hstack([uses, zero]), -np.inf, limits),
                 LinearConstraint(allowed, -np.inf, 0),
-                LinearConstraint(total, enough, np.inf),
+                LinearConstraint(total, min_sum, np.inf),
             ],
             bounds=Bounds(0, np.concatenate([np.array(max_weight, float), np.ones(count)])),
             integrality=np.ones(2 * count),
@@ -286,7 +285,7 @@ def _integer_weights(
     fits = all(
         sum(w for w, use in zip(weights, row, strict=True) if use) <= c for row, c in zip(uses, capacity, strict=True)
     )
-    return weights if fits and min(weights) >= 0 and (enough is None or sum(weights) >= enough) else None
+    return weights if fits and min(weights) >= 0 and (min_sum is None or sum(weights) >= min_sum) else None
 
 
 def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[EdgeSet]) -> WeightedTrees:
@@ -304,7 +303,7 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Edge
     return weighted_trees if scale <= 1 else [(w / scale, tree) for w, tree in weighted_trees]
 
 
-def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
+def one_hop_trees(topology: Topology, members: Sequence[int]) -> list[Tree]:
     """Return a tree of rate 1 from every member that reaches all other members in one hop.
 
     Raises Unsupported if two members are joined neither directly nor through switches.
@@ -343,7 +342,11 @@ def three_phases(
     reach = Reach(topology)
     # cut the data wherever the share of a tree or of a network card ends, in any server
     packed = [pack_server(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
-    network_cards = [_network_cards(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
+    network_cards = (
+        [_network_cards(reach, servers, server_number) for server_number in range(len(servers))]
+        if len(servers) > 1
+        else []
+    )
     lists: list[Sequence[Tree | _NetworkCard]] = [*packed, *network_cards]
     refinement = refine_shares(lists)
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
@@ -359,10 +362,10 @@ def three_phases(
         trees = [item for item in items if isinstance(item, Tree)]
         cards = [item for item in items if isinstance(item, _NetworkCard)]
         roots = []
-        for server, tree in enumerate(trees):
-            roots.append(_choose_root(tree, cards[server].ranks, load) if cards else tree.root)
+        for server_number, tree in enumerate(trees):
+            roots.append(_choose_root(tree, cards[server_number].ranks, load) if cards else tree.root)
             load[roots[-1]] += share
-        rerooted = [reroot_tree(tree.hops, top) for tree, top in zip(trees, roots, strict=True)]
+        rerooted = [reroot_tree(tree.hops, root) for tree, root in zip(trees, roots, strict=True)]
         stages += _part_stages(
             reach, collective.ranks, list(zip(roots, rerooted, strict=True)), data.take(np.array([number]))
         )
@@ -375,35 +378,35 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
     `trees`: per server the root and its tree; `data`: where the part lies in the whole of the data.
     """
     start = max(_tree_height(hops) for _, hops in trees)
-    servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
+    servers = [_tree_schedules(ranks, root, hops) for root, hops in trees if hops]
     stages = [replace(Placement.single_copy(up, data), start=start - up.steps) for up, _ in servers]
     # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
     if len(trees) > 1:
         bounds = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
-        for number, (middle, _) in enumerate(trees):
-            other_roots = [top for top, _ in trees if top != middle]
+        for number, (center, _) in enumerate(trees):
+            other_roots = [root for root, _ in trees if root != center]
             star = {
-                top: Hop(middle, _one_hop_path(reach, middle, top), 1, _one_hop_path(reach, top, middle))
-                for top in other_roots
+                root: Hop(center, _one_hop_path(reach, center, root), 1, _one_hop_path(reach, root, center))
+                for root in other_roots
             }
             own_data = data.cut(np.zeros(1, np.int64), bounds[number : number + 1], bounds[number + 1 : number + 2])
             stages += [
                 replace(Placement.single_copy(phase, own_data), start=start + i)
-                for i, phase in enumerate(_tree_schedules(ranks, middle, star))
+                for i, phase in enumerate(_tree_schedules(ranks, center, star))
             ]
         start += 2
     return [*stages, *(replace(Placement.single_copy(down, data), start=start) for _, down in servers)]
 
 
-def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
+def _tree_schedules(ranks: int, root: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
     """Return a reduce up a tree to its root, and a broadcast down from there."""
-    height, members = _tree_height(hops), (top, *hops)
+    height, members = _tree_height(hops), (root, *hops)
     up: list[Row] = [(height - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
     down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
     shares = [(0, Fraction(1))]
     return (
-        schedule_of(Collective("reduce", ranks, members, (top,)), shares, up),
-        schedule_of(Collective("broadcast", ranks, members, (top,)), shares, down),
+        schedule_of(Collective("reduce", ranks, members, (root,)), shares, up),
+        schedule_of(Collective("broadcast", ranks, members, (root,)), shares, down),
     )
 
 
@@ -412,17 +415,17 @@ def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) ->
     return min(ranks, key=lambda rank: (load[rank], _tree_height(reroot_tree(tree.hops, rank)), rank))
 
 
-def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_NetworkCard]:
-    """Return the network cards of server number `at`, with their ranks and rates.
+def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], server: int) -> list[_NetworkCard]:
+    """Return the network cards of the server with number `server`, with their ranks and rates.
 
     A machine names no cards: ranks share one if their paths to another server begin with the same link or shared limit.
     """
     topology = reach.topology
-    outside = servers[at - 1][0]
+    outside_rank = servers[server - 1][0]
     groups: dict[tuple[int, ...], list[int]] = {}
     speed: dict[tuple[int, ...], Fraction] = {}
-    for rank in servers[at]:
-        first = _one_hop_path(reach, rank, outside)[0]
+    for rank in servers[server]:
+        first = _one_hop_path(reach, rank, outside_rank)[0]
         limits = [limit for limit in topology.limits if first in limit.links]
         key = tuple(sorted({link for limit in limits for link in limit.links})) or (first,)
         groups.setdefault(key, []).append(rank)

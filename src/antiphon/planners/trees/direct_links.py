@@ -36,9 +36,7 @@ class Edge(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """A link from vertex a to vertex b. `capacity`: in units. `path`: the link, as a tuple of one, as `Hop`
-    wants it.
-    """
+    """A link from vertex a to vertex b. `capacity`: in units. `path`: the number of the link, in a tuple for `Hop`."""
 
     a: int
     b: int
@@ -92,12 +90,12 @@ def undirected_machine(
             edges.append(Edge(b, a, capacity, back.pop(0), link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
-    single = min((link for links in unpaired.values() for link in links), default=None)
-    if single is not None:
-        ends = f"{topology.link_src[single]} to {topology.link_dst[single]}"
+    unpaired_link = min((link for links in unpaired.values() for link in links), default=None)
+    if unpaired_link is not None:
+        ends = f"{topology.link_src[unpaired_link]} to {topology.link_dst[unpaired_link]}"
         raise Unsupported(
-            f"link {single} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used both ways; "
-            f"use reducescatter and allgather instead"
+            f"link {unpaired_link} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used "
+            f"both ways; use reducescatter and allgather instead"
         )
     edges.sort()
     _check_connected(topology, machine.members, [(e.a, e.b) for e in edges])
@@ -117,19 +115,19 @@ def directed_machine(
     if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
         raise Invalid(f"members: expected ranks of {topology.name} (0 to {topology.ranks - 1})")
     number = {rank: i for i, rank in enumerate(ranks)}
-    inner = []
+    member_links = []
     for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
         if a in number and b in number:
-            inner.append((number[a], number[b], link))
+            member_links.append((number[a], number[b], link))
         elif (a in number and b >= topology.ranks) or (b in number and a >= topology.ranks):
             raise Unsupported(
                 f"{topology.name}: link {link} leads through a switch; trees over direct links need ranks without "
                 f"switches in between; use planner trees"
             )
-    _check_limits(topology, {link for *_, link in inner})
-    speeds = [topology.bandwidth(link) for *_, link in inner]
+    _check_limits(topology, {link for *_, link in member_links})
+    speeds = [topology.bandwidth(link) for *_, link in member_links]
     unit = reduce(_common_unit, speeds, unit) or Fraction(1)
-    arcs = [Arc(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(inner, speeds, strict=True)]
+    arcs = [Arc(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(member_links, speeds, strict=True)]
     return Directed(ranks, unit, tuple(arcs))
 
 
@@ -204,12 +202,12 @@ def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) ->
     edges = [machine.edges[e] for e in chosen]
     path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
     # the one or two vertices in the middle: the root is the one of lower number
-    top = min(path[(len(path) - 1) // 2 : len(path) // 2 + 1])
+    root = min(path[(len(path) - 1) // 2 : len(path) // 2 + 1])
     neighbours: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
     for edge in edges:
         neighbours[edge.a].append((edge.b, edge.forward, edge.back))
         neighbours[edge.b].append((edge.a, edge.back, edge.forward))
-    depth, queue = {top: 0}, [top]
+    depth, queue = {root: 0}, [root]
     hops = []
     for v in queue:
         for w, down, up in sorted(neighbours[v]):
@@ -219,7 +217,7 @@ def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) ->
                 hops.append(
                     (machine.members[w], Hop(parent=machine.members[v], path=(down,), depth=depth[w], back=(up,)))
                 )
-    return Tree(machine.members[top], rate, tuple(sorted(hops)))
+    return Tree(machine.members[root], rate, tuple(sorted(hops)))
 
 
 def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:

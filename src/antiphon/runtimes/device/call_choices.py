@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from antiphon.lower.device.packets import PACKED
 
-SLACK = 1.03  # times the best that counts as about as fast
+SLACK = 1.03  # a choice counts as about as fast as the best up to this many times its seconds
 TRIES = 5  # after one warm-up; the median counts
-SMALL = 2**16  # bytes of a thread block, below which more rounds do not pay off
+SMALL = 2**16  # bytes per thread block, below which more rounds do not pay off
 
 
 class Choice(NamedTuple):
@@ -36,7 +36,10 @@ TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True
 def list_choices(
     streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain", way: str = ""
 ) -> Iterator[Choice]:
-    """Yield the choices to try for these tables, with at most `blocks` thread blocks. `way`: the only one to try.
+    """Yield the choices to try for these tables, with at most `blocks` thread blocks.
+
+    `streams`: streams of the plan at a rank. `sliced`: whether its data may be divided among lanes and rounds. `way`:
+    the only one to try.
 
     >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
@@ -56,7 +59,8 @@ def list_choices(
     for lane_count in (lane_counts if sliced else [1]) if way in ("", "kernel") else ():
         for rounds in (1, 4, 16) if sliced and nbytes // lane_count >= SMALL else (1,):
             yield Choice("kernel", lane_count, rounds, tables)
-    if tables == "pull" and not way:  # by the host pulling is hardly different from pushing: tried on request only
+    # when the host drives the steps, pulling and pushing take about as long, so pulling is tried on request only
+    if tables == "pull" and not way:
         return
     for lane_count in lane_counts if way in ("", "steps") else ():
         yield Choice("steps", lane_count, 1, tables)
@@ -69,12 +73,12 @@ def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -
     measured = []
     for choice in candidates:
         call(choice)
-        spent = []
+        samples = []
         for _ in range(TRIES):
             began = time.perf_counter()
             call(choice)
-            spent.append(time.perf_counter() - began)
-        measured.append((choice, statistics.median(spent)))
+            samples.append(time.perf_counter() - began)
+        measured.append((choice, statistics.median(samples)))
     return measured
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 
-_TEXT = 252
+_TEXT = 252  # bytes of an error message: ap_error of native/api.h
 
 
 class TransportFailed(AntiphonError):
@@ -61,7 +61,7 @@ class Needs(Structure):
 
 
 _FAILURE = POINTER(Failure)
-# The result, then the arguments, as in native/api.h (transports: transport_*.h, shared.h), which say what they mean.
+# Types of the result, then of the arguments. Their meaning is in native/api.h (transports: transport_*.h, shared.h).
 # A library has the functions of the sources that it was built from.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_abi": (c_int,),

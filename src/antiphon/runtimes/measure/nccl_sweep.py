@@ -2,13 +2,14 @@
 
     default, default-again      NCCL's own choice; how far the two differ is the noise
     ring-ll, ..., nvls-simple   each algorithm for the collective, with each of its protocols
-    ring-ll-again, ring-ll-8ch  those that are the fastest at some size and not far behind NCCL's own choice there: once
-                                more, and by numbers of channels
+    ring-ll-again, ring-ll-8ch  those that are the fastest at some size, and there at most MAX_BEHIND times as slow as
+                                NCCL's own choice: repeated, and with different numbers of channels
 
 Settings are passed as NCCL's environment variables, so the command must hand them to all processes (srun does; Open
 MPI on several hosts needs -x NCCL_ALGO and so on). A log begins with the command and the variables that
 it set. Logs that exist are kept, so an interrupted sweep goes on where it stopped. A setting that NCCL refuses leaves a
-log without rows, a run that exceeds its time limit one of a line (stopped after N s); the reader leaves both out.
+log without rows; a run that exceeds its time limit leaves a log with the one line "stopped after N s". The reader
+skips both.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from antiphon.runtimes.measure.library import Candidate
 
 _PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
-MAX_BEHIND = 1.1  # over the time of NCCL's own choice: other channels and chunks seldom gain more
+MAX_BEHIND = 1.1  # time over that of NCCL's own choice; other channel counts and chunk sizes seldom gain more
 # time limit of a run: STARTUP seconds + MAX_SLOWDOWN * the time of NCCL's default
 MAX_SLOWDOWN, STARTUP = 10, 60.0
 FIRST_LIMIT = 3600.0  # seconds: limit of the first run, and of all runs if the default's time is unknown
@@ -91,6 +92,7 @@ def run_sweep(
 
 
 def _variables(algorithm: str, protocol: str, channels: int = 0) -> dict[str, str]:
+    """Return the environment variables of a setting. `channels`: 0: NCCL chooses their number."""
     variables = {"NCCL_ALGO": algorithm.replace("-", ""), "NCCL_PROTO": protocol}
     return variables | (dict.fromkeys(("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), str(channels)) if channels else {})
 
@@ -99,6 +101,7 @@ def _log_stage(
     words: Sequence[str], stage: Sequence[tuple[str, Mapping[str, str]]], folder: Path, limit: float,
     progress: Callable[[int, int, str], None] | None,
 ) -> None:  # fmt: skip
+    """Run the settings of a stage, as (name, variables), one after another."""
     for number, (name, variables) in enumerate(stage):
         if progress is not None:
             progress(number, len(stage), f"{name} is measured")
@@ -113,10 +116,10 @@ def log_run(words: Sequence[str], variables: Mapping[str, str], path: Path, limi
     try:
         with (
             open(unfinished, "w", encoding="utf-8") as file,
-            Starting() as starting,
-        ):  # which ends the run, if it still goes on
-            forced = [f"{name}={value}" for name, value in variables.items()]
-            file.write(" ".join(["$", *forced, shlex.join(words)]) + "\n")
+            Starting() as starting,  # terminates the run if it has not ended
+        ):
+            assignments = [f"{name}={value}" for name, value in variables.items()]
+            file.write(" ".join(["$", *assignments, shlex.join(words)]) + "\n")
             file.flush()
             starting.start(words, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **variables}).wait(limit)
     except subprocess.TimeoutExpired:
@@ -128,7 +131,7 @@ def log_run(words: Sequence[str], variables: Mapping[str, str], path: Path, limi
 
 
 def _check_default(path: Path, command: str) -> None:
-    """Refuse a command whose first run measured nothing, and forget its log."""
+    """Refuse a command whose first run measured nothing, and delete its log."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         read_runs(text)

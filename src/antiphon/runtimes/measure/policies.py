@@ -8,8 +8,8 @@ that the table has; `the library` is the library's own collective, and ` xN` beh
     ...
 
 A policy sees only the time of the candidate that it has chosen, as in a job. Calls of each collective and size are
-decided on their own. What policies are compared with is the best candidate in hindsight: of all calls (`fixed`), and of
-each stretch of STRETCH calls, in which conditions hardly change. To add a policy, write a class with the two methods of
+decided on their own. Policies are compared with the best candidate in hindsight: that of all calls, and that of each
+stretch of STRETCH calls, in which conditions hardly change. To add a policy, write a class with the two methods of
 `Policy` and a line of POLICIES.
 """
 
