@@ -34,11 +34,12 @@ def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labe
     The labellings are those that `label_machine` returns for the plan's machine and for this one. Raises Invalid if the
     machines are not isomorphic, or a schedule is wrong.
     """
-    (plan_order, plan_key), (order, key) = plan_labelling, labelling
+    (plan_numbers, plan_key), (machine_numbers, key) = plan_labelling, labelling
     if key != plan_key:
         raise Invalid("its plans are for another machine")
+    # argsort inverts a labelling: it returns the node that has each canonical number
     new_number = np.empty(machine.nodes, np.int64)
-    new_number[np.argsort(plan_order)] = np.argsort(order)
+    new_number[np.argsort(plan_numbers)] = np.argsort(machine_numbers)
     links = _match_links(relabel_machine(plan.topology, new_number), machine)
     entries = tuple(
         replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks], links)) for entry in plan.entries

@@ -47,7 +47,7 @@ CONSECUTIVE = 4  # in these launches: calls that are timed together, at least
 GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
-Owner = tuple[str, int, int]  # the collective, the size, the number in the shortlist
+Owner = tuple[str, int, int]  # what a case measures: the collective, the size, the number in the shortlist
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,22 +174,22 @@ def tune_measured(  # noqa: PLR0913
         )
         if not tuning.plans:
             raise NotFound(f"no planner could plan {collective} on {tuning.topology.name}")
-        usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
-        work = (races or Races)(tuning, ladder, few, on, how, limit, progress, usual)
+        default_case = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
+        work = (races or Races)(tuning, ladder, few, on, how, limit, progress, default_case)
         return work.measure_and_choose(bool(options.get("deterministic")))
 
 
 class Races:
-    """The measurements of one tuning: a race for each collective and size."""
+    """The measurements of one tuning: a race for each collective and size. `default_case`: fields that all share."""
 
     confirms = True  # whether winners race the library again
 
     def __init__(
         self, tuning: Tuning, ladder: Sequence[int], few: int, on: str, how: How, limit: float,
-        progress: Progress | None, usual: Case,
+        progress: Progress | None, default_case: Case,
     ) -> None:  # fmt: skip
         self.tuning, self.ladder, self.few, self.on, self.how = tuning, ladder, few, on, how
-        self.progress, self.usual = progress, usual
+        self.progress, self.default_case = progress, default_case
         self.began, self.limit = time.monotonic(), limit
         self.rows: list[Row] = []
         self.complete = tuning.complete
@@ -243,9 +243,9 @@ class Races:
 
     def case(self, kind: str, size: int) -> Case:
         """Return the case of a size, rounded down to whole elements per block."""
-        weight = self.tuning.plans[kind].collective.buffer_weight * data_type(self.usual.dtype).itemsize
+        weight = self.tuning.plans[kind].collective.buffer_weight * data_type(self.default_case.dtype).itemsize
         unit = max(size // weight, 1)
-        return replace(self.usual, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))
+        return replace(self.default_case, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))
 
     def cases(self) -> tuple[list[Runnable], list[Case], list[Owner]]:
         """Return programs, cases, and per case the collective, the size, and the number in the shortlist.

@@ -1,6 +1,7 @@
 /* The collectives of NCCL or RCCL, to be measured beside ours. The library is opened by name at run time, so that nothing is
  * linked with it. Types and operators have its numbers (numbers.h). The file that includes this one defines before:
  *
+ *     const char *failure                            the message of the last error in this thread
  *     int device_of(const Rank &)                    the number of a rank's device
  *     void *stream_of(Rank &)                        the stream for its calls
  *     int end_streams(void *const *ranks, u32 count) waits until the streams of these ranks are idle; 0: no error
