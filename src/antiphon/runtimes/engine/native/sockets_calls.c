@@ -58,7 +58,7 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
     return code;
 }
 
-int ap_sockets_look_around(socket_wire *w, ap_error *error) {
+int ap_sockets_check_members(socket_wire *w, ap_error *error) {
     int code = w->has_notified ? AP_OK : notify_all(w, error);
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, 0, error);
     w->moved = 0;

@@ -107,5 +107,5 @@ int ap_sockets_report_length(uint32_t rank, uint64_t received, uint64_t expected
 void ap_sockets_report_lost(socket_wire *w, uint32_t rank, int error_number);
 
 /* sockets_calls.c: called after some time without progress: an error if the others are in another call. */
-int ap_sockets_look_around(socket_wire *w, ap_error *error);
+int ap_sockets_check_members(socket_wire *w, ap_error *error);
 int ap_sockets_check_unreceived(ap_wire *self, ap_error *error);

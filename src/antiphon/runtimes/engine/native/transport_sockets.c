@@ -117,7 +117,7 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
         if (remaining <= 0)
             return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
         code = poll_once(w, w->base.call && remaining > AP_QUIET ? AP_QUIET : remaining, error);
-        if (!code && !w->moved && w->base.call) code = ap_sockets_look_around(w, error);
+        if (!code && !w->moved && w->base.call) code = ap_sockets_check_members(w, error);
         if (!code && !w->moved) code = ap_check_signals(&w->base, ap_now(), error);
     }
     return code;
