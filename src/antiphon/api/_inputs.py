@@ -65,12 +65,12 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
     `name`: of the argument, in errors. `on`: the machine of a file that names none.
     """
     from antiphon.core.plan import Plan
-    from antiphon.formats.foreign import written_for_others
+    from antiphon.formats.foreign import is_gpu_program_file
     from antiphon.select import Frontier, load_plans
 
     if is_path(value):
         loaded = load_plans(path(value, name), on)
-        if on is not None and not written_for_others(value):
+        if on is not None and not is_gpu_program_file(value):
             raise Invalid(f"{os.fspath(value)}: names its own machine; leave the topology out")
         return loaded
     if on is not None:

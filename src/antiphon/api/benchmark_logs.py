@@ -1,4 +1,4 @@
-"""Judge logs of benchmarks that others wrote."""
+"""Check logs of nccl-tests, rccl-tests and OSU benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def check_log(
     file: Path, topology: MachineLike, *, only: Sequence[int] | None = None, library: str = ""
 ) -> list[dict[str, Any]]:
-    """Judge a log of nccl-tests, rccl-tests or OSU against what the machine should give.
+    """Compare a log of nccl-tests, rccl-tests or OSU with the times to expect on the machine.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def check_log(
     only
         The ranks of the machine that took part. Default: all.
     library
-        nccl or rccl, with options as of `predict_library`. Default: the library of the machine's figures.
+        nccl or rccl, with options as of `predict_library`. Default: the library that the machine's GPUs are fitted for.
 
     Returns
     -------
@@ -82,7 +82,7 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
 
 
 def _read(file: Any, with_incomparable: bool = False) -> list[Run]:
-    """Return the runs in a log."""
+    """Return the runs in a log. `with_incomparable`: also those of no collective, or an unnamed one."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.formats.benchmark_log import read_runs
 

@@ -205,10 +205,10 @@ def predict_library(
 
 def _place_plan(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
     """Return the plan, on a machine whose links are known."""
-    from antiphon.formats.foreign import machine_is_told
+    from antiphon.formats.foreign import has_real_machine
 
     machine = None if topology is None else _inputs.machine(topology, "topology")
     chosen = _inputs.plan(plan, collective, on=machine)
-    if not machine_is_told(chosen):
+    if not has_real_machine(chosen):
         raise Invalid("plan: its file does not name the machine; give it with --topology (in Python topology=)")
     return chosen

@@ -82,7 +82,7 @@ def explore(
     True
     """
     from antiphon.cost import as_profile
-    from antiphon.formats.foreign import machine_is_told
+    from antiphon.formats.foreign import has_real_machine
     from antiphon.formats.trace_messages import TracedMessages, is_trace_file, read_messages
     from antiphon.select import Frontier, Tuning, is_frontier_file, load_frontier, sizes_of
     from antiphon.show.explorer import payload
@@ -118,7 +118,7 @@ def explore(
     if collective:
         chosen = _inputs.plan(content, collective)
         plans = {chosen.collective.kind: chosen}
-    if not all(machine_is_told(each) for each in plans.values()):
+    if not all(has_real_machine(each) for each in plans.values()):
         raise Invalid("result: its file names no machine; explore the plan (.json) that it was written from")
     figures = as_profile(profile) if profile is not None else None
     traced = None if trace is None else read_messages(trace)

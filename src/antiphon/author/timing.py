@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PlaceKey = tuple[
-    int, str, int
-]  # key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
+# Key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
+PlaceKey = tuple[int, str, int]
 
 
 class Move(NamedTuple):
@@ -35,7 +34,7 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.floor = 0  # no further transfer is before this step
+        self.floor = 0  # no further transfer is before this step; the end of a step that the user numbered raises it
         self.end = 0  # the step after the last
         # By place, the last step that wrote it, that copied into it, and that read it
         self._written: dict[PlaceKey, int] = {}
@@ -50,14 +49,14 @@ class Clock:
         last_conflict = max(self._written.get(move.src, -1), ordered_writes.get(move.dst, -1))
         return max(self.floor, last_conflict + 1, self._read.get(move.dst, -1))
 
-    def place(self, moves: Sequence[Move], step: int | None = None) -> int:
+    def schedule_moves(self, moves: Sequence[Move], step: int | None = None) -> int:
         """Put transfers into one step and return it: `step`, or the earliest that is possible for all of them.
 
         A chain of two copies, then a reduction into the place where it began:
 
         >>> clock, spots = Clock(), [(rank, "", 0) for rank in range(3)]
         >>> moves = [(0, 1, True), (1, 2, True), (2, 0, False)]
-        >>> [clock.place([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
+        >>> [clock.schedule_moves([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
         [0, 1, 2]
         """
         chosen_step = max(map(self.earliest_step, moves), default=self.floor) if step is None else step

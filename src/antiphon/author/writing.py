@@ -306,7 +306,7 @@ class Writing:
 
     def _place_rows(self, rows: list[Row], step: int | None = None) -> None:
         """Assign rows their step, and note which chunk each place of scratch then holds."""
-        row_step = self._clock.place([row.move for row in rows], step)
+        row_step = self._clock.schedule_moves([row.move for row in rows], step)
         for row in rows:
             row.step = row_step
             if row.move.dst[1]:

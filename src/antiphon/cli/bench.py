@@ -17,7 +17,7 @@ import typer
 
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, written_lines
-from antiphon.cli.planning import NowAndThen, options_of, progress, say
+from antiphon.cli.planning import ThrottledLog, options_of, progress, say
 from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
@@ -132,7 +132,7 @@ def _measure(
 
     rows: list[dict[str, Any]] = []
     early_end: Exception | None = None
-    log = NowAndThen()
+    log = ThrottledLog()
     with progress("planning", log=False) as (tell, _):
         plans = make_plans()
         tell(f"measuring {plans[0].collective.kind}")

@@ -291,9 +291,9 @@ def _simulate(
 
 def _is_piccl_schedule(file: Path) -> bool:
     """Return whether the file is a schedule of the PICCL simulator: XML that is not MSCCL's."""
-    from antiphon.formats.foreign import written_for_others
+    from antiphon.formats.foreign import is_gpu_program_file
 
-    return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and written_for_others(file))
+    return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and is_gpu_program_file(file))
 
 
 def _simulate_piccl(

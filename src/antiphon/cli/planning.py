@@ -48,7 +48,7 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
         yield lambda text: keep(text) if _is_problem(text) else status.update(escape(text)), keep
 
 
-class NowAndThen:
+class ThrottledLog:
     """Prints at most a line every few seconds into a log, to show that long work goes on."""
 
     def __init__(self) -> None:

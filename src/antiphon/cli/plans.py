@@ -14,7 +14,7 @@ from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
-from antiphon.cli.planning import NowAndThen, options_of, progress
+from antiphon.cli.planning import ThrottledLog, options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, kind_named
@@ -62,15 +62,8 @@ OptionalTopo = Annotated[
         metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=arg.check_order
     ),
 ]
-PARAMETERS_WITH_FROM = (
-    "coll",
-    "topo",
-    "composed",
-    "at_once",
-    "shares",
-    "out",
-    "json",
-)  # parameters allowed with --from
+# Parameters that may be combined with --from, and with --repair
+PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")
 PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "out", "json")
 
 
@@ -86,15 +79,15 @@ def plan_command(
 ) -> None:  # fmt: skip
     """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
 
-    Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta),
-    else the one nearest to the bandwidth bound. With no planner named ring plans, which may be far from the bound:
-    `antiphon tune` tries all. --deterministic keeps only those that combine every element in one order; then, with no
-    planner named, it is the best of those that can. The options chunks, steps and rounds ask planner sccl for one
-    point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --picture draws the
-    trees along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within
-    boxes, allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole.
-    COLL and TOPO may then be left out, or state the result to check. --repair takes a plan for the intact machine and
-    the degraded one as TOPO (topology degrade): what still works stays, the rest is planned anew.
+    If a planner finds several schedules, the best is kept: for --nbytes the fastest by --model (alpha-beta), else the
+    one nearest to the bandwidth bound. The default planner is ring, which may be far from the bound: `antiphon tune`
+    tries all. --deterministic keeps only schedules that combine every element in one order; without --planner it
+    compares several planners. The options chunks, steps and rounds ask planner sccl for one point; if there is no plan,
+    the bound that forbids it, or what was searched, is printed (exit code 1). --picture draws the trees along which the
+    data travel. --from composes plans for groups of ranks of one machine: reducescatters within boxes, allreduces among
+    ranks that hold the same blocks, allgathers within boxes make an allreduce, verified as a whole. COLL and TOPO may
+    then be left out, or state the result to check. --repair takes a plan for the intact machine and the degraded one as
+    TOPO (topology degrade): what still works stays, the rest is planned anew.
     """
     check_outputs({"-o": out}, pictures)
     if old:
@@ -125,15 +118,16 @@ def plan_command(
         _plan_all(target, machine, out, options, json)
         return
     try:
-        now_and_then = NowAndThen()
+        log = ThrottledLog()
         with progress(f"planning {target.title} on {machine.name}", log=False) as (show, _):
 
             def tell(text: str) -> None:
                 show(text)
-                now_and_then.tell(text)
+                log.tell(text)
 
             best = plan(target, machine, model=model or None, tell=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
+        # only a requested point (C, S, R) has an answer without a plan, unless --deterministic refused all its plans
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
             raise
         emit(_refusal_json(options["options"], error), refusal_text(str(error)), json)
@@ -270,7 +264,7 @@ def compose_command(
     coll: Annotated[str, typer.Option("--collective", hidden=True)] = "",
     topo: Annotated[str, typer.Option("--topology", hidden=True)] = "",
 ) -> None:
-    """Put plans together: one after the other, or at once. `coll`, `topo`: what they must come to, where named."""
+    """Compose plans: one after the other, or at once. `coll`, `topo`: the collective and machine that must result."""
     check_outputs({"-o": out})
     with working(f"putting {len(files)} plans together"):
         plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from antiphon.cli.planning import NowAndThen, repeat_in_log
+from antiphon.cli.planning import ThrottledLog, repeat_in_log
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     with `log` only when the function is called.
     """
     if not sys.stderr.isatty() and log:
-        lines = NowAndThen()
+        lines = ThrottledLog()
         yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
         return
     if not sys.stderr.isatty():

@@ -77,7 +77,7 @@ def verify_command(
     of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is first exported to the runtime's
     files; those that apply to the call are shown, or all if none does.
     """
-    from antiphon.formats.foreign import written_for_others
+    from antiphon.formats.foreign import is_gpu_program_file
     from antiphon.formats.written import Wrong
 
     if bool(runtime) != bool(nbytes):
@@ -95,7 +95,7 @@ def verify_command(
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
-    if machine is not None and written_for_others(plan_file):
+    if machine is not None and is_gpu_program_file(plan_file):
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
@@ -112,7 +112,7 @@ def verify_command(
         claims += ", except those listed as stated"
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
-    if machine is not None and written_for_others(plan_file):
+    if machine is not None and is_gpu_program_file(plan_file):
         figures = _recomputed_figures(next(iter(plans.values())))
         lines.append(plan_text(figures))
     evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}

@@ -1,5 +1,5 @@
-"""Read files for GPU runtimes (MSCCL, MSCCL++) from any writer: interpret and verify them, then convert them to
-plans.
+"""Read programs for GPU runtimes (MSCCL XML, MSCCL++ JSON) from any tool: interpret and verify them, then convert them
+to plans.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.planners.shared.routing import with_routes
 
-NOWHERE = "no machine"  # prefix of the name of a machine derived from the links that a file uses
+NO_MACHINE = "no machine"  # prefix of the name of a machine derived from the links that a file uses
 
 
 def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
@@ -41,7 +41,7 @@ def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
     return None
 
 
-def written_for_others(path: str | os.PathLike[str]) -> bool:
+def is_gpu_program_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is MSCCL XML or an MSCCL++ plan."""
     with reading(name_of(path)):
         return reader_of(read_bytes(path)) is not None
@@ -49,16 +49,16 @@ def written_for_others(path: str | os.PathLike[str]) -> bool:
 
 def check_correct(written: Written) -> None:
     """Raise Wrong unless the program is correct for all buffers that it serves."""
-    for places, code in written.codes.items():
+    for placement, code in written.codes.items():  # per placement of buffers: in place, out of place
         fault = judge(code)
         if fault is not None:
-            raise Wrong(fault.kind, f"{places}: {fault.what}")
+            raise Wrong(fault.kind, f"{placement}: {fault.what}")
 
 
 def plan_of(written: Written, machine: Topology | None = None) -> Plan:
     """Convert a program that `check_correct` accepts to a plan on this machine.
 
-    Without one, on a machine with a link wherever the file sends, whose times mean nothing. If only some ranks of the
+    Default: a machine with a link wherever the file sends, whose times mean nothing. If only some ranks of the
     machine have links, those are the file's ranks, in order.
     """
     head, code = written.head, next(iter(written.codes.values()))
@@ -91,9 +91,9 @@ def _machine_of_sends(name: str, schedule: Schedule) -> Topology:
     pairs = distinct(schedule.src[across].astype(np.int64) * ranks + schedule.dst[across])
     kind = LinkType("link", Fraction(10**9))
     links = [(pair // ranks, pair % ranks, kind) for pair in pairs.tolist()]
-    return build(f"{NOWHERE} ({name} names none)", ranks, links)
+    return build(f"{NO_MACHINE} ({name} names none)", ranks, links)
 
 
-def machine_is_told(plan: Plan) -> bool:
-    """Return whether times on the plan's own machine are meaningful."""
-    return not plan.topology.name.startswith(NOWHERE)
+def has_real_machine(plan: Plan) -> bool:
+    """Return whether the plan's machine is real; times on one derived from a file's sends mean nothing."""
+    return not plan.topology.name.startswith(NO_MACHINE)

@@ -69,7 +69,7 @@ def find_nccl_model(
         return None
     library_options = {key: str(value) for key, value in options.items() if key in OPTIONS}
     nccl_model = find_library_model(topology, targets.values(), **library_options)
-    # Tuning fills in the lower bounds later (`Ledger.receive`). None: until then, predictions are compared with none.
+    # The lower bounds are unknown (None) until tuning fills them in (`Ledger.receive`).
     return nccl_model and replace(nccl_model, lower_bounds=dict.fromkeys(targets))
 
 

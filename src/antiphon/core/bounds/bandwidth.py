@@ -39,7 +39,7 @@ from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, network_of
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.bounds.places import abilities_of, in_switches, members_alone, place_in_parts, places_for
+from antiphon.core.bounds.places import abilities_of, members_alone, place_in_parts, places_for, time_in_switches
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import LpDual, Partition, Witness
@@ -316,7 +316,7 @@ class BandwidthSearch:
         no_limits = not self.topology.limits
         self._offer_both_directions()
         in_switch = (
-            in_switches(self.topology, self.collective, self.abilities) if no_limits and self.abilities else None
+            time_in_switches(self.topology, self.collective, self.abilities) if no_limits and self.abilities else None
         )
         if in_switch is not None and in_switch[0] == self._best_time:
             return self._conclude(True, in_switch[1])

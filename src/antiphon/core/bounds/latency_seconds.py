@@ -29,7 +29,7 @@ from antiphon.core.topology import Topology
 from antiphon.units import format_seconds
 
 MOST_WORK = 2**24  # links times searches; beyond it only the first searches are made
-_AT_ONCE = 2**22  # distances in memory at once
+MAX_DISTANCES = 2**22  # in memory at once
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     all_single = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))
     if not all_single:
-        near = needs.holders < max_searches  # one search per set of holders: the first sets only
-        return _slowest(
-            first, _slowest_from_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
-        )
+        searched = needs.holders < max_searches  # one search per set of holders: the first sets only
+        sets, holders, dst = list(needs.sets[:max_searches]), needs.holders[searched], needs.dst[searched]
+        return _slowest(first, _slowest_from_sets(topology, sets, holders, dst))
     src = np.array([holders[0] for holders in needs.sets], np.int64)[needs.holders]
     if len(np.unique(needs.dst)) < len(np.unique(src)):
         greatest = _slowest_between_ranks(topology, needs.dst, src, max_searches, backwards=True)
@@ -104,10 +103,11 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
 
     graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
     for i in np.unique(holders).tolist():
-        far = dijkstra(graph, indices=list(sets[i]), min_only=True)
+        latency = dijkstra(graph, indices=list(sets[i]), min_only=True)  # to every node, from the nearest of the set
         destinations = dst[holders == i]
-        slowest = int(destinations[far[destinations].argmax()])
-        best = _slowest(best, Quickest(float(far[slowest]), sets[i][0], slowest))
+        slowest = int(destinations[latency[destinations].argmax()])
+        # which holder is nearest is not computed: the first stands for the set
+        best = _slowest(best, Quickest(float(latency[slowest]), sets[i][0], slowest))
     return best
 
 
@@ -120,12 +120,12 @@ def _slowest_between_ranks(
 
     graph, best = _latency_graph(topology, backwards), Quickest(-1.0, 0, 0)
     starts = np.unique(begin)[:max_searches]
-    block = max(1, _AT_ONCE // topology.nodes)
+    block = max(1, MAX_DISTANCES // topology.nodes)
     for low in range(0, len(starts), block):
         batch = starts[low : low + block]
-        far: NDArray[np.float64] = dijkstra(graph, indices=batch)
+        latency: NDArray[np.float64] = dijkstra(graph, indices=batch)
         rows = np.flatnonzero((begin >= batch[0]) & (begin <= batch[-1]))
-        latencies = far[np.searchsorted(batch, begin[rows]), end[rows]]
+        latencies = latency[np.searchsorted(batch, begin[rows]), end[rows]]
         slowest = int(latencies.argmax())
         pair = (int(begin[rows[slowest]]), int(end[rows[slowest]]))
         best = _slowest(best, Quickest(float(latencies[slowest]), *(pair[::-1] if backwards else pair)))

@@ -1,13 +1,13 @@
 """Nodes where data may be combined or copied: all ranks, and switches with that ability that the collective can use.
 
-Bounds depend on these places. If switches only forward, a byte that two ranks below a switch need crosses the link into
-the switch twice; if the switch multicasts, once. So a switch that helps counts like a rank: a partition must put it
-into one of its parts, and its loads need not be conserved in the linear program.
+Bounds depend on these nodes, here called *places*. If switches only forward, a byte that two ranks below a switch need
+crosses the link into the switch twice; if the switch multicasts, once. So a switch that helps counts like a rank: a
+partition must put it into one of its parts, and its loads need not be conserved in the linear program.
 
 Example: 8 GPUs under an NVSwitch that reduces and multicasts (NVLS), allreduce of N bytes. Without help every link
-carries 2 * 7/8 N each way. In the switch, a GPU sends its contribution to each of the 7 shares that others are
-responsible for, once, and receives the 7 other results: 7/8 + 1/8 = 1 N each way with the result of its own share, or
-(8 + 1)/8 N if its own contribution to its own share crosses the link, too (`own`); see `in_switches`.
+carries 2 * 7/8 N each way. With it, each GPU is responsible for a share of N/8. It sends its contributions to the 7
+other shares and the result of its own: 7/8 + 1/8 = 1 N; as much comes back. With `own` (below) its contribution to its
+own share crosses the link, too: (8 + 1)/8 N each way. See `time_in_switches`.
 
 Two details of an ability matter here. `own`: a rank's own contribution to the reduction that it receives crosses its
 link to the switch, too (and the copy of its own multicast comes back). `through`: the switch can combine data on their
@@ -61,7 +61,7 @@ def strip_abilities(topology: Topology) -> Topology:
     return replace(topology, abilities=()) if topology.abilities else topology
 
 
-def switches_aside(topology: Topology, abilities: Mapping[int, Ability]) -> set[int]:
+def switches_with_own_data(topology: Topology, abilities: Mapping[int, Ability]) -> set[int]:
     """Return the switches whose links surely carry a rank's own data as well.
 
     These are the destination's own contribution to a reduction, and the copy that the source of a multicast keeps. The
@@ -111,9 +111,9 @@ def members_alone(
 ) -> list[list[int]] | None:
     """Return one part per member, with each other rank added to the member with the widest connection to it.
 
-    The switches of `switches_aside` are in no part. None if there are no such switches, or fewer than three members.
+    The switches of `switches_with_own_data` are in no part. None if there are none, or fewer than three members.
     """
-    members, left_out = collective.members, switches_aside(topology, abilities)
+    members, left_out = collective.members, switches_with_own_data(topology, abilities)
     if not left_out or len(members) < 3:
         return None
     non_members = sorted(set(range(topology.ranks)) - set(members))
@@ -122,11 +122,12 @@ def members_alone(
     return place_in_parts(network, abilities.keys() - left_out, part_sets)
 
 
-def in_switches(
+def time_in_switches(
     topology: Topology, collective: Collective, abilities: Mapping[int, Ability]
 ) -> tuple[Fraction, str] | None:
-    """Return the least time (weight over bytes per second) of an allreduce that combines and copies in switches, and
-    the text that says how.
+    """Return the least time of an allreduce that combines and copies in switches, and a text that says how.
+
+    The time is in units of weight / (bytes per second): for all the blocks' weight, not for nbytes.
 
     None if no switch can do it. Shared limits are not considered. Option 1: one switch joins all members. Each member
     has an equal share combined there, and the switch copies the result to all. Option 2: each box has a switch that
@@ -135,6 +136,7 @@ def in_switches(
     """
     weight, members = int(collective.weights[0]), collective.members
     cables = _find_cables(topology, abilities)
+    # switches without a limit on joints per step
     able = {
         s: ability for s, ability in abilities.items() if ability.reduce and ability.multicast and not ability.at_once
     }

@@ -26,7 +26,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.places import abilities_of, places_for, switches_aside
+from antiphon.core.bounds.places import abilities_of, places_for, switches_with_own_data
 from antiphon.core.bounds.witness import Cut, Distance, Family, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -209,7 +209,7 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
     abilities = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
-    left_out = switches_aside(topology, abilities) if partition.direction == "both" else set()
+    left_out = switches_with_own_data(topology, abilities) if partition.direction == "both" else set()
     places = [*range(topology.ranks), *places_for(abilities, partition.direction)]
     all_places = set(places)
     placed_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in all_places]

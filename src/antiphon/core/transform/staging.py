@@ -38,7 +38,7 @@ TOO_FINE = "compose: the shares of the chunks have no common denominator below 2
 class Spans:
     """Nonempty stretches of the line; those of owner i are ptr[i] to ptr[i + 1] - 1, in order.
 
-    An owner is anything with a list of stretches: a block of a collective, or a block in a copy of a part.
+    An owner is anything with a list of stretches: a block of a collective, or a block in one copy of a placement.
     """
 
     ptr: Longs
@@ -132,12 +132,12 @@ class Placement:
 
     @staticmethod
     def single_copy(schedule: Schedule, where: Spans) -> Placement:
-        """Return a part of one copy, with the ranks that the schedule names itself."""
+        """Return a placement of one copy, with the ranks as the schedule numbers them."""
         return Placement(schedule, np.arange(schedule.collective.ranks)[None], where)
 
     @property
     def stop(self) -> int:
-        """The first step after the part."""
+        """The first step after the placement."""
         return self.start + self.schedule.steps
 
     @property
@@ -158,11 +158,11 @@ class Placement:
 
 
 def assemble_parts(placements: Sequence[Placement], target: Collective, spans: Spans, pieces: int = 1) -> Schedule:
-    """Assemble all parts into a schedule of `target`, whose block b is owner b of `spans`.
+    """Assemble placements into a schedule of `target`, whose block b is owner b of `spans`.
 
-    The owners of `spans` cover the whole line, each stretch once. If all parts have the same number of pieces it is
-    kept; otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a loop
-    over parts.
+    The owners of `spans` cover the whole line, each stretch once. If all placements have the same number of pieces it
+    is kept; otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a
+    loop over placements.
 
     Ranks 0 and 1 exchange their blocks, and 2 and 3; then 0 and 2, and 1 and 3, exchange both.
 
@@ -176,11 +176,11 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     >>> [column.tolist() for column in (schedule.step[4:], schedule.chunk[4:], schedule.src[4:], schedule.dst[4:])]
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
-    # Equal numbers of pieces can stay implicit; otherwise every part is expanded.
+    # Equal numbers of pieces can stay implicit; otherwise every placement is expanded.
     depths = {int(p) for placement in placements for p in np.unique(pieces_of(placement.schedule))}
     common_pieces = depths.pop() if len(depths) == 1 else 0
     placements = [_as_plain_copies(placement, bool(common_pieces)) for placement in placements]
-    # Refine the line until all borders of all parts are whole numbers, then collect these borders.
+    # Refine the line until all borders of all placements are whole numbers, then collect these borders.
     scale = math.lcm(*(placement.grain for placement in placements))
     if int(spans.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
@@ -194,13 +194,13 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
     columns = [_cut_rows(placement, cuts, before, tables) for placement in placements]
-    joint: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
+    joined: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
     chunks = _target_chunks(target, spans, cuts)
-    return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
+    return Schedule(target, chunks, **joined, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
-    """Turn first reductions into copies: a reduction must not add to what an earlier part left in a cell."""
+    """Turn the first reduction into a cell into a copy: it must not add to data of an earlier placement."""
     schedule = plain_copies(placement.schedule) if placement.start else placement.schedule
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
@@ -220,9 +220,9 @@ def _find_borders(placement: Placement) -> tuple[Longs, Longs, Longs]:
 def _cut_rows(
     placement: Placement, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of one part, with every chunk cut at all of `cuts`. O(new rows).
+    """Return the columns of one placement, with every chunk cut at all of `cuts`. O(new rows).
 
-    `before`: the numbers of routes and joints used by earlier parts. `tables`: gets the part's table of routes.
+    `before`: how many routes and joints earlier placements have; increased here. `tables`: gets the table of routes.
     """
     schedule, copies = placement.schedule, len(placement.ranks)
     first = np.searchsorted(cuts, placement.where.begin)
@@ -231,7 +231,7 @@ def _cut_rows(
     atom = concat_ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in placement.bounds())
-    # Rows for every copy of the part: (copy, chunk) -> range of atoms.
+    # Rows for every copy of the placement: (copy, chunk) -> range of atoms.
     row: Any = slice(None)
     copy: Any = 0
     if copies == 1 and schedule.joint is None and bool((high - low == 1).all()):  # every row stays a single row
@@ -247,7 +247,8 @@ def _cut_rows(
         copy = np.repeat(copy, times)
         chunk = atom[concat_ranges(low[key], times)]
 
-    def numbers(column: Ints | None, name: str, count: int) -> NDArray[Any]:
+    def renumber(column: Ints | None, name: str, count: int) -> NDArray[Any]:
+        """Return the numbers of routes or joints in the joined table."""
         if column is None:
             return np.full(total, -1, np.int32)
         number = column[row].astype(np.int64)
@@ -271,12 +272,12 @@ def _cut_rows(
         "src": as_int32(placement.ranks[copy, schedule.src[row]]),
         "dst": as_int32(placement.ranks[copy, schedule.dst[row]]),
         "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
-        "route": numbers(schedule.route, "route", len(tables[-1][0])), "joint": numbers(schedule.joint, "joint", 0),
+        "route": renumber(schedule.route, "route", len(tables[-1][0])), "joint": renumber(schedule.joint, "joint", 0),
     }  # fmt: skip
 
 
 def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
-    """Return the routes of all parts in one table."""
+    """Return the routes of all placements in one table."""
     lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
     links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
     return Routes(np.cumsum(lengths), links.astype(np.int32))

@@ -1,6 +1,6 @@
 """Single passes over millions of messages that prepare, or replace, a LogGP simulation. Compiled by Numba.
 
-    number_classes       messages with equal weight, combined weight and level cost the same: number these classes
+    number_classes       messages of equal weight, weight combined (reduced) on arrival, and level cost the same
     count_contributions  per condition, the number of messages that must happen before it is satisfied
     group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
     find_levels          per message the innermost place (socket, host, rack) that both ends share
@@ -61,8 +61,9 @@ def count_contributions(done: Ints, after_sent: Ints, predecessor: Ints) -> tupl
     """Return the number of events that each condition waits for (contributing messages and its predecessor), and
     its successor or -1.
 
-    With order "rounds" the messages of `core.example.star` contribute to conditions 0, 0, 1, 2, and to 3, 3, 4, 5,
-    which come after those:
+    `done`: per contribution by a received message, its condition; `after_sent`: the same for messages that need only be
+    sent. With order "rounds" the messages of `core.example.star` contribute to conditions 0, 0, 1, 2, and to the later
+    ones 3, 3, 4, 5:
 
     >>> done, after_sent = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
     >>> [column.tolist() for column in count_contributions(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]
@@ -148,7 +149,7 @@ def max_simultaneous(step: Ints, src: Ints, dst: Ints, node: Longs, limit: int) 
             source_count[b] += 1
             arriving[node[b]] += crosses  # for ranks in no node (-1) the last entry, which is not used
         max_per_rank = max(max_per_rank, sends[a], source_count[b])
-    max_per_node, departing = 0, np.zeros(nodes + 1, np.int32)  # goes: node -> the sum of its ranks' maxima
+    max_per_node, departing = 0, np.zeros(nodes + 1, np.int32)  # departing: node -> the sum of its ranks' maxima
     for a in range(ranks):
         departing[node[a]] += max_leaving[a]
     for n in range(nodes):
@@ -204,7 +205,7 @@ def simulate_free(
     >>> print(*simulate_free(cost_class, cost, needed_condition, contributes_to, predecessor, np.zeros(6)))
     15.0 2
     """
-    latency, send, receive, _, flight, _, work = cost
+    latency, send, receive, _, flight, _, work = cost  # no gap and no busy time: nothing queues
     last, last_message = 0.0, -1
     for m in range(len(cost_class)):
         need, k = needed_condition[m], cost_class[m]

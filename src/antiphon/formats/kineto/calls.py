@@ -71,7 +71,7 @@ def count_elements(dims: object, depth: int = 0) -> int:
         if not isinstance(item, int) or item < 0:
             return 0
         count *= item
-        if count >= 2**60:
+        if count >= 2**60:  # no real tensor; bytes must fit 64 bits
             return 0
     return count if dims else 0
 

@@ -75,7 +75,7 @@ def pack_cycles(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> 
 def _pack_cached(
     capacity_items: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
 ) -> CyclePacking:
-    """Do the work of `pack_cycles`. `listed`: the capacity, as a hashable list."""
+    """Do the work of `pack_cycles`. `capacity_items`: the capacity in hashable form."""
     capacity = dict(capacity_items)
     limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
@@ -113,9 +113,8 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
     if cycles is None:
         is_small = len(members) <= RING_LIMITS.max_exact_ranks
         all_cycles = _all_cycles(capacity, members, directed=False) if is_small else None
-        if (
-            all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns
-        ):  # a lucky trial may spare the integer program
+        # a lucky trial may spare the integer program
+        if all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns:
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
         if all_cycles is not None and (cycles is None or 2 * len(cycles) < limit - 1):
             cycles = max(cycles or [], _choose_cycles(capacity, all_cycles, directed=False) or [], key=len)
@@ -138,8 +137,9 @@ def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
     0 for a connected bipartite network whose sides differ in size.
     """
     number = {rank: i for i, rank in enumerate(members)}
-    two_sides = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
-    if two_sides is not None and 2 * sum(two_sides[0]) != len(members) and two_sides[1]:
+    bipartition = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
+    side, is_connected = bipartition or ([], False)
+    if is_connected and 2 * sum(side) != len(members):
         # a Hamiltonian cycle alternates between the sides, so both must have equally many ranks
         return 0
     out, into = count_degrees(capacity, members)

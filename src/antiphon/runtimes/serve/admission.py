@@ -5,7 +5,7 @@ other ranks' listening sockets (`PeerConnection`). It returns a connected, authe
 the deadline is over. One selector loop serves all of them at the same time.
 
 An accepted connection belongs to a stranger until its other end has proved that it knows the secret. Strangers have
-little time and few places, they do not delay each other, and they are counted.
+little time, their number is limited, they do not delay each other, and they are counted.
 
 The handshake has four frames of fixed lengths. The guest is the process that connects, the host the one that listens.
 
@@ -70,7 +70,7 @@ class LocalProcess:
 
     rank: int
     ranks: int  # number of processes
-    name: str  # what the processes connect for, as shown in messages
+    name: str  # prefix of messages, such as "rank 3" or the address of the rendezvous
     timeout: float  # seconds, as shown in messages
     hint: str  # how to fix a wrong secret
 
@@ -112,7 +112,7 @@ class _PendingConnection:
     ) -> None:
         self.socket, self.handshake, self.deadline, self.attempt = connection, handshake, deadline, attempt
         self.received = bytearray()
-        self.frame_bytes = 0  # of the frame that is being received
+        self.frame_bytes = 0  # length of the frame being received; 0: none is expected
         self.connected = attempt is None
 
 
@@ -121,13 +121,13 @@ class _Attempt:
 
     def __init__(self, peer_connection: PeerConnection) -> None:
         self.peer_connection, self.try_count, self.next_try, self.done = peer_connection, 0, 0.0, False
-        self.accepted_at = math.inf  # when something first accepted the connection: the start of the knock's patience
+        self.accepted_at = math.inf  # when something first accepted the connection: `answer_timeout` runs from here
         self.last_failure = ""
         self.pending_connection: _PendingConnection | None = None
 
 
 class _EventLoop:
-    """The event loop: connections made so far (`connections`), attempts, and accepted connections under way
+    """The event loop: connections made so far (`connections`), attempts, and accepted connections in their handshake
     (`pending`)."""
 
     def __init__(self, this_process: LocalProcess, key: bytes, awaited: Collection[int], end: float) -> None:
@@ -183,7 +183,7 @@ class _EventLoop:
             elif key.data.attempt is not None or self.pending.get(key.fd) is key.data:  # it may just have been dropped
                 self._receive_frame(key.data)
 
-    # ---- connections accepted at the doors ----
+    # ---- accepted connections ----
 
     def _accept_strangers(self, listener: socket.socket) -> None:
         """Accept waiting connections and start their handshakes."""
@@ -236,10 +236,10 @@ class _EventLoop:
         pending_connection.socket.close()
         self.rejected += 1
 
-    # ---- connections made to other doors ----
+    # ---- connections to other ranks ----
 
     def _start_connecting(self, attempt: _Attempt, now: float) -> None:
-        """Start a non-blocking connect to the next of the knock's addresses."""
+        """Start a non-blocking connect to the next of the peer's addresses."""
         peer_connection = attempt.peer_connection
         family, address = peer_connection.addresses[attempt.try_count % len(peer_connection.addresses)]
         attempt.try_count += 1
@@ -272,7 +272,7 @@ class _EventLoop:
         self._drop_connection(attempt, reason)
 
     def _retry_handshake(self, attempt: _Attempt, reason: str) -> None:
-        """Try again after something accepted but did not answer as it should, within the patience of the knock."""
+        """Try again after something accepted but did not answer as it should, within `answer_timeout`."""
         if time.monotonic() - attempt.accepted_at >= attempt.peer_connection.answer_timeout:
             raise TransportFailed(f"{self._cannot_reach(attempt)}: {reason}; is this its address?")
         self._drop_connection(attempt, reason)

@@ -1,9 +1,9 @@
 """Compile a table for the preloaded library: `python -m antiphon.runtimes.serve.files TABLE [CACHE_FILE]`.
 
-Writes "book", a line feed and the bytes of the book to stdout (then of a book for each failure that the table has plans
-for), or a line "error" with the reason. CACHE_FILE: where the library looks next time; its name begins with the SHA-256
-of the table. It is no error if it cannot be written. Every program of the book has been proven to be the collective
-that it is listed under.
+Writes "book", a line feed and the bytes of the book to stdout (then a book per failed link or rank that the table has
+plans for), or a line "error" with the reason. CACHE_FILE: where the library looks next time; its name begins with the
+SHA-256 of the table. It is no error if it cannot be written. Every program of the book has been proven to be the
+collective that it is listed under.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def main(table: str, cache_file: str = "") -> int:
 
 
 def write_cache_file(data: bytes, path: Path, limit: int = MAX_FILES) -> None:
-    """Write a cache file atomically, and delete the oldest ones beyond `limit`. Not where others may write: such a file
-    would not be trusted."""
+    """Write a cache file atomically, and delete the oldest ones beyond `limit`.
+
+    Nothing is written to a folder of another user: readers would not trust the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not is_ours(path.parent, folder=True):
         if path.parent.stat().st_uid != os.geteuid():

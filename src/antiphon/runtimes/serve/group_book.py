@@ -91,7 +91,7 @@ def _make_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
 
 
 def base_program(ranks: int) -> bytes:
-    """Return the program of a broadcast from process 0."""
+    """Return the program by which process 0 broadcasts plans that it makes later: a broadcast."""
     return default_book("broadcast", ranks, 0).programs[0]
 
 
@@ -114,8 +114,8 @@ def read_any(table: Any) -> Book:
     raise Invalid(f"table: expected a file, a plan, plans, a tuning or a book, got {quote(type(table).__name__)}")
 
 
-def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> Book:
-    """Return the pages for a group of `ranks` processes, at these places among `everyone` processes of the job.
+def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> Book:
+    """Return the pages for a group of `ranks` processes, at these places among the `job_size` processes of the job.
 
     A group as large as the machine uses its ranks in order. If the job has as many processes as the machine has ranks,
     a smaller group uses the plans for its places, in ascending order. Otherwise it uses plans for any process group of
@@ -124,19 +124,20 @@ def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> 
     members: tuple[int, ...] | None = None
     if ranks == book.ranks:
         members = tuple(range(ranks))
-    elif everyone == book.ranks:
+    elif job_size == book.ranks:
         members = tuple(places)
     else:
         members = next((page.members for page in book.pages if len(page.members) == ranks), None)
     number = {member: i for i, member in enumerate(members or ())}
     pages: list[Page] = []
-    programs: dict[int, int] = {}
+    programs: dict[int, int] = {}  # number in `book` -> number in the new book
     for page in book.pages:
         if page.members != members:
             continue
-        at = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
+        # -1: no program, the MPI library is faster
+        program = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
         root = -1 if page.root < 0 else number[page.root]
-        pages.append(replace(page, members=tuple(range(ranks)), root=root, program=at))
+        pages.append(replace(page, members=tuple(range(ranks)), root=root, program=program))
     used = [
         renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs
     ]

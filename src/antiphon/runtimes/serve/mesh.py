@@ -78,7 +78,7 @@ class _Card:
     """How to reach the listening sockets of a process.
 
     `path`: of the Unix-domain socket, which processes of the same `host` can see.
-    `token`: the random part of the key of the handshake there.
+    `secret`: random, in hexadecimal; with the job's secret it gives the key of the handshake there (`token`).
     """
 
     tcp: tuple[str, int]
@@ -127,7 +127,7 @@ class _Listeners:
             path = str(Path(folder) / "door")
             self.sockets.append(self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
             self.sockets[1].bind(path)
-        # listen before the addresses are exchanged, so that nobody finds a closed door
+        # listen before the addresses are exchanged, so that no connection is refused
         for listener in self.sockets:
             listener.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
@@ -184,7 +184,7 @@ _ELSEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): reached by th
 
 
 def interface_addresses() -> list[str]:
-    """Return the addresses of the interfaces in $ANTIPHON_INTERFACE (separated by commas), one rail each.
+    """Return the addresses of the interfaces in $ANTIPHON_INTERFACE (separated by commas), one for each network (rail).
 
     Else the address of the first one in $GLOO_SOCKET_IFNAME; empty if neither is set."""
     for variable, limit in zip(NAMES, (None, 1), strict=True):

@@ -24,7 +24,7 @@ from antiphon.runtimes.serve.torch_group import DEVICES, NAME, QueuedGroup
 
 
 def report(group: Any = None) -> list[dict[str, Any]]:
-    """Return a row per collective and schedule of the calls of a group (default: the default group)."""
+    """Return the statistics of a group's calls, a row per collective and schedule. Default: the default group."""
     process_group = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(process_group, AntiphonGroup):
         raise Invalid("report: this process group is not of the backend antiphon")
@@ -117,16 +117,16 @@ class AntiphonGroup(QueuedGroup):
             arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
         root_rank = self._root_rank("broadcast", opts)
-        number = arguments.root_tensor_of("broadcast", opts, tensors)
+        root_index = arguments.root_tensor_of("broadcast", opts, tensors)
         arguments.require_alike("broadcast", tensors)
         seconds = self._timeout_seconds(opts)
 
         def do() -> None:
             """Copy one tensor of the root into all tensors, here and at the other processes."""
-            self.calls.broadcast(tensors[number], root_rank, seconds)
+            self.calls.broadcast(tensors[root_index], root_rank, seconds)
             for other in tensors:
-                if other is not tensors[number]:
-                    other.detach().copy_(tensors[number])
+                if other is not tensors[root_index]:
+                    other.detach().copy_(tensors[root_index])
 
         return self._submit_call("broadcast", tensors, tensors, do, seconds, opts, f" from rank {root_rank}")
 
@@ -212,7 +212,7 @@ class AntiphonGroup(QueuedGroup):
 
         flat = [tensor for inputs in input_lists for tensor in inputs]
         return self._submit_call(
-            "reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(op)})", flat
+            "reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(op)})", compared=flat
         )
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
@@ -243,7 +243,7 @@ class AntiphonGroup(QueuedGroup):
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit_call(
             "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], root_rank, seconds), seconds,
-            opts, f" to rank {root_rank}", inputs,
+            opts, f" to rank {root_rank}", compared=inputs,
         )  # fmt: skip
 
     def scatter(

@@ -1,6 +1,9 @@
 /* The kernel entry points for CUDA and HIP, one instance per data type: a whole call (antiphon_call), one step of a call
  * (antiphon_step), and the small kernels before and after them. Part of cuda.cu; the algorithm is in kernel.h.
  *
+ * A *call* is one execution of a program (Run, kernel.h) on every rank; `meet` is a barrier of the threads of a block, `glance` a
+ * relaxed load of the stop flag (world.h).
+ *
  * Threading: a grid holds the blocks of all ranks of one device; a block finds its rank by `Launch::first`.
  * Ownership: arguments are the host's and outlive the launch.
  */
@@ -9,14 +12,14 @@
 
 #include "kernel.h"
 
-/* What ranks of this device begin together: of each its call, and its first block. */
+/* One launch for all ranks of a device: per rank its call, and its first block. */
 struct Launch {
     const Run *runs;
     const u32 *first;
     u32 ranks;
 };
 
-/* A block copies its call and the places of all ranks to shared memory first: every thread reads them over and over. */
+/* A block copies its call and the addresses of all ranks' buffers (peers) to shared memory, as every thread reads them often. */
 template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const Launch launch) {
     enum { MOST_SHARED = 64 };
     __shared__ Run run;
@@ -37,11 +40,12 @@ template <typename T> __global__ void __launch_bounds__(512) antiphon_step(const
     if (!load_stop_flag(run.stop)) carry_out<T>(run, *step, Share{blockIdx.x, gridDim.x});
 }
 
-/* Of calls by steps: signals to and from ranks of other processes. */
+/* Calls executed step by step signal ranks of other processes, and wait for their signals, by these kernels. */
 AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
 AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void)has_come(at, value, stop); }
 
-/* Of calls that a device makes again by itself: before and behind each. */
+/* In a captured graph the device counts calls itself. Before a call, antiphon_empty clears its half of the box of packets if a flag
+ * would repeat soon (packets.h); after it, antiphon_next increments the counter of calls. */
 AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
     if (!empties(*counter)) return;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < BOX; i += gridDim.x * blockDim.x)
@@ -49,7 +53,7 @@ AS_KERNEL void antiphon_empty(u64 *box, const u64 *counter) {
 }
 AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1 << (64 - CALL_BITS)); }
 
-/* By their numbers, the types that this library has kernels for: to compile fewer of them takes less time. */
+/* Bit i: compile kernels for data type i. Fewer types compile faster. */
 #ifndef TYPES_COMPILED
 #define TYPES_COMPILED ~0u
 #endif
@@ -63,6 +67,7 @@ template <typename T, int NUMBER> Kernels kernels_of() {
     else
         return {nullptr, nullptr};
 }
+/* By data type; no kernels for float8. */
 const Kernels KERNELS[TYPES] = {
     kernels_of<int8_t, INT8>(), kernels_of<uint8_t, UINT8>(), kernels_of<int32_t, INT32>(), kernels_of<u32, UINT32>(),
     kernels_of<i64, INT64>(), kernels_of<u64, UINT64>(), kernels_of<half16, FLOAT16>(), kernels_of<float, FLOAT32>(),

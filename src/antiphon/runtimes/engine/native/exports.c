@@ -25,7 +25,7 @@
 
 typedef void (*function)(void);
 
-#define NAMED(NAME) {#NAME, (function)NAME} /* an entry of the table below */
+#define NAMED(NAME) {#NAME, (function)NAME} /* an entry of `functions`: a name and its address */
 
 static const struct {
     const char *name;

@@ -14,7 +14,8 @@ typedef struct {
     uint64_t begin, length, stride;
 } ap_stretch;
 
-/* An operation of the program at this size: a message, a fold or a join (program.h). It runs as one or more instances. */
+/* An operation of the program at this size: a message, a fold (combines values) or a join (only waits). It runs as one or
+ * more instances. */
 typedef struct {
     uint8_t kind;
     uint8_t coarse; /* it is split, but its waiters must wait for all of its instances (layout.c) */
@@ -61,20 +62,21 @@ typedef struct {
     uint32_t *waiting;   /* per instance, how many of `pending` are not complete yet */
     uint32_t *remaining; /* per step, its instances that are not complete */
     uint32_t *work;      /* queue of folds and joins that are ready */
-    uint32_t *head, *flying; /* per lane, its next message, and its messages under way */
+    uint32_t *head, *flying; /* per lane, its next message, and how many messages are started, not complete */
     void **stage;        /* per instance, its staging memory (stage.h) or NULL */
     uint64_t *record;    /* per message under way, its record if runs are traced; else NULL */
 } ap_layout;
 
 enum { AP_NO_LANE = 0xFFFFFFFFu };
 
-/* The usual split: into messages of 128 KiB, but at most four; more would cost more latency than their overlap gains. */
+/* AP_USUAL_SPLIT: messages of 128 KiB, but at most four; more would cost more latency than their overlap gains.
+ * AP_PLANNED_SLICES: the value of `slices` for as many slices as the program says. */
 enum { AP_USUAL_SPLIT = 1, AP_PLANNED_SLICES = 4 };
 
 struct ap_plan {
     int in_place;
     uint32_t rank, steps, divisions;
-    uint32_t slices;   /* how many slices messages have, in quarters of the planned number */
+    uint32_t slices;   /* number of slices per message, in quarters of the number that the program says */
     uint64_t sizes[3]; /* elements of input, output, scratch */
     ap_step *step;
     ap_stretch *stretch;
@@ -85,13 +87,13 @@ struct ap_plan {
     unsigned char *scratch;
     size_t scratch_bytes;
     void *pool[64]; /* staging memory that is free, by size: 2^i bytes */
-    int broken;
+    int broken; /* a run failed: the plan can only be released */
 };
 
 /* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
-/* As ap_ready; also touches all the memory that a run with this type needs (prefault.h). */
+/* Builds the layout as ap_ready does; also touches all the memory that a run with this type needs (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
 /* Builds the layout for elements of `item` bytes, unless it is built. */

@@ -1,6 +1,8 @@
 /* The transport between threads of one process, without any buffering: a send and its receive are done together, once
  * both have started. No transport can be stricter, so it is used in tests; and on machines without MPI.
  *
+ * A *wire* is the endpoint of one rank (ap_wire). A message waits in the mailbox of its receiver until the other side starts too.
+ *
  * Threading: one thread for each wire; one lock for all of them.
  * Ownership: the mailboxes are freed with the last wire.
  */
@@ -14,7 +16,7 @@
 
 typedef struct message {
     struct message *next;
-    uint32_t from, channel, number;
+    uint32_t from, channel, number; /* number: chosen by the caller, reported when the message is done */
     const void *data;
     void *target;
     size_t bytes;
@@ -72,25 +74,25 @@ static void append_message(message **queue, message *m) {
 static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_error *error) {
     mailbox *target = &w->all->of_rank[to], *own = &w->all->of_rank[w->rank], *other;
     message *partner;
-    int good = 1;
+    int has_memory = 1;
     pthread_mutex_lock(&w->all->lock);
     partner = take_message(sends ? &target->receives : &target->sends, m.from, m.channel);
     if (!partner) {
         message *waiting = malloc(sizeof *waiting);
-        good = waiting != NULL;
-        if (good) *waiting = m, waiting->next = NULL, append_message(sends ? &target->sends : &target->receives, waiting);
+        has_memory = waiting != NULL;
+        if (has_memory) *waiting = m, waiting->next = NULL, append_message(sends ? &target->sends : &target->receives, waiting);
     } else {
         other = sends ? target : &w->all->of_rank[m.from];
         if (partner->bytes == m.bytes)
             memcpy(sends ? partner->target : m.target, sends ? m.data : partner->data, m.bytes);
         else
             target->lengths_differ = 1;
-        good = add_done(own, m.number) && add_done(other, partner->number);
+        has_memory = add_done(own, m.number) && add_done(other, partner->number);
         free(partner);
         pthread_cond_broadcast(&other->news);
     }
     pthread_mutex_unlock(&w->all->lock);
-    return good ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
+    return has_memory ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
 }
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -123,7 +125,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     }
     int lengths_differ = b->lengths_differ;
     pthread_mutex_unlock(&w->all->lock);
-    if (lengths_differ) return ap_fail(error, AP_TRANSPORT, "rank %u: a message is as long as its receive is not", w->rank);
+    if (lengths_differ) return ap_fail(error, AP_TRANSPORT, "rank %u: a message and its receive differ in length", w->rank);
     if (block && !*count)
         return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
     return AP_OK;
@@ -154,6 +156,7 @@ static void close_wire(ap_wire *self) {
     free(all);
 }
 
+/* Opens the wires of all ranks; returns 0 if memory runs out. */
 int ap_threads_open(uint32_t ranks, ap_wire **wires) {
     mailboxes *all = calloc(1, sizeof *all + ranks * sizeof(mailbox));
     if (!all) return 0;
