@@ -24,7 +24,7 @@ from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.synth.task import _cut_chunks
+from antiphon.planners.synth.task import cut_by_weight
 from antiphon.select import frontier
 from antiphon.select.proofs import recheck_certificate
 from antiphon.topologies import topology
@@ -113,4 +113,4 @@ def test_weights_without_a_common_denominator_are_refused() -> None:
     primes = [101, 103, 107, 109, 113, 127, 131, 137, 139, 149]
     instance: Any = SimpleNamespace(collective=Collective("allgather", len(primes), weights=np.array(primes)))
     with pytest.raises(Unsupported, match="no common denominator"):
-        _cut_chunks(instance, 1)
+        cut_by_weight(instance, 1)

@@ -125,7 +125,7 @@ def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
 
 def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedule:
     """Build the schedule: blocks cut into parts, moves in canonical order, parallel links filled in turn."""
-    chunks, first = _cut_chunks(instance, parts)
+    chunks, first = cut_by_weight(instance, parts)
     number = {}
     for k, kind in enumerate(instance.kinds):
         for i, (block, part_number) in enumerate(instance.chunks_of_kind(kind, parts)):
@@ -154,13 +154,13 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     )  # fmt: skip
 
 
-def _cut_chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
+def cut_by_weight(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
     """Return the chunks of the schedule, and a function (block, part) -> chunk number. Blocks of weight 0 get no chunk.
 
     >>> from types import SimpleNamespace
     >>> from antiphon.core.collective import Collective
     >>> instance = SimpleNamespace(collective=Collective("allgather", 3, weights=np.array([2, 0, 1])))
-    >>> chunks, number = _cut_chunks(instance, 2)  # weight 2: four parts; weight 0: none
+    >>> chunks, number = cut_by_weight(instance, 2)  # weight 2: four parts; weight 0: none
     >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
     ([0, 0, 0, 0, 2, 2], [0, 1, 2, 3, 0, 2], [1, 1, 1, 1, 2, 2], 4)
     >>> number(2, 1)
