@@ -30,8 +30,9 @@ quietly() { # $1: a log, printed if the command fails
 }
 
 wheel() { # $1: folder of prebuilt libraries, or "", $2: its platform, or ""
-    quietly "$work/wheel.log" env HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 ANTIPHON_MAN="$work/man" ANTIPHON_PREBUILT="$1" \
-        ANTIPHON_PLATFORM="$2" "$python" -m pip wheel --no-deps --wheel-dir dist "dist/antiphon-$version.tar.gz"
+    quietly "$work/wheel.log" env HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 ANTIPHON_MAN="$work/man" \
+        ANTIPHON_RECORDINGS="$work/recordings" ANTIPHON_PREBUILT="$1" ANTIPHON_PLATFORM="$2" \
+        "$python" -m pip wheel --no-deps --wheel-dir dist "dist/antiphon-$version.tar.gz"
 }
 
 try() { # $1: Python, $2: file, $3: engine, pure or sdist
@@ -52,6 +53,7 @@ environment "$work/maker" "$python"
 put "$work/maker" build virtualenv ziglang auditwheel # virtualenv stands in where Python has no ensurepip
 quietly "$work/build.log" "$work/maker/bin/python" -m build --installer pip --sdist --outdir dist .
 "$python" release/manpages.py "$work/man" >"$work/man.log"
+quietly "$work/recordings.log" "$python" release/record_tunings.py "$work/recordings"
 wheel "" ""
 for machine in x86_64 aarch64; do
     tag=$("$python" release/prebuilt.py "$work/$machine" "$machine" "$work/maker/bin/python" -m ziglang)

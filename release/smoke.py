@@ -34,6 +34,8 @@ def functions() -> None:
     machine = antiphon.topology("dgx1v")
     best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", search=antiphon.Search(budget=1))
     assert best.ranges
+    recordings = Path(antiphon.__file__).parent / "select" / "recordings"
+    assert recordings.exists() == (KIND != "sdist")  # `tune` replays those that these sources and solvers made
     assert antiphon.verify(best.plan, proof=True)
     assert antiphon.run(best.plan, "64KiB")[0]["correct"]
     assert antiphon.traces.simulate(best.plan, "1MB")[0]["seconds"] > 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from importlib import metadata
 from pathlib import Path
 
+from antiphon import __version__
+
 OFF = "off"  # value of ANTIPHON_CACHE that turns the cache off
+SOLVERS = ("igraph", "python-sat", "scipy")  # libraries whose releases may choose among equal solutions differently
 
 
 def cache_folder(name: str, always: bool = False) -> Path | None:
@@ -23,3 +28,21 @@ def cache_folder(name: str, always: bool = False) -> Path | None:
         return Path.home() / ".cache" / "antiphon" / name
     except RuntimeError:
         return None
+
+
+def versions_of(*folders: Path) -> tuple[str, ...]:
+    """Return what results computed by these folders depend on: our version, their source text, and SOLVERS' versions.
+
+    The source text stands for unreleased changes, which the version does not show.
+    """
+    text = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            text.update(path.read_bytes())
+    versions = [__version__, text.hexdigest()]
+    for library in SOLVERS:
+        try:
+            versions.append(metadata.version(library))
+        except metadata.PackageNotFoundError:
+            versions.append("")
+    return tuple(versions)

@@ -19,9 +19,10 @@ only priced, the third known.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +30,6 @@ from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 Times = tuple[float, ...]  # seconds by size
 

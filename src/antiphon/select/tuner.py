@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from antiphon.core.collective import ROOTED, Collective
@@ -34,6 +35,7 @@ from antiphon.select.limits import compare_bounds, compare_links
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
 from antiphon.select.plan_files import OWN_PLANS, OWN_PLANS_ENTRY, files_by_kind
 from antiphon.select.pool import run_tasks
+from antiphon.select.recording import SHIPPED, recording_name, replay, write_recording
 from antiphon.select.sweep import Sweep, Value, list_combinations, resolve_sweep
 from antiphon.select.task import Context, Task
 from antiphon.select.tuning import FailureTuning, Tuning
@@ -70,6 +72,8 @@ def tune(  # noqa: PLR0913
     in_switches: bool = True,
     plans: Sequence[str] = (),
     progress: Progress | None = None,
+    recordings: Path = SHIPPED,
+    record: bool = False,
 ) -> Tuning:
     """Return the best schedule for every size among those of all planners; every schedule is verified.
 
@@ -114,6 +118,10 @@ def tune(  # noqa: PLR0913
         Files of plans that are candidates, too.
     progress
         Receives the number of candidates done, their total, and the name of the last one.
+    recordings
+        The folder of recorded tunings. Where it has this request, its candidates are not planned again.
+    record
+        Record this request in that folder, if it can be replayed.
     """
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
@@ -145,16 +153,23 @@ def tune(  # noqa: PLR0913
             Task(len(tasks) + i, kind, OWN_PLANS, OWN_PLANS_ENTRY, {"file": file}) for i, file in enumerate(files)
         ]
     stand_ins = (
-        () if library is not None else (name for groups in compared.values() for group in groups for name in group)
+        () if library is not None else tuple(name for groups in compared.values() for group in groups for name in group)
     )
-    ledger = Ledger(
-        context, tasks, {*names, OWN_PLANS}, progress, nccl, shortlist, library,
-        may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
-        may_drop=not (shortlist or values or deterministic),
-    )  # fmt: skip
-    complete = True
+
+    def new_ledger() -> Ledger:
+        return Ledger(
+            context, tasks, {*names, OWN_PLANS}, progress, nccl, shortlist, library,
+            may_skip=not (named or shortlist or values or deterministic), required={OWN_PLANS, *stand_ins},
+            may_drop=not (shortlist or values or deterministic),
+        )  # fmt: skip
+
+    ledger, complete = new_ledger(), True
+    is_recordable = measured is None and cuts is None and nccl and not (named or shortlist or values or plans)
+    file = recordings / recording_name(context, tasks) if is_recordable and (record or recordings.exists()) else None
     try:
-        run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed, ledger.with_rivals)
+        if file is None or not file.exists() or not replay(ledger, file):
+            ledger = new_ledger()
+            run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed, ledger.with_rivals)
     except KeyboardInterrupt:
         complete = False
     lost = (
@@ -163,7 +178,10 @@ def tune(  # noqa: PLR0913
     # a rank that is no member and has no links left was left out on purpose: its links were not lost
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = compare_links(intact, topology, members) if intact is not None else None
-    return ledger.close(span, lost, links, complete, values)
+    tuning = ledger.close(span, lost, links, complete, values)
+    if record and file is not None and complete and not tuning.stopped:
+        write_recording(ledger, file)
+    return tuning
 
 
 def _model_of(model: str) -> tuple[Entry[ModelCapabilities], Mapping[str, Any]]:

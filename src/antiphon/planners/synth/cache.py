@@ -23,14 +23,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from antiphon import __version__
-from antiphon.core.cache import cache_folder
+from antiphon.core.cache import cache_folder, versions_of
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check_refutation
@@ -41,7 +39,6 @@ from antiphon.planners.synth.task import Move, rounds_of
 MOST_BYTES = 2**28  # of all files together
 MOST_OF_ONE = 2**26  # bytes of one file, decompressed
 FORMAT = 1
-_LIBRARIES = ("igraph", "python-sat", "scipy")
 _OWN_FILES = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # .tmp: left behind by a killed run
 _CLEANUP_INTERVAL = 64  # answers written between two checks of the folder's size
 
@@ -94,20 +91,9 @@ def fingerprint(instance: Instance) -> str:
 
 @cache
 def producer_versions() -> tuple[str, ...]:
-    """Return what an answer may depend on beyond the question: our version and source text, and library versions."""
+    """Return what an answer may depend on beyond the question."""
     folder_of_planner = Path(__file__).parent
-    text = hashlib.sha256()
-    # The source text stands for unreleased changes, which the version does not show.
-    for folder in (folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync"):
-        for path in sorted(folder.glob("*.py")):
-            text.update(path.read_bytes())
-    versions = [__version__, text.hexdigest()]
-    for library in _LIBRARIES:
-        try:
-            versions.append(metadata.version(library))
-        except metadata.PackageNotFoundError:
-            versions.append("")
-    return tuple(versions)
+    return versions_of(folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync")
 
 
 def cache_for_option(option: object) -> Cache | None:
