@@ -1,5 +1,6 @@
 """The language for schedules that people write: places, statements, steps, and what is told of mistakes."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -347,6 +348,7 @@ MISTAKES: list[tuple[Callable[[Any], object], str, int]] = [
     (lambda w: w[4, "input", 0], "rank: expected a whole number from 0 to 3, got 4", 0),
     (lambda w: w[0.5, "input", 0], "rank: expected", 0),
     (lambda w: w["01", "input", 0], "got '01'", 0),
+    (lambda w: w[itertools.count(), "input", 0], "more than 4194304 numbers in one argument", 0),
     (lambda w: w[0], r"expected w\[rank, buffer\]", 0),
     (lambda w: w[0, 1, 2, 3], r"expected w\[rank, buffer\]", 0),
     (lambda w: w[0, 1, 2], "buffer: expected", 0),

@@ -15,10 +15,10 @@ from quick import in_turn, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.by_size import SizeBound, bound_by_size, find_evidence, least_message_latency
-from antiphon.core.bounds.latency_seconds import Quickest
+from antiphon.core.bounds.latency_seconds import Quickest, quickest_need
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.steps import Chain, Exchange, Fan, OneStep, StepCut, StepCuts, proved_times
-from antiphon.core.collective import Collective
+from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.reshape import contract, only
 from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, build, hosts
@@ -292,6 +292,15 @@ def test_a_path_in_fewer_steps_may_take_longer() -> None:
     sizes = bound_by_size(machine, target, quickest, 0.0, find_evidence(machine, target))
     assert sizes.path_latencies == pytest.approx((1e-5, 2e-6))
     assert sizes.seconds(0) == pytest.approx(2e-6)
+
+
+def test_the_holder_that_a_latency_is_counted_from_is_the_nearest() -> None:
+    slow, fast = LinkType("slow", Fraction(10**9), 1e-5), LinkType("fast", Fraction(10**9), 1e-6)
+    machine = build("line", 4, [(0, 1, slow), (1, 2, fast), (2, 3, fast)])
+    copies = custom_relation([(0, 0, 0), (0, 1, 0)], [(0, 3, None)], 4)
+    needs = needs_of(Collective("custom", 4, custom=copies))
+    path = bound(machine, Collective("custom", 4, custom=copies)).latency_witness
+    assert quickest_need(machine, needs, path) == Quickest(2e-6, 1, 3)
 
 
 def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:

@@ -73,9 +73,12 @@ class Arguments:
         if isinstance(values, str) or not isinstance(values, Iterable):
             return [values]
         try:
-            return list(islice(values, MAX_VALUES))
+            read = list(islice(values, MAX_VALUES + 1))
         except TypeError:  # an array that holds one number
             return [values]
+        if len(read) > MAX_VALUES:
+            raise self._make_error(f"more than {MAX_VALUES} numbers in one argument; use several statements")
+        return read
 
     def integer(self, value: object, subject: str, bound: int) -> int:
         """Return a whole number from 0 to below `bound`. `subject`: its name in errors."""

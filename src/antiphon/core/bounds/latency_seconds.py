@@ -103,11 +103,11 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
 
     graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
     for i in np.unique(holders).tolist():
-        latency = dijkstra(graph, indices=list(sets[i]), min_only=True)  # to every node, from the nearest of the set
+        # to every node, from the nearest of the set
+        latency, _, nearest = dijkstra(graph, indices=list(sets[i]), min_only=True, return_predecessors=True)
         destinations = dst[holders == i]
         slowest = int(destinations[latency[destinations].argmax()])
-        # which holder is nearest is not computed: the first stands for the set
-        best = _slowest(best, Quickest(float(latency[slowest]), sets[i][0], slowest))
+        best = _slowest(best, Quickest(float(latency[slowest]), int(nearest[slowest]), slowest))
     return best
 
 
