@@ -121,8 +121,10 @@ def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
         with client:
             numbers = {client.submit(plan_cell, *job, pure=False): number for number, job in jobs.items()}
             try:
-                for future in distributed.as_completed(numbers):
-                    yield numbers[future], future.result()
+                for future in distributed.as_completed(list(numbers)):
+                    number, result = numbers.pop(future), future.result()
+                    future.release()  # else Dask computes it again if the worker that holds it is killed
+                    yield number, result
             except distributed.KilledWorker as error:
                 raise NotFound(f"engine dask: {_first_line(error)}") from None
 
