@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from antiphon.core.collective import Collective
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from antiphon.runtimes.measure.choose import MeasuredTuning
     from antiphon.select import Frontier, Tuning
 
-    Path = str | os.PathLike[str]
-    MachineLike = Topology | Path
-    CollectiveLike = Collective | Path
-    PlanLike = Plan | Tuning | MeasuredTuning | Frontier | Mapping[str, Plan] | Path
-    ProfileLike = Profile | Path | None
+    Path: TypeAlias = str | os.PathLike[str]
+    MachineLike: TypeAlias = Topology | Path
+    CollectiveLike: TypeAlias = Collective | Path
+    PlanLike: TypeAlias = Plan | Tuning | MeasuredTuning | Frontier | Mapping[str, Plan] | Path
+    ProfileLike: TypeAlias = Profile | Path | None
 
 Size = int | str
 Sizes = Size | Sequence[Size]
