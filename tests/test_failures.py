@@ -140,6 +140,34 @@ def test_damaged_tables(table: Path, tmp_path: Path, change: Any, message: str) 
         load_plans(file, dead=[name])
 
 
+def test_verify_checks_the_plans_for_all_failures(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each on its machine, however ANTIPHON_DEAD is set; the first wrong one is named."""
+    monkeypatch.setenv("ANTIPHON_DEAD", "0-9")
+    assert run(["verify", str(table), "--json", "--proof"]) == 0
+    assert json.loads(capsys.readouterr().out)["failures"] == 5
+    assert antiphon.verify(table)
+    content = json.loads(table.read_bytes())
+    row = content["failures"][-1]
+    entry = row["plans"]["allreduce"]["entries"][0]
+    entry["claims"]["steps"] += 1
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(content))
+    assert run(["verify", str(file)]) == 1
+    assert f"WRONG: without {row['dead'][0]}: the plan claims steps" in capsys.readouterr().out
+    assert not antiphon.verify(file)
+    row["plans"] = content["plans"]
+    file.write_text(json.dumps(content))
+    assert run(["verify", str(file)]) == 2
+    assert f"are for another machine than the table's without {row['dead'][0]}" in capsys.readouterr().err
+    row["plans"] = json.loads(table.read_bytes())["failures"][-1]["plans"]
+    row["dead"] += content["failures"].pop(0)["dead"]  # not alike
+    file.write_text(json.dumps(content))
+    with pytest.raises(Invalid, match="its plans are for another machine"):
+        antiphon.verify(file)
+
+
 def test_the_books_of_a_table(table: Path) -> None:
     """One for the intact machine, one per failure, which say what they are for and are decoded alike."""
     books = read_books(table)

@@ -8,8 +8,8 @@ them before anything is run or written by them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from antiphon.api._checked import path
 from antiphon.errors import Infeasible, Invalid, quote, unknown
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
 
-def is_path(value: object) -> bool:
+def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(value, str | os.PathLike)
 
 
@@ -59,17 +59,19 @@ def is_own_type(value: Any) -> bool:
     return type(value).__module__.startswith("antiphon.")
 
 
-def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
+def plans(
+    value: Any, name: str = "plan", on: Topology | None = None, dead: Sequence[str] | None = None
+) -> dict[str, Plan]:
     """Return all plans of a file, or of a result of `tune`, `frontier` or `load`, by collective; also of one plan.
 
-    `name`: of the argument, in errors. `on`: the machine of a file that names none.
+    `name`: of the argument, in errors. `on`: the machine of a file that names none. `dead`: as of `load_plans`.
     """
     from antiphon.core.plan import Plan
     from antiphon.formats.foreign import is_gpu_program_file
     from antiphon.select import Frontier, load_plans
 
     if is_path(value):
-        loaded = load_plans(path(value, name), on)
+        loaded = load_plans(path(value, name), on, dead=dead)
         if on is not None and not is_gpu_program_file(value):
             raise Invalid(f"{os.fspath(value)}: names its own machine; leave the topology out")
         return loaded

@@ -339,7 +339,8 @@ def verify(
     Parameters
     ----------
     plan
-        A plan, its file (also a table, or XML that `export` wrote), or the result of `tune`.
+        A plan, its file (also a table, with its plans for failures, or XML that `export` wrote), or the result of
+        `tune`.
     topology
         Verify on this machine instead of the plan's own; claims about its own machine are then not checked.
     proof
@@ -376,17 +377,19 @@ def verify(
     from antiphon.core.verify import Fault
     from antiphon.errors import Invalid
     from antiphon.formats.written import Wrong
-    from antiphon.select import judged
+    from antiphon.select import judged, judged_failures
 
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _inputs.machine(topology)
     try:
-        plans = list(_inputs.plans(plan).values())
+        plans = list(_inputs.plans(plan, dead=()).values())
     except Wrong as error:  # a file of another program, executed as it stands
         return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
     verdict = judged(plans, machine, proof=proof, **data)
+    if machine is None and _inputs.is_path(plan):
+        verdict = judged_failures(verdict, plan, proof=proof, **data)
     claims = (verdict.proved, verdict.trusted, verdict.stated)
     if verdict.fault is not None or not runtime:
         return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)

@@ -17,7 +17,16 @@ from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid
-from antiphon.select import check_frontier, figures_of, is_frontier_file, judged, load_plans, measure
+from antiphon.select import (
+    Judged,
+    check_frontier,
+    figures_of,
+    is_frontier_file,
+    judged,
+    judged_failures,
+    load_plans,
+    measure,
+)
 from antiphon.show.columns import paragraph
 from antiphon.show.frontier import proofs_text
 from antiphon.show.text import plan_text
@@ -91,7 +100,7 @@ def verify_command(
     if is_frontier_file(plan_file):
         return _verify_frontier(plan_file, json, machine is None and not (runtime or op or dtype))
     try:
-        plans = load_plans(plan_file, machine)
+        plans = load_plans(plan_file, machine, dead=())
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
@@ -99,17 +108,15 @@ def verify_command(
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
-        verdict = judged(list(plans.values()), machine, proof=proof, **_canonical_names(op, dtype))
+        data = _canonical_names(op, dtype)
+        verdict = judged(list(plans.values()), machine, proof=proof, **data)
+        verdict = verdict if machine is not None else judged_failures(verdict, plan_file, proof=proof, **data)
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
-        emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {kind}{verdict.fault.message}", json)
+        where = f"without {verdict.dead}: {kind}" if verdict.dead else kind
+        emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {where}{verdict.fault.message}", json)
         raise typer.Exit(1)
-    # the figures in a plan hold for its own machine only
-    claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
-    if verdict.trusted:  # a solver reported something that nothing in the plan proves
-        claims += ", its proofs in part"
-    if verdict.stated:  # notes, which nothing can check
-        claims += ", except those listed as stated"
+    claims = _claims_text(verdict)
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and is_gpu_program_file(plan_file):
@@ -117,6 +124,7 @@ def verify_command(
         lines.append(plan_text(figures))
     evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     value: dict[str, Any] = {"ok": True, "fault": None} | ({"figures": figures} if figures else {})
+    value |= {"failures": verdict.failures} if verdict.failures else {}
     value |= evidence if proof else {}  # without --proof the lists are empty
     lines += proofs_text(**evidence)
     if runtime:
@@ -135,6 +143,18 @@ def verify_command(
     emit(value, "\n".join(lines), json)
     if value.get("will_run") is False:
         raise typer.Exit(1)
+
+
+def _claims_text(verdict: Judged) -> str:
+    """Return what was checked of correct plans besides their transfers."""
+    # the figures in a plan hold for its own machine only
+    claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
+    if verdict.trusted:  # a solver reported something that nothing in the plan proves
+        claims += ", its proofs in part"
+    if verdict.stated:  # notes, which nothing can check
+        claims += ", except those listed as stated"
+    failures = plural(verdict.failures, "single failure")
+    return claims + (f"; so are the plans for {failures}" if verdict.failures else "")
 
 
 def _verify_frontier(path: Path, json: bool, as_it_stands: bool) -> None:

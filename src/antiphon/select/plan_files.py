@@ -25,6 +25,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select.failures import FailureClass, choose_surviving, read_dead
+from antiphon.topologies.degraded import drop_items
 
 TABLE, VERSION = "antiphon-table", 1  # format and version in files of tables
 # named as the planner of candidates that are the user's own plans; its one option is the file
@@ -124,13 +125,29 @@ def load_plans(
     return choose_surviving(plans, (), dead, name) if dead else plans
 
 
-def list_failures(path: str | os.PathLike[str]) -> list[str]:
-    """Return the names of the failures that a table has plans for."""
+def list_failures(path: str | os.PathLike[str]) -> list[list[str]]:
+    """Return by class the names of the failures that a table has plans for; those of a class are alike."""
     with reading(name_of(path)):
         data = read_bytes(path)
         if not data.lstrip().startswith(b"{") or decode(data, _Head).format != TABLE:
             return []
-        return [name for row in decode(data, _TableFile).failures if row.plans for name in row.dead]
+        return [row.dead for row in decode(data, _TableFile).failures if row.plans and row.dead]
+
+
+def load_failure(path: str | os.PathLike[str], name: str) -> dict[str, Plan]:
+    """Return the plans of a class of failures as they are in the file: for the machine without `name`, its first.
+
+    Invalid if they are for another machine.
+    """
+    with reading(name_of(path)):
+        data = read_bytes(path)
+        plans, classes = _read_table(data, decode(data, _Head).version)
+        number = [failure_class.names[0] for failure_class in classes].index(name)
+        plans_after = classes[number].load()
+        machine = drop_items(next(iter(plans.values())).topology, [name])
+        if any(plan.topology != machine for plan in plans_after.values()):
+            raise Invalid(f"failures[{number}].plans: are for another machine than the table's without {name}")
+    return plans_after
 
 
 def _read_table(data: bytes, version: object) -> tuple[dict[str, Plan], list[FailureClass]]:

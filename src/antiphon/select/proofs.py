@@ -7,7 +7,7 @@ A plan file may come from anywhere, so nothing in it is believed. What it states
     trusted    a solver reported it, and nothing in the plan proves it: "no such schedule exists", by a SAT solver
     stated     nothing can check it, such as the options with which a planner was called
 
-`check` and `judged` find the first fault; `prove` also lists the three classes in words.
+`check`, `judged` and `judged_failures` find the first fault; `prove` also lists the three classes in words.
 
 Example: an allgather with certificate "optimal", (C, S, R) = (6, 3, 7). `verify` shows that the schedule is correct and
 its point is (6, 3, 7). The certificate's dual vector shows that R / C >= 7/6 for any schedule of 3 steps: a weighted
@@ -16,8 +16,9 @@ sum of the constraints that every schedule meets. So the point is optimal, and n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -42,6 +43,7 @@ from antiphon.cost import model_of, prepare
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.select.figures import figures_verified
+from antiphon.select.plan_files import list_failures, load_failure, load_plans
 from antiphon.select.provenance import (
     SAME_PREDICTION,
     certificate_of,
@@ -79,6 +81,8 @@ class Judged:
     proved: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
+    dead: str = ""  # the failure that the plan with the fault is for
+    failures: int = 0  # single failures whose plans were checked, too
 
 
 def judged(
@@ -109,6 +113,30 @@ def judged(
         if fault is not None:
             return Judged(machine, own, fault, plan)
     return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))
+
+
+def judged_failures(
+    verdict: Judged, path: str | os.PathLike[str], *, proof: bool = False, op: str | None = None,
+    dtype: str | None = None,
+) -> Judged:  # fmt: skip
+    """Return the verdict on a file if its plans for single failures are right too, else that on the first wrong one.
+
+    Plans of the file are checked with their claims on the machine without the first failure of their class, and the
+    schedules, renumbered as at run time, for the others.
+    """
+    names = list_failures(path)
+    for name, *names_alike in names if verdict.fault is None else ():
+        plans = list(load_failure(path, name).values())
+        judgement = judged(plans, proof=proof, op=op, dtype=dtype)
+        if judgement.fault is not None:
+            return replace(judgement, dead=name)
+        verdict = replace(verdict, **{  # type: ignore[arg-type]
+            key: tuple(dict.fromkeys(getattr(verdict, key) + getattr(judgement, key)))
+            for key in ("proved", "trusted", "stated")
+        })  # fmt: skip
+        for name_alike in names_alike:
+            load_plans(path, dead=[name_alike])
+    return replace(verdict, failures=sum(map(len, names)))
 
 
 def check(

@@ -6,8 +6,9 @@ Every schedule of the plan (one per range of sizes) passes these steps:
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
     3. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
-       the schedule's, and latency is at most half of the time), the planner of the old schedule also plans anew, then
-       those that work on any machine, until a candidate is near the bound; the fastest candidate is kept
+       the schedule's, or the time `REPLAN_SLOWER` times the bound's on at most `CHEAP_RANKS` ranks; and latency is at
+       most half of the time), the planner of the old schedule also plans anew, then those that work on any machine,
+       until a candidate is near the bound; the fastest is kept, or a repaired one that is nearly as fast
 
 The field `repaired` of an entry's claims gives the number of transfers of the old schedule that were kept, and its
 planner. No new plan can be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
@@ -41,6 +42,9 @@ from antiphon.select.plans import plan
 
 REPAIRED = "repair"  # stands for the planner in plans that were repaired
 REPLAN_ABOVE = Fraction(11, 10)  # the bound's rate over the schedule's: above, planning anew is tried, too
+REPLAN_SLOWER = 1.05  # the time over the bound's at full rate: deep trees fill slowly, which the rate does not show
+CHEAP_RANKS = 128  # planning anew takes seconds up to here, and minutes on many more ranks
+MIN_SPEEDUP_ANEW = 1.03  # a new plan must be this much faster than a repaired one, which moves most data as before
 MAX_PREDICTED = 50_000  # transfers of a schedule whose time is predicted for many numbers of slices
 ANY_SIZE_BYTES = 2**33  # an entry for all sizes is sliced for this one, so that it is near the bandwidth bound
 OPEN_RANGE_BYTES = 10**9  # an entry from a size up is sliced for this one, or for its start if that is larger
@@ -68,7 +72,8 @@ def repair(
     for entry in old.entries:
         size = nbytes or _size_of(entry)
         candidates = [*_repaired(entry, old.topology, topology, bounds, size, tell)]
-        if not any(_is_enough(schedule, topology, bounds, size) for schedule, _ in candidates):
+        by_time = topology.ranks <= CHEAP_RANKS
+        if not any(_is_enough(schedule, topology, bounds, size, by_time=by_time) for schedule, _ in candidates):
             options = {"nbytes": size, "budget": budget, "seed": seed}
             try:
                 for candidate in _planned_anew(entry, collective, topology, options, tell):
@@ -79,7 +84,10 @@ def repair(
             except (Infeasible, Invalid, NotFound, TimedOut, Unsupported):
                 if not candidates:
                     raise
-        schedule, kept_transfers = min(candidates, key=lambda candidate: _seconds(candidate[0], topology, size))
+        schedule, kept_transfers = min(
+            candidates,
+            key=lambda candidate: _seconds(candidate[0], topology, size) * (1 if candidate[1] else MIN_SPEEDUP_ANEW),
+        )
         claims: dict[str, Any] = {
             "planner": REPAIRED, **measure(schedule, topology, bounds),
             "repaired": {
@@ -113,12 +121,17 @@ def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
     return prepare("alpha-beta", schedule, topology)(nbytes).seconds
 
 
-def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> bool:
-    """Return whether planning anew could gain little: the rate is near the bound, or latency is most of the time."""
+def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int, *, by_time: bool = False) -> bool:
+    """Return whether planning anew could gain little: the rate (`by_time`: and the time) is near the bound, or latency
+    is most of the time."""
     rate = throughput(schedule, topology)  # None, as the bound's: nothing moves, so nothing can be gained
-    if not rate or not bounds.bytes_per_second or bounds.bytes_per_second / rate <= REPLAN_ABOVE:
+    if not rate or not bounds.bytes_per_second:
         return True
-    return _seconds(schedule, topology, size) < 2 * _seconds(schedule, topology, 0)
+    seconds = _seconds(schedule, topology, size)
+    is_slow = by_time and seconds * float(bounds.bytes_per_second) > REPLAN_SLOWER * size
+    if not is_slow and bounds.bytes_per_second / rate <= REPLAN_ABOVE:
+        return True
+    return seconds < 2 * _seconds(schedule, topology, 0)
 
 
 def _repaired(

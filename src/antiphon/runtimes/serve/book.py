@@ -252,7 +252,8 @@ def read_books(path: str | os.PathLike[str]) -> list[Book]:
     from antiphon.select.plan_files import list_failures
 
     book = read_table(path, dead=())
-    return [book, *(replace(read_table(path, dead=(name,)), dead=name) for name in list_failures(path))]
+    names = [name for names in list_failures(path) for name in names]
+    return [book, *(replace(read_table(path, dead=(name,)), dead=name) for name in names)]
 
 
 def read_table(path: str | os.PathLike[str], dead: Sequence[str] | None = None) -> Book:
