@@ -88,8 +88,6 @@ class TorchGroup:
                 started = self.exchange(True)
             except (AntiphonError, RuntimeError) as error:
                 print(f"rank {self.rank}: no group: {error}", file=sys.stderr, flush=True)
-                # PyTorch names groups by a count of attempts, which must be the same at all processes
-                self.dist.distributed_c10d._world.group_count = 0  # noqa: SLF001
                 started = self.exchange(False)
 
     def allreduce(self, values: Any) -> Any:

@@ -164,3 +164,31 @@ def test_torchrun_starts_it_again_after_one_has_died(tmp_path: Path, how: list[s
     assert sorted(part for part in done.stdout.replace("rank", "\nrank").split("\n") if part.strip()) == [
         "rank 0 has 6", "rank 1 has 6", "rank 2 has 3",
     ]  # fmt: skip
+
+
+ATTEMPTS = """
+from datetime import timedelta
+import torch.distributed as dist
+import antiphon.torch
+for world_size in (2, 2, 1):  # nobody else comes to the first two
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=0.2))
+    try:
+        dist.init_process_group(
+            "antiphon", store=store, rank=0, world_size=world_size, timeout=timedelta(seconds=0.2)
+        )
+        print("started", dist.group.WORLD.group_name)
+    except Exception as error:
+        print("failed")
+dist.destroy_process_group()
+"""
+
+
+def test_a_failed_attempt_does_not_change_the_name_of_the_next_group() -> None:
+    """Processes at which a group started destroy it and name the next one 0; so do those at which it did not start."""
+    environment = {key: value for key, value in os.environ.items() if key != "ANTIPHON_TABLE"}
+    environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ATTEMPTS], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["failed", "failed", "started", "0"], done.stderr

@@ -61,10 +61,17 @@ def create(options: Any, _: Any = None) -> AntiphonGroup:
     world_ranks = list(options.global_ranks_in_group)
     is_world = not world_ranks
     world_size = options.group_size if is_world else dist.get_world_size()
-    return AntiphonGroup(
-        options.store, options.group_rank, options.group_size, options.timeout,
-        world_ranks or list(range(options.group_size)), world_size, is_world,
-    )  # fmt: skip
+    try:
+        return AntiphonGroup(
+            options.store, options.group_rank, options.group_size, options.timeout,
+            world_ranks or list(range(options.group_size)), world_size, is_world,
+        )  # fmt: skip
+    except BaseException:
+        # PyTorch names the default group by a count of attempts, and groups meet under their names. Processes at which
+        # this attempt failed begin with the same name again as those that destroy what they created.
+        if is_world and not dist.is_initialized():
+            distributed_c10d._world.group_count = 0
+        raise
 
 
 class AntiphonGroup(QueuedGroup):
