@@ -354,9 +354,9 @@ double seconds_of_library(Library &library, Loaded &loaded, i64 nbytes) {
     const auto call = [&] {
         int code = library.start();
         for (u32 rank = 0; rank < ranks.count && !code; ++rank)
-            code = library.ask((int)loaded.call_case.kind, rank, loaded.buffers[BUFFERS * rank + INPUT],
-                               loaded.buffers[BUFFERS * rank + OUTPUT], count, (int)loaded.call_case.type,
-                               (int)loaded.call_case.op, 0);
+            code = library.start_call((int)loaded.call_case.kind, rank, loaded.buffers[BUFFERS * rank + INPUT],
+                                      loaded.buffers[BUFFERS * rank + OUTPUT], count, (int)loaded.call_case.type,
+                                      (int)loaded.call_case.op, 0);
         if (code || library.end()) require(false, "the library's call");
     };
     std::vector<void *> streams;

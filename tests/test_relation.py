@@ -45,7 +45,7 @@ def examples_of_pages() -> list[Any]:
     for page in sorted(DOCS.rglob("*.md")):
         for block in re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL):
             value = json.loads(block)
-            if value.get("format") == "antiphon-collective" and "blocks" in value:
+            if isinstance(value, dict) and value.get("format") == "antiphon-collective" and "blocks" in value:
                 found.append(pytest.param(value, id=f"{page.stem}-{len(found)}"))
     return found
 
