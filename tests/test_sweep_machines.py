@@ -2,14 +2,13 @@
 
 import csv
 import os
-import re
 import signal
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from bench_sweep import list_workers
 
 from antiphon.cli import run
 from antiphon.errors import Invalid
@@ -174,19 +173,7 @@ def test_a_killed_worker_loses_nothing_and_changes_nothing(
 
 def kill_worker() -> list[int]:
     """Kill one process that plans cells, and return its number."""
-    parents, words = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it may end meanwhile
-            pid = int(folder.name)
-            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            words[pid] = (folder / "cmdline").read_text()
-
-    def below_us(pid: int) -> bool:
-        while pid in parents and pid != os.getpid():
-            pid = parents[pid]
-        return pid == os.getpid()
-
-    workers = [p for p in words if p != os.getpid() and below_us(p) and re.search("spawn_main|ray::", words[p])]
+    workers = list_workers()
     for pid in sorted(workers)[-1:]:
         os.kill(pid, signal.SIGKILL)
     return sorted(workers)[-1:]

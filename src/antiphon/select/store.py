@@ -345,7 +345,7 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
 
 
 def _canonical_plan(plan: Plan, question: Question) -> Plan:
-    """Return the plan in canonical numbers, verified: whoever reads it has to label one machine, not two."""
+    """Return the plan in canonical numbers, verified. Readers then relabel one machine, not two."""
     machine = relabel(question.machine, question.canonical.new_number)
     return renumber_plan(plan, machine, question.canonical, _identity(question))
 

@@ -119,7 +119,7 @@ int ap_trial_override(int process, double seconds[2]);
 /* The same for a call by a candidate. "drawn:SEED" draws times, other ones at each process, with outliers; which candidate is
  * the fastest changes every 300 calls. */
 void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds);
-/* ANTIPHON_TRIED="turns:1x4,2x4,0x4", for recording calls: candidates (program, slices) in turn, whatever the learner chooses.
+/* ANTIPHON_TRIED="turns:1x4,2x4,0x4", for recording calls: candidates (program, slices) in turn, not the learner's choice.
  * False where it is not set. */
 int ap_learn_turn(uint64_t call, ap_candidate *candidate);
 /* Collective over the world: waits for all processes without keeping processors busy. `certain`: all have this library. */
