@@ -1,14 +1,17 @@
-"""The model `lowering`: price a schedule as each lowering of SCCL's section 4 runs it on GPUs (lowering_costs.py).
+"""The model `lowering`: price a schedule for each of SCCL's ways to run it on GPUs (*lowerings*, section 4).
 
-Costs come from the profile, or else from the machine's GPUs as NCCL is priced on them (nccl/calls.py):
+lowering_costs.py describes the lowerings and their costs `start`, `step`, `copy` and `share` (of the bandwidth).
 
-    kernel   start: a launch. step: a hop by protocol Simple, whose share of the bandwidth it has
-    steps    step: a launch, and the flight of the data (a hop by LL); the share of Simple
-    copies   start, and step: a launch each. copy: the latency of a copy engine, whose share of the bandwidth it has
-    -pull    step: one flight more, that of the request. SCCL found pushing up to 10 % faster: a share of 1 / 1.1
+Costs come from the profile, or else from the figures of NCCL on the machine's GPUs (nccl/calls.py):
 
-By kernels the first bytes of a call are slower (the ramp). With copies a step that combines takes a step more, and the
-kernels of `steps` combine what a step brought at the start of the next. Prepared in O(E log E), E = rows times hops.
+             start    step                                  copy                     share of the bandwidth
+    kernel   launch   a hop by protocol Simple              0                        that of Simple
+    steps    0        launch + a hop by LL (the flight)     0                        that of Simple
+    copies   launch   launch                                latency of copy engine   that of copy engines
+    -pull    as above; step: a flight more, for the request; share / 1.1, as SCCL found pushing up to 10 % faster
+
+Kernels move the first bytes of a call more slowly (the ramp). By `copies`, a step that reduces takes a second step for
+the reduction; by `steps`, the kernel of the next step does it. Prepared in O(E log E), E = rows times hops.
 
 Example: (2, 2, 3) allgather on a DGX-1 by copies: 2 steps in which a rank sends to all neighbours.
 """
@@ -57,16 +60,16 @@ class Work:
 
 
 def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
-    """Count what a lowering pays for. O(rows log rows), shared with the model."""
+    """Count what a lowering pays for. `barriers`: the schedule, prepared by the model. O(rows log rows)."""
     kind = lowering.removesuffix(PULL)
     steps = float(barriers.latencies.length.sum())
-    repeated = steps / max(schedule.steps, 1)  # pieces follow one another in further steps
-    combining = schedule.step[(schedule.op == REDUCE) & (schedule.src != schedule.dst)]
-    if kind == STEPS:  # what the last step brings is combined by a kernel behind it
-        steps += bool(len(combining) and combining.max() == schedule.step.max())
+    repeats = steps / max(schedule.steps, 1)  # pieces follow one another in further steps
+    combining_steps = schedule.step[(schedule.op == REDUCE) & (schedule.src != schedule.dst)]
+    if kind == STEPS:  # a kernel after the last step reduces what that step brings
+        steps += bool(len(combining_steps) and combining_steps.max() == schedule.step.max())
     if kind == COPIES:
-        steps += len(distinct(combining)) * repeated
-    copies = _most_messages(schedule, lowering != kind) * repeated if kind == COPIES else 0.0
+        steps += len(distinct(combining_steps)) * repeats
+    copies = _most_messages(schedule, lowering != kind) * repeats if kind == COPIES else 0.0
     return Work(steps, copies, float(barriers.timeline.total))
 
 
@@ -78,8 +81,11 @@ def _most_messages(schedule: Schedule, pull: bool = False) -> float:
     3.0
     """
     table = messages(schedule)
-    other = table.src != table.dst
-    step, rank = table.step[other].astype(np.int64), (table.dst if pull else table.src)[other].astype(np.int64)
+    between_ranks = table.src != table.dst
+    step, rank = (
+        table.step[between_ranks].astype(np.int64),
+        (table.dst if pull else table.src)[between_ranks].astype(np.int64),
+    )
     pairs, counts = np.unique(step * schedule.collective.ranks + rank, return_counts=True)
     largest = np.zeros(schedule.steps, np.int64)
     np.maximum.at(largest, pairs // schedule.collective.ranks, counts)
@@ -125,34 +131,32 @@ def lowering(
     if schedule.joint is not None and bool((schedule.joint >= 0).any()):
         raise Unsupported("model lowering: has no costs of switches that multicast or reduce; take model calls")
     if profile == Profile():
-        own = library_here(topology, gpu=gpu).costs
-        figures: Calls | None = own.gpu
-        costs: Mapping[str, LoweringCosts] = costs_on(own.gpu)
-        rests_on = f"{own.brief()}; {ASSUMED}"
+        gpu_costs = library_here(topology, gpu=gpu).costs
+        figures: Calls | None = gpu_costs.gpu
+        costs: Mapping[str, LoweringCosts] = costs_on(gpu_costs.gpu)
+        basis = f"{gpu_costs.brief()}; {ASSUMED}"
     else:
-        costs, figures, rests_on = profile.lowerings, None, profile_basis(profile)
+        costs, figures, basis = profile.lowerings, None, profile_basis(profile)
     if not costs or (kind and kind not in costs):
         raise Unsupported(
-            f"model lowering: {rests_on.partition(';')[0]}: no costs of {kind or 'any lowering'}"
+            f"model lowering: {basis.partition(';')[0]}: no costs of {kind or 'any lowering'}"
             + (f"; it has {', '.join(costs)}" if costs else "")
             + "; antiphon fit lowering finds them"
         )
     barriers = Barriers(schedule, profile.on(topology))
     chosen = {name: cost for name, cost in costs.items() if kind in ("", name)}
-    return _Lowered(
-        chosen, {name: count_work(schedule, barriers, name) for name in chosen}, barriers, figures, rests_on
-    )
+    return _Lowered(chosen, {name: count_work(schedule, barriers, name) for name in chosen}, barriers, figures, basis)
 
 
 @dataclass(frozen=True, eq=False)
 class _Lowered:
-    """A prepared schedule: costs and work by lowering. `gpu`: whose ramp counts; None: none is known."""
+    """A prepared schedule: costs and work by lowering. `gpu`: the GPUs, for their ramp; None: unknown."""
 
     costs: Mapping[str, LoweringCosts]
     work: Mapping[str, Work]
     barriers: Barriers
     gpu: Calls | None
-    rests_on: str
+    basis: str
 
     def __call__(self, nbytes: int) -> Prediction:
         by_name = {name: self._terms(name, nbytes) for name in self.costs}
@@ -163,7 +167,7 @@ class _Lowered:
         bottleneck = {"launch": "the launch", "steps": steps, "copies": f"{self.work[name].copies:.0f} copies"}
         return Prediction(
             sum(terms.values()), terms, bottleneck.get(greatest, self.barriers.busiest), LazyPath(self.barriers.path),
-            f"lowering {name}", self.rests_on,
+            f"lowering {name}", self.basis,
         )  # fmt: skip
 
     def _terms(self, name: str, nbytes: int) -> dict[str, float]:

@@ -1,12 +1,12 @@
 """Run a sweep: plan every cell once, and gather the figures in one table.
 
-Cells whose questions have the same address in the store (the same fabric under two names) are planned once. What the
-store already holds is not planned again, so a sweep that was interrupted goes on where it was; and the table is in the
-order of the file, whichever engine planned which cell when.
+A cell is a machine and a collective; planning it is a question to the store. Cells with the same question (the same
+fabric under two names) are planned once. What the store holds is not planned again, so an interrupted sweep continues.
+The table is in the order of the sweep's file, in whatever order the cells were planned.
 
-Machines are compared by their relative time: the time of a collective of one size over that on the machine where it is
-fastest, as the geometric mean over all collectives and sizes. A machine is on the Pareto front of a price list if
-none that costs no more is as fast or faster. Example: A costs 1 and takes 2.0, B costs 2 and takes 1.0, C costs 2 and
+Machines are compared by their relative time: for each collective and size the time over that of the fastest machine;
+over all of them the geometric mean. A machine is on the Pareto front of a price list if no other is as cheap and as
+fast, and better in one of both. Example: A costs 1 and takes 2.0, B costs 2 and takes 1.0, C costs 2 and
 takes 1.5: A and B are on the front.
 """
 
@@ -29,7 +29,7 @@ from antiphon.select.store import Answer, Question, Row, Store
 from antiphon.sweeps.engines import Result, run_jobs
 from antiphon.sweeps.request import Cell, SweepRequest
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]  # called with cells planned, cells to plan, and the cell in words
 COLUMNS = ["machine", "ranks", "collective", "nbytes", "planner", "seconds", "gap", "library_seconds"]
 NOT_REACHED = "not planned: the sweep was interrupted"
 
@@ -41,9 +41,9 @@ class MachineResult:
     machine: str
     ranks: int | None
     relative_time: float | None  # geometric mean; None: not all of its cells have a plan
-    gap: float | None  # the greatest
+    gap: float | None  # the greatest of its cells
     price: Mapping[str, float | None]  # by price list
-    on_front: tuple[str, ...]  # the price lists by which no machine is as fast for the same money
+    on_front: tuple[str, ...]  # the price lists by which it is on the Pareto front
     refused: str = ""  # why cells have no plan
 
 
@@ -53,45 +53,46 @@ class SweepResult(Explorable):
 
     request: SweepRequest
     answers: tuple[tuple[Row, ...] | str, ...]  # of each cell its figures by size, or why there are none
-    planned: int  # cells that were planned now; the others were in the store, or refused
+    planned: int  # questions that this run planned; the others were in the store, or refused
     complete: bool = True  # False: interrupted
 
     def __repr__(self) -> str:
         refused = sum(isinstance(answer, str) for answer in self.answers)
-        without = f", {refused} of them without plans" * bool(refused)
-        return f"SweepResult({len(self.request.ranks)} machines, {len(self.answers)} cells{without})"
+        remark = f", {refused} of them without plans" * bool(refused)
+        return f"SweepResult({len(self.request.ranks)} machines, {len(self.answers)} cells{remark})"
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dictionary per machine, collective and size. Seconds; `gap`: over the least possible."""
+        """Yield a dictionary per machine, collective and size. `gap`: `seconds` over the lower bound."""
         for cell, answer in zip(self.request.cells, self.answers, strict=True):
             prices = {name: by_machine[cell.machine] for name, by_machine in self.request.prices.items()}
-            start = {
+            cell_columns = {
                 "machine": cell.machine, "ranks": self.request.ranks.get(cell.machine), "collective": cell.collective,
             }  # fmt: skip
             figures = {"nbytes": None, "planner": None, "seconds": None, "gap": None, "library_seconds": None}
             if isinstance(answer, str):
-                yield {**start, **figures, **prices, "refused": answer}
+                yield {**cell_columns, **figures, **prices, "refused": answer}
                 continue
             for row in answer:
                 values = (row.nbytes, row.planner, row.seconds, row.gap, row.library_seconds)
-                yield {**start, **dict(zip(figures, values, strict=True)), **prices, "refused": None}
+                yield {**cell_columns, **dict(zip(figures, values, strict=True)), **prices, "refused": None}
 
     def machines(self) -> list[MachineResult]:
         """Return the machines, the fastest first; those without all plans last."""
-        best: dict[tuple[str, int], float] = {}
-        of_machine: dict[str, list[tuple[Cell, tuple[Row, ...] | str]]] = {}
+        best: dict[tuple[str, int], float] = {}  # seconds on the fastest machine, by collective and size
+        answers_of: dict[str, list[tuple[Cell, tuple[Row, ...] | str]]] = {}
         for cell, answer in zip(self.request.cells, self.answers, strict=True):
-            of_machine.setdefault(cell.machine, []).append((cell, answer))
+            answers_of.setdefault(cell.machine, []).append((cell, answer))
             for row in () if isinstance(answer, str) else answer:
                 key = cell.collective, row.nbytes
                 best[key] = min(row.seconds, best.get(key, math.inf))
-        results = [self._summary(machine, answers, best) for machine, answers in of_machine.items()]
+        results = [self._summary(machine, answers, best) for machine, answers in answers_of.items()]
         results.sort(key=lambda r: math.inf if r.relative_time is None else r.relative_time)
         return [_with_fronts(result, results) for result in results]
 
     def _summary(
         self, machine: str, answers: list[tuple[Cell, tuple[Row, ...] | str]], best: Mapping[tuple[str, int], float]
     ) -> MachineResult:
+        """Summarize the answers of a machine. `best`: seconds on the fastest machine, by collective and size."""
         logs, gaps, refused = [], [], ""
         for cell, answer in answers:
             if isinstance(answer, str):
@@ -133,7 +134,7 @@ class SweepResult(Explorable):
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
-    """Read the CSV that `SweepResult.save` wrote: what can be compared, not what can be planned again."""
+    """Read the CSV that `SweepResult.save` wrote. Its results can be compared; the sweep cannot be run again."""
     name = os.fspath(path)
     with reading(name):
         table = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=""))
@@ -207,11 +208,11 @@ def run_sweep(
 ) -> SweepResult:
     """Plan every cell, and return the table. Ctrl-C returns what there is; the store keeps it for the next time."""
     figures: dict[int, tuple[Row, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
-    cells_of: dict[str, list[int]] = {}  # by address
+    cells_of: dict[str, list[int]] = {}  # cells with the same question, by its address in the store
     for i, cell in enumerate(request.cells):
         if cell.question is not None:
             cells_of.setdefault(cell.question.address, []).append(i)
-    jobs: dict[int, tuple[Question, float]] = {}
+    jobs: dict[int, tuple[Question, float]] = {}  # by its first cell the question to plan, and the budget in seconds
     for cells in cells_of.values():
         question = _question(request, cells[0])
         stored = _look_up(store, question)
@@ -248,6 +249,7 @@ def _figures(result: Result) -> tuple[Row, ...] | str:
 
 
 def _question(request: SweepRequest, number: int) -> Question:
+    """Return the question of a cell that was not refused."""
     question = request.cells[number].question
     if question is None:
         raise AssertionError("a cell that was refused is not planned")

@@ -2,16 +2,17 @@
 
 PRTT(n, d, s) is the time of a parametrized round trip: n messages of s bytes one way, d seconds between two of them,
 then one back. Four kinds are measured at every size: one message, many without delay, many with delay, and the
-receiver's time ("server"). From their medians follow four *signals*, each linear in the medians, so that errors can be
-carried through:
+receiver's time ("server"). Four *signals* are linear combinations of their medians, so standard errors propagate. Their
+values by LogGP, with the gap g per message and G per byte, and the overheads o_s and o_r of sender and receiver:
 
-    half   PRTT(1,0,s) / 2
+    half   PRTT(1,0,s) / 2                               = L + o_s + o_r + (s-1) G
     gap    [PRTT(n,0,s) - PRTT(1,0,s)] / (n - 1)         = g + (s-1) G
     o_s    [PRTT(n,d,s) - PRTT(1,0,s)] / (n - 1) - d     = o_s, if the delay covers the gap
     o_r    server seconds per message, less the delay
 
-An error comes from the scatter of repetitions, or from the scatter about lines through neighbouring sizes if that is
-greater. Example: medians of 10 us for one message and 40 us for 16: gap = 2 us.
+The error of a median comes from the scatter of repetitions, or from the scatter about lines through neighbouring sizes
+if that is greater. loggp.py fits lines to the signals. Example: medians of 10 us for one message and 40 us for 16:
+gap = 2 us.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Medians:
     n_delayed: Floats  # the n of `excess`
     delay: Floats  # the d of `excess`, seconds
     server_delay: Floats  # the delay before each message of `server`, seconds
-    turns: Floats  # if ports limit: how often a port of `many` is used again after its first message
+    turns: Floats  # if ports limit: messages of `many` that the busiest port sends after its first
     ports: float  # messages that one rank sends at once
-    # if another resource limits bytes: additional half round trips of `many` over one message
+    # if another resource limits bytes (None: no other does): half round trips by which `many` exceeds one message
     shared_limit: Floats | None
     scatter: dict[str, float]  # per kind, the typical relative error of a median by its repetitions; 0: too few
     scatter_of_sizes: dict[str, Floats]  # per kind, the relative error of the median of each size
@@ -76,7 +77,7 @@ class Medians:
     def maps(self) -> dict[str, Floats]:
         """Per signal (see the module) the matrix that maps `flat` to one figure per size."""
         m = len(self.sizes)
-        # Each matrix picks a group of medians in `flat`: of one message, of many, of many with delay, of the server.
+        # Each of these matrices, (m, 4 m), selects the medians of one kind from `flat`.
         single, several, excess, server = (np.eye(m, 4 * m, group * m) for group in range(4))
         return {
             "half": single / 2,

@@ -56,8 +56,8 @@ GIVEN, DETERMINED, WEAK, UNSEEN, UNDETERMINED = "given", "determined", "weak", "
 class Estimate:
     """A parameter or a combination of parameters: its value and its 95 % interval.
 
-    `state`: given by the user; determined; weak (it has a value, but half the interval exceeds that, so zero is as
-    likely: do not use it); unseen (these measurements show nothing of it); undetermined (they leave its value open).
+    `state`: given by the user; determined; weak (half the interval exceeds the value, so it may be zero: do not use
+    it); unseen (these measurements show nothing of it); undetermined (they leave its value open).
     """
 
     name: str
@@ -93,14 +93,18 @@ def constant_weights(weights: Mapping[str, float]) -> Weights:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The non-negative least-squares solution of matrix @ values = target, and which combinations of values it
-    determines."""
+    """The non-negative least-squares solution of matrix @ values = target, and the combinations that it determines.
+
+    matrix[measurement, unknown] and target[measurement] are divided by the measured time, so `target` is 1 but for the
+    parameters that the user knows. A combination is a vector of weights, one per unknown.
+    """
 
     matrix: Floats
     target: Floats
 
     @cached_property
     def scale(self) -> Floats:
+        """The norm of each column; 1 for columns of zeros."""
         norms = np.sqrt(dot(self.matrix.T, self.matrix.T))
         return np.where(norms > 0, norms, 1.0)
 
@@ -121,6 +125,7 @@ class Solution:
 
     @property
     def squares(self) -> float:
+        """The sum of squared residuals."""
         return float(dot(self.residuals, self.residuals))
 
     @cached_property
@@ -140,7 +145,7 @@ class Solution:
 
     @property
     def basis(self) -> Floats:
-        """Rows that span the determined combinations."""
+        """Rows (vectors of weights) that span the determined combinations."""
         rows: Floats = self._row_space.right_vectors * self.scale
         return rows
 
@@ -156,7 +161,7 @@ class Solution:
         return self.value_for_target(weights, self.target)
 
     def value_for_target(self, weights: Floats, target: Floats) -> float:
-        """Return the combination's value by least squares, without the sign constraint, if `target` were the target."""
+        """Return the combination's value by unconstrained least squares for another right-hand side."""
         left_vectors, singular_values, right = self._row_space
         return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, target) / singular_values))
 
@@ -194,7 +199,7 @@ class Models:
     names: tuple[str, ...]  # the unknowns
     known_values: Mapping[str, float]  # parameters that the user knows, which are not fitted
     solutions: Mapping[int | None, Solution]  # by threshold; None: the model without incast
-    # threshold of the chosen model: the least squares, or None if incast improves on that model only by chance
+    # threshold of the model with the least squares; None (no incast) if incast improves the fit only by chance
     best: int | None
     degrees_of_freedom: int
 
@@ -279,38 +284,38 @@ class Models:
         # Student's t interval around the unconstrained estimate, widened to contain the non-negative one.
         # The noise of the measurements is that around the best model, at every threshold.
         row_deviation = max(math.sqrt(self.solution.squares / self.degrees_of_freedom), NEGLIGIBLE)
-        half = (
+        half_width = (
             float(stdtrit(self.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * row_deviation * solution.deviation(vector)
         )
         middle = self._known_value(weights) + solution.unconstrained_value(vector)
         value = self._value_at(threshold, weights)
         minimum = 0.0 if min(weights.values()) >= 0 else -math.inf
-        return max(minimum, min(middle - half, value)), max(middle + half, value)
+        return max(minimum, min(middle - half_width, value)), max(middle + half_width, value)
 
 
 def echelon_basis(solution: Solution) -> list[Floats]:
     """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
-    done = 0  # rows that begin with a 1 where the others have 0
+    pivots = 0  # the first rows, so many, begin with a 1 in a column where all other rows have 0
     for column in range(rows.shape[1]):
-        if done == len(rows):
+        if pivots == len(rows):
             break
         # Gauss-Jordan elimination with partial pivoting; columns without a pivot are skipped.
-        pivot = done + int(np.abs(rows[done:, column]).argmax())
+        pivot = pivots + int(np.abs(rows[pivots:, column]).argmax())
         if abs(rows[pivot, column]) < NO_PIVOT:
             continue
-        rows[[done, pivot]] = rows[[pivot, done]]
-        rows[done] /= rows[done, column]
-        other_rows = np.arange(len(rows)) != done
-        rows[other_rows] -= np.outer(rows[other_rows, column], rows[done])
-        done += 1
+        rows[[pivots, pivot]] = rows[[pivot, pivots]]
+        rows[pivots] /= rows[pivots, column]
+        other_rows = np.arange(len(rows)) != pivots
+        rows[other_rows] -= np.outer(rows[other_rows, column], rows[pivots])
+        pivots += 1
     rows[np.abs(rows) < NO_PIVOT] = 0.0
     unscaled = rows * solution.scale
     return [row / row[np.flatnonzero(row)[0]] for row in unscaled]
 
 
 def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
-    """Return whether the vectors are linearly independent."""
+    """Return whether the vectors are linearly independent. `scale`: the norm of each unknown's column."""
     if len(vectors) > len(scale):
         return False
     scaled = np.array([vector / scale for vector in vectors])

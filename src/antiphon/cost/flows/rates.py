@@ -31,7 +31,8 @@ REACH = 6  # rounds of the search for affected flows before all are recomputed
 class Network:
     """Flows in transit: their rates, remaining bytes, and the times at which they end if nothing changes.
 
-    Arrays are per message, or per resource (link or limit) with an extra element for "none".
+    Arrays are per message, or per resource (link or limit) with a last element for "none", which pads the rows of
+    `tables.uses` (the resources of each message). The event loop (flows.py) calls `next_end` and `change_flows`.
     """
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
@@ -39,7 +40,7 @@ class Network:
         message_count, none = len(tables.messages), tables.resources
         self.remaining: Floats = tables.messages.share * nbytes
         self.remaining[(tables.uses == none).all(axis=1)] = 0.0  # no link to cross: a copy within a rank
-        # bytes per second, and the time since which a flow has this rate
+        # bytes per second, and the moment (seconds) since which a flow has this rate
         self.rate, self.since = np.zeros(message_count), np.zeros(message_count)
         self.end = np.full(message_count, np.inf)
         self.bottleneck = np.full(message_count, none, np.int32)  # the link or limit that sets a flow's rate
@@ -53,7 +54,7 @@ class Network:
         # receiver), and per (resource, receiver, sender); see `Crowds`
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
-        # Per message: seconds lost to incast so far, and the fraction of its time that it loses at its current rate.
+        # Per message: seconds lost to incast so far, and seconds lost per second at its current rate.
         self.lost, self.losing = np.zeros(message_count), np.zeros(message_count)
         self.is_affected: Bools = np.zeros(none + 1, np.bool_)  # scratch space of `_find_touched`
 
@@ -171,17 +172,14 @@ class Network:
         used_links: NDArray[Any] = self.tables.uses[flows]
         none = self.tables.resources
         resources: Any = slice(None)
-        if (
-            none > MAX_DENSE_RESOURCES and used_links.size < none
-        ):  # a large machine, few flows: renumber the links in use
+        # A large machine, few flows: renumber the links in use.
+        if none > MAX_DENSE_RESOURCES and used_links.size < none:
             resources, used_links = np.unique(used_links, return_inverse=True)
             used_links = used_links.reshape(len(flows), -1)
         resource_numbers, width = self.all_resources[resources], used_links.shape[1]
         resource_count, idle = len(resource_numbers), resource_numbers == none
-        capacity_left, users = (
-            1 / self.seconds_per_byte(resource_numbers),
-            np.bincount(used_links.ravel(), minlength=resource_count),
-        )
+        capacity_left = 1 / self.seconds_per_byte(resource_numbers)
+        users = np.bincount(used_links.ravel(), minlength=resource_count)
         users[idle] = 0
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
@@ -198,7 +196,7 @@ class Network:
             bottleneck[settled] = resource_numbers[used_links[done, is_bottleneck[done].argmax(axis=1)]]
             if len(settled) == len(open_flows):
                 break
-            # Take the settled flows out: their rates leave the room of all links that they cross.
+            # Take the settled flows out: subtract their rates from the capacity of all links that they cross.
             flat = used_links[done].ravel()
             capacity_left -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
             users -= np.bincount(flat, minlength=resource_count)
@@ -208,7 +206,7 @@ class Network:
         return rate, bottleneck
 
     def _report_loads(self, now: float, changed: Longs, touched: Longs) -> None:
-        """Report the load of every link whose flows or rates changed."""
+        """Report the load (bytes per second) of every link whose flows or rates changed to `watch`."""
         assert self.watch is not None
         used_links = self.tables.uses[touched].ravel()
         resources = np.unique(np.concatenate([changed, used_links]))

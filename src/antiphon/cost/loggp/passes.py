@@ -1,6 +1,6 @@
 """Single passes over millions of messages that prepare, or replace, a LogGP simulation. Compiled by Numba.
 
-    number_classes       messages of equal weight, weight combined (reduced) on arrival, and level cost the same
+    number_classes       classes of messages that cost the same: equal weight, reduced weight, and level
     count_contributions  per condition, the number of messages that must happen before it is satisfied
     group_by_condition   invert "message m needs condition c" into lists per condition (CSR, counting sort)
     find_levels          per message the innermost place (socket, host, rack) that both ends share
@@ -23,37 +23,38 @@ from antiphon.cost.loggp.state import Cost
 
 
 @compiled
-def number_classes(weight: Longs, combined: Longs, level: Ints, max_kinds: int, out: Ints) -> tuple[Longs, int]:
+def number_classes(weight: Longs, combined: Longs, level: Ints, max_classes: int, out: Ints) -> tuple[Longs, int]:
     """Number the distinct (weight, combined, level) and write each message's number into `out`.
 
-    Return the distinct triples and their count, which is above `max_kinds` if they are too many for a linear search. A
-    `weight` of one element holds for all messages. O(messages * max_kinds), mostly O(messages).
+    `combined`: the weight that is reduced on arrival. `weight` or `combined` of one element hold for all messages.
+    Return the distinct triples and their count, which is above `max_classes` if they are too many for a linear search.
+    O(messages * max_classes), mostly O(messages).
 
     Four messages of one weight, 6; the second and third are combined:
 
     >>> combined, level = np.array([0, 6, 6, 0]), np.array([1, 1, 1, 1], np.int32)
     >>> cost_class = np.empty(4, np.int32)
-    >>> kinds, count = number_classes(np.array([6]), combined, level, 64, cost_class)
-    >>> cost_class.tolist(), kinds[:count].tolist()
+    >>> classes, count = number_classes(np.array([6]), combined, level, 64, cost_class)
+    >>> cost_class.tolist(), classes[:count].tolist()
     ([0, 1, 1, 0], [[6, 0, 1], [6, 6, 1]])
     """
-    kinds = np.empty((max_kinds, 3), np.int64)
+    classes = np.empty((max_classes, 3), np.int64)
     count, last = 0, 0
     for m in range(len(level)):
         a = weight[m] if len(weight) > 1 else weight[0]
         b = combined[m] if len(combined) > 1 else combined[0]
         c = level[m]
-        if count == 0 or kinds[last, 0] != a or kinds[last, 1] != b or kinds[last, 2] != c:
+        if count == 0 or classes[last, 0] != a or classes[last, 1] != b or classes[last, 2] != c:
             last = 0
-            while last < count and (kinds[last, 0] != a or kinds[last, 1] != b or kinds[last, 2] != c):
+            while last < count and (classes[last, 0] != a or classes[last, 1] != b or classes[last, 2] != c):
                 last += 1
             if last == count:
-                if count == max_kinds:
-                    return kinds, max_kinds + 1
-                kinds[last, 0], kinds[last, 1], kinds[last, 2] = a, b, c
+                if count == max_classes:
+                    return classes, max_classes + 1
+                classes[last, 0], classes[last, 1], classes[last, 2] = a, b, c
                 count += 1
         out[m] = last
-    return kinds, count
+    return classes, count
 
 
 @compiled
@@ -61,9 +62,9 @@ def count_contributions(done: Ints, after_sent: Ints, predecessor: Ints) -> tupl
     """Return the number of events that each condition waits for (contributing messages and its predecessor), and
     its successor or -1.
 
-    `done`: per contribution by a received message, its condition; `after_sent`: the same for messages that need only be
-    sent. With order "rounds" the messages of `core.example.star` contribute to conditions 0, 0, 1, 2, and to the later
-    ones 3, 3, 4, 5:
+    `done`: per contribution that a message makes when it is received, the condition; `after_sent`: likewise when its
+    last byte has left the sender. `predecessor`: condition -> the one before it, -1 if none. With order "rounds" the
+    messages of `core.example.star` contribute to conditions 0, 0, 1, 2, and to the later ones 3, 3, 4, 5:
 
     >>> done, after_sent = np.array([2, 0, 1, 0, 3, 4, 3, 5], np.int32), np.empty(0, np.int32)
     >>> [column.tolist() for column in count_contributions(done, after_sent, np.array([-1, -1, -1, 0, 1, 2], np.int32))]

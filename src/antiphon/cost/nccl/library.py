@@ -60,7 +60,7 @@ OPTIONS = ("gpu", "network", "processes", "algorithm", "registered")
 _VERSION = re.compile(r"2\.([0-9]{1,2})(?:\.[0-9]{1,2})?", re.ASCII)
 OLDEST, NEWEST = 8, 32  # minor versions of NCCL 2 that are known; later ones count as the newest
 SINCE = {NVLS: 17, NVLS_TREE: 18, PAT: 23, SYMMETRIC: 27, COPIES: 28}  # the minor version that an algorithm came with
-# On these GPUs NCCL copies larger allgathers of registered buffers by engines unless told otherwise.
+# On these GPUs NCCL by default lets copy engines do allgathers of registered buffers above so many bytes.
 COPYING_GPUS, MIN_COPIED = ("b200",), 8 * 2**20
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
 NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
@@ -73,9 +73,9 @@ ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains i
 class LibraryModel:
     """The model of a library (NCCL, RCCL, MSCCL) on a machine; `at` returns the library's choice at a size.
 
-    `registered`: the algorithms of MSCCL, which take precedence at sizes within their ranges; `copies_by_default`: so
-    do copy engines for large allgathers. `root`: of rooted collectives. `lower_bounds`: by collective the bound below
-    which no prediction may be; None: no bound is known, and none is computed.
+    `registered`: algorithms of MSCCL, which take precedence at sizes within their ranges. `copies_by_default`: copy
+    engines take precedence for large allgathers. `root`: of rooted collectives. `lower_bounds`: by collective the bound
+    below which no prediction may be; None: no bound is known, and none is computed.
     """
 
     name: str
@@ -89,7 +89,7 @@ class LibraryModel:
     lower_bounds: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
-        """Return all options, the chosen one first; those below the proved bound by the same figures are left out.
+        """Return all options, the chosen one first, without those below the bound proved from the same link figures.
 
         If the chosen one is below the bound, the model does not describe this machine: Unsupported.
         """
@@ -116,12 +116,15 @@ class LibraryModel:
         return [option for option, bound in zip(options, min_times, strict=True) if option.seconds >= bound * ROUNDING]
 
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
-        """Refuse predictions of a collective that are below this bound."""
+        """From now on refuse predictions of a collective that are below this bound."""
         self.lower_bounds[collective] = ProvedFigures(proofs, self.place, self.costs)
 
     def gap(self, collective: str, nbytes: int) -> float | None:
-        """Return the time of the choice over the least time by the figures of any option, without barriers as the
-        model of the library; None where no bound is known."""
+        """Return the time of the choice over the lower bound; None if no bound is known.
+
+        Each option (protocol) has its own latency and bandwidth, so its own bound: the least of these counts. Like the
+        library's model, it has no barriers between steps.
+        """
         options = self.at(collective, nbytes)
         min_seconds = min(self._least_seconds(option, collective, nbytes) for option in options)
         return options[0].seconds / min_seconds if min_seconds else None
@@ -134,7 +137,7 @@ class LibraryModel:
                 self.prove(collective, proofs)
         return self.lower_bounds[collective]
 
-    def _find_limit(self, collective: str, best: Priced, nbytes: int) -> str | None:
+    def _attained_witness(self, collective: str, best: Priced, nbytes: int) -> str | None:
         """Return the witness of the bound in words, if a prediction attains the bound."""
         min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
         limit = self.limit(collective)
@@ -155,14 +158,14 @@ class LibraryModel:
         return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
 
     def _chosen_by(self, collective: str, nbytes: int) -> str:
-        """Return why MSCCL chooses this: an algorithm's range, or that it has none here."""
+        """Return why MSCCL chooses this: an algorithm's range, or that it has none here; "" for other libraries."""
         algorithm = self._find_registered(collective, nbytes)
-        return (
-            algorithm.why() if algorithm is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
-        )
+        if algorithm is not None:
+            return algorithm.why()
+        return "no algorithm of MSCCL's here" if self.name == MSCCL else ""
 
     def _choice_reason(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
-        """Return the range, if chosen by that; otherwise the gain over the next best option, and the bottleneck."""
+        """Return the size range of MSCCL that decides, or the time of the next best option and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
         if self._find_registered(collective, nbytes) is not None:
             return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
@@ -175,12 +178,12 @@ class LibraryModel:
             return None
         return error_at(collective, nbytes, self.place.nodes)
 
-    def taken(self, collective: str, nbytes: int) -> int | None:
+    def multiprocessors_used(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
         algorithm = self._find_registered(collective, nbytes)
-        return (
-            algorithm.blocks if algorithm is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
-        )
+        if algorithm is not None:
+            return algorithm.blocks
+        return taken(self.costs, self.at(collective, nbytes)[0].algorithm)
 
     def basis(self, collective: str, nbytes: int) -> str:
         """Return whether the figure of the choice is calibrated, and by which tables."""
@@ -197,7 +200,7 @@ class LibraryModel:
         return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
     def _remark_missing(self, collective: str, option: Priced) -> str:
-        """Return remarks on figures that no table of this collective covers."""
+        """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""
         remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if self.place.over_pcie and option.algorithm == RING:
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
@@ -210,12 +213,12 @@ class LibraryModel:
         return remark if is_measured else f"; {collective} by the figures of allreduce{remark}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
-        """Return a row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated,
-        others.
+        """Return a row per size, with the keys below.
 
         `error`: the median error on machines held out of the fit; None if unknown. `error_above_aim`: the aim, if the
-        error is greater. Also `sms` (multiprocessors occupied at most), `sms_of` (available), and `without_sms`:
-        seconds by copy engines. If the prediction attains the bound, `limited_by` is the bound's witness in words.
+        error is greater. `limit`: the bottleneck. `limited_by`: the witness of the bound in words, if the prediction
+        attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available; `without_sms`: seconds by copy
+        engines. `calibrated`: the basis. `others`: seconds of the other options.
         """
         # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
@@ -238,11 +241,11 @@ class LibraryModel:
                     "error_above_aim": missed_aim(error, self.place.nodes),
                     "terms": dict(best.terms),
                     "limit": best.limit,
-                    "limited_by": self._find_limit(collective, best, nbytes),
+                    "limited_by": self._attained_witness(collective, best, nbytes),
                     "why": self._choice_reason(collective, nbytes, best, rest),
                     "chosen_by": self._chosen_by(collective, nbytes),
                     "mostly": dominant_term(best),
-                    "sms": self.taken(collective, nbytes),
+                    "sms": self.multiprocessors_used(collective, nbytes),
                     "sms_of": units and units.of,
                     "without_sms": copied and copied.seconds,
                     "calibrated": self.basis(collective, nbytes),
@@ -259,7 +262,7 @@ def dominant_term(best: Priced) -> str:
 
 
 def why(best: Priced, rest: Sequence[Priced]) -> str:
-    """Return the gain over the next best option, and the bottleneck."""
+    """Return the time of the next best option and the bottleneck, in words."""
     if not rest:
         return f"the only way; mostly {dominant_term(best)}"
     # Compare with another algorithm if there is one, not merely with another protocol.
@@ -273,7 +276,7 @@ def library(request: str, machine: Topology) -> LibraryModel:
     Options after a colon: gpu=, network=, processes=, algorithm=, registered=. Raises Unsupported if its GPUs or its
     network have no figures and none are named.
     """
-    full_name, _, behind = request.partition(":")
+    full_name, _, options_text = request.partition(":")
     name, dash, number = full_name.partition("-")
     version = _VERSION.fullmatch(number)
     if name not in LIBRARIES or (dash and (name != NCCL or version is None or int(version[1]) < OLDEST)):
@@ -281,7 +284,7 @@ def library(request: str, machine: Topology) -> LibraryModel:
             f"library {quote(full_name)}: expected {', '.join(LIBRARIES)}, such as {EXAMPLE}, or a version of NCCL, "
             f"nccl-2.{OLDEST} to nccl-2.{NEWEST}"
         )
-    options = parse_options(behind.split(",") if behind else (), f"library {quote(request)}", EXAMPLE)
+    options = parse_options(options_text.split(",") if options_text else (), f"library {quote(request)}", EXAMPLE)
     for key in options:
         if key not in OPTIONS:
             raise Invalid(f"library {name}: has no option {quote(key)}; it has {', '.join(OPTIONS)}")
@@ -319,7 +322,7 @@ def library_here(
             f"topology {machine.name}: a rank has no link to others of its node; no model of NCCL is calibrated there"
         )
     figures, gpu_note = _gpu_figures(machine, place, gpu)
-    between, network_note = _network_figures(machine, place, figures, network)
+    network_figures, network_note = _network_figures(machine, place, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
@@ -335,7 +338,7 @@ def library_here(
         notes.append(f"NCCL 2.{minor} has no symmetric kernels")
     elif is_registered and not has_symmetric_kernels(place):
         notes.append("no symmetric kernels: the ranks are not in one NVLink domain")
-    costs = Costs(figures, between, processes == PROCESSES[1], "; ".join(filter(None, notes)))
+    costs = Costs(figures, network_figures, processes == PROCESSES[1], "; ".join(filter(None, notes)))
     return LibraryModel(
         figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else algorithms,
         copies_by_default=is_registered and not algorithm and minor >= SINCE[COPIES] and figures.name in COPYING_GPUS,
@@ -343,7 +346,7 @@ def library_here(
 
 
 def library_of(machine: Topology, members: Collection[int], **options: str) -> LibraryModel:
-    """Return the library on the topology that these ranks form."""
+    """Return the library on the topology that these ranks form; Unsupported if their links may form no ring."""
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
@@ -377,18 +380,18 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls
     detected = generation_of(machine, place, catalogue)
     if requested:
         chosen = by_name(requested, catalogue, "gpu", boxes=True)
-        own = detected is not None and chosen is detected[0] and not detected[1]
-        return chosen, "" if own else f"GPUs taken for {chosen.name} as asked"
+        is_own = detected is not None and chosen is detected[0] and not detected[1]
+        return chosen, "" if is_own else f"GPUs taken for {chosen.name} as asked"
     if detected is None:
-        able = ", ".join(name for name, calls in catalogue.items() if calls.boxes)
+        named = ", ".join(name for name, calls in catalogue.items() if calls.boxes)
         raise Unsupported(
-            f"topology {machine.name}: no figures are known of its GPUs; name a generation by gpu= (figures of {able})"
+            f"topology {machine.name}: no figures are known of its GPUs; name a generation by gpu= (figures of {named})"
         )
     return detected
 
 
 def _network_figures(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
-    """Return the figures of the machine's network, and the same remark; None if there is no network."""
+    """Return the figures of the machine's network or None, and a remark unless they are known to be its own."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None
     if place.nodes == 1:
@@ -397,9 +400,9 @@ def _network_figures(machine: Topology, place: Place, gpu: Calls, requested: str
     if chosen is not None:
         return chosen, "" if chosen is detected else f"network taken for {chosen.name} as asked"
     if detected is None:
-        able = ", ".join(name for name, calls in catalogue.items() if not calls.boxes)
+        named = ", ".join(name for name, calls in catalogue.items() if not calls.boxes)
         raise Unsupported(
             f"topology {machine.name}: no figures are known of a network of {' and '.join(place.kinds)} links; name "
-            f"one by network= (figures of {able})"
+            f"one by network= (figures of {named})"
         )
     return detected, ""

@@ -2,8 +2,11 @@
 
 DDP (PyTorch's data-parallel training) collects gradients in the order in which they are computed and sends a bucket
 once it has reached the bucket size; the remainder is sent when all are computed. `rebucket` replaces the recorded
-buckets of a step, so that steps.py can replay it. Example: gradients of 4, 4, 4 MB ready at 1, 2, 3 ms: with buckets of
-8 MB one bucket of 8 MB is sent at 2 ms and one of 4 MB at 3 ms.
+buckets of a step, so that steps.py can replay it; select/replay.py calls it per bucket size. Words such as lane, CALL
+and WAIT are those of job.py; "work" is the seconds that a rank has computed since the step began.
+
+Example: gradients of 4, 4, 4 MB are ready at 1, 2, 3 ms. With buckets of 8 MB, one bucket of 8 MB is sent at 2 ms and
+one of 4 MB at 3 ms.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import replace
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job
 
-MAX_BUCKETS = 4096  # per step
+MAX_BUCKETS = 4096  # per step; select/replay.py leaves out bucket sizes that give more, as their replay takes too long
 
 
 def has_buckets(job: Job) -> bool:
@@ -28,16 +31,17 @@ def last_step(job: Job) -> Job:
         step_ends = [position for position, item in enumerate(items) if item.kind == STEP]
         first = step_ends[-2] + 1 if len(step_ends) > 1 else 0
         ranks[rank] = items[first : step_ends[-1] + 1]
+    # Calls of the last step that are in the timeline of every rank.
     complete_calls = set.intersection(*({i.call for i in items if i.kind == CALL} for items in ranks.values()))
-    number = {call: position for position, call in enumerate(sorted(complete_calls))}
+    new_number = {call: position for position, call in enumerate(sorted(complete_calls))}
     for rank, items in ranks.items():
         step_items = [
-            i if i.call < 0 else replace(i, call=number.get(i.call, -1))
+            i if i.call < 0 else replace(i, call=new_number.get(i.call, -1))
             for i in items if i.kind == WORK or i.call < 0 or i.call in complete_calls
         ]  # fmt: skip
         ranks[rank] = [Item(WORK, 0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0), *step_items]
     lanes = {
-        rank: [[number[call] for call in lane if call in complete_calls] for lane in lanes]
+        rank: [[new_number[call] for call in lane if call in complete_calls] for lane in lanes]
         for rank, lanes in job.lanes.items()
     }
     calls = [job.calls[call] for call in sorted(complete_calls)]
@@ -45,24 +49,25 @@ def last_step(job: Job) -> Job:
 
 
 def ready_gradients(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
-    """Return when gradients were ready, and whether the trace records all of them.
+    """Return the gradients in the order in which they are ready, and whether the trace records all of them.
 
-    If it does not, each bucket's bytes are spread evenly over the time since the previous bucket.
+    `recorded`: those of the trace. If they are not all, each bucket's bytes are spread evenly over the work since the
+    previous bucket.
     """
     total = sum(call.nbytes for call in step.calls if call.bucket)
     if sum(gradient.nbytes for gradient in recorded) == total:
         return sorted(recorded, key=lambda gradient: gradient.work), True
     items = next(iter(step.ranks.values()))
-    gradients, work, before = [], 0.0, None
+    gradients, work, previous = [], 0.0, None
     for item in items:
         if item.kind == WORK:
             work += item.seconds
         elif item.kind == CALL and step.calls[item.call].bucket:
             nbytes, slices = step.calls[item.call].nbytes, 16  # enough gradients per bucket to be nearly even
-            begin = work if before is None else before
+            begin = work if previous is None else previous  # of the first bucket only the end is known
             sizes = [nbytes * (k + 1) // slices - nbytes * k // slices for k in range(slices)]
             gradients += [Gradient(n, begin + (work - begin) * (k + 1) / slices) for k, n in enumerate(sizes)]
-            before = work
+            previous = work
     return gradients, False
 
 
@@ -77,10 +82,12 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
             total = 0
     old_buckets = [call for call in step.calls if call.bucket]
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
-    number = {call: position for position, call in enumerate(other_calls)}
+    new_number = {call: position for position, call in enumerate(other_calls)}
     buckets = [Collective(old_buckets[0].kind, nbytes, old_buckets[0].group, 0.0, bucket=True) for _, nbytes in sizes]
     ranks = {
-        rank: _rebucket_line(step, items, number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)])
+        rank: _rebucket_line(
+            step, items, new_number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)]
+        )
         for rank, items in step.ranks.items()
     }
     return replace(step, ranks=ranks, calls=[*(step.calls[call] for call in other_calls), *buckets], lanes={})

@@ -50,10 +50,10 @@ _US = 1e-6
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
 
-def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
+def files_of(files_or_folders: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     """Return the file of each rank, by the number before `.et`; a folder stands for the files in it."""
     paths: list[Path] = []
-    for entry in map(Path, paths_given):
+    for entry in map(Path, files_or_folders):
         try:
             paths += sorted(path for path in entry.iterdir() if _NAME.fullmatch(path.name))
         except (OSError, ValueError):  # not a folder: the reader reports errors
@@ -86,12 +86,12 @@ def has_plan(traces: Traces) -> bool:
     return any("antiphon" in head for head, _ in traces.values())
 
 
-# ---- our own ----
+# ---- traces that Antiphon wrote ----
 
 
 def plan_of(traces: Traces) -> Plan:
-    """Return the plan that `export --to chakra` wrote. Every piece is a chunk of its own; the plan holds for the one
-    nbytes that was exported.
+    """Return the plan that `export --to chakra` wrote, for the one nbytes that was exported. Its pieces have become
+    chunks.
 
     Invalid if sends and receives do not match, or carry other sizes than the plan says. The plan is not verified here.
     """
@@ -180,7 +180,7 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
             raise Invalid(f"node {node.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
 
 
-# ---- those of others ----
+# ---- traces of other programs ----
 
 
 def collectives_of(traces: Traces) -> list[dict[str, Any]]:
@@ -235,22 +235,26 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
     return ranks_of
 
 
-# ---- as a recorded job ----
+# ---- traces of other programs as a recorded job ----
 
 
 def rank_traces_of(traces: Traces) -> list[RankTrace]:
-    """Return a timeline per rank: computation one after another, in an order that dependencies allow; collectives
-    beside it, those of one group one after another. Only durations of nodes count, not when they began."""
+    """Return a timeline per rank, simulated from durations and dependencies of nodes; recorded start times are unused.
+
+    Computation runs one node after another. Collectives run beside it, those of one process group one after another.
+    """
     return [_record_rank(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
 
 
 def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
-    """Return the timeline of a rank: simulate its nodes in order. `computed_until`: end of computation so far;
-    `group_free_from`: by process group the end of its last collective."""
+    """Return the timeline of a rank: simulate its nodes in order. Times are in seconds.
+
+    `computed_until`: end of computation so far. `group_free_from`: by process group the end of its last collective.
+    """
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
     calls: list[RankCall] = []
-    waits: list[tuple[float, float, int]] = []
+    waits: list[tuple[float, float, int]] = []  # begin, end, call
     done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
     already_waited: set[int] = set()
     computed_until, group_free_from = 0.0, dict[str, float]()
@@ -280,7 +284,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
                     kind=row["collective"],
                     nbytes=row["nbytes"],
                     group=name,
-                    # one that waits for a collective is queued when computation reaches it, so the rank does not wait
+                    # a collective that depends on another is queued: the rank calls it and computes on
                     called=min(called, computed_until),
                     start=begin,
                     end=group_free_from[name],
@@ -301,5 +305,5 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
 
 
 def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:
-    """Return nodes in topological order, with ties in the order in which they began, if recorded."""
+    """Return nodes in topological order; of those that may come next, the earliest recorded start is first."""
     return list(topological_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))

@@ -1,5 +1,8 @@
-"""Read and write PICCL's file of LogGP parameters by message size: s,L,o_s,o_r,g,G, in bytes, seconds, seconds per
-byte.
+"""Read and write the file of LogGP parameters that PICCL (a published planner of collectives) reads: CSV by size.
+
+Columns: message size s in bytes; latency L, overheads o_s and o_r of sender and receiver, and gap g between messages in
+seconds; G in seconds per byte; then, optionally, gamma, seconds per byte of a reduction. readers.py calls this file.
+Example of a row: 1,1e-5,4e-6,4e-6,1e-5,1e-11.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from antiphon.cost.figures import FIGURES, Level
 from antiphon.errors import Invalid, Unsupported, quote
 
 COLUMNS = ("s", "L", "o_s", "o_r", "g", "G")
-MAX_ROWS = 2**20
-_ENDS = (1, 2**30)  # the sizes of a level whose figures do not depend on the size
+MAX_ROWS = 2**20  # above this a file is refused; real ones have a row per measured size
+_END_SIZES = (1, 2**30)  # bytes: the two rows of figures that do not depend on the size
 
 
 def read_figures(path: str | os.PathLike[str], name: str = "") -> Level:
@@ -57,9 +60,8 @@ def figures_in(text: str) -> Level:
 
 def _check_head(fields: tuple[str, ...]) -> tuple[str, ...]:
     if fields[:6] != COLUMNS or fields[6:] not in ((), ("gamma",)):
-        raise Invalid(
-            f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others"
-        )  # not quoted: it may be secret
+        # The line is not quoted: it may be secret.
+        raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")
     return fields
 
 
@@ -73,6 +75,7 @@ def _add_row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tup
         raise Invalid(f"size {size} stands twice; keep one")
     if len(rows) >= MAX_ROWS:
         raise Invalid(f"has more than {MAX_ROWS} sizes")
+    # Only to check the row here, where its line number is known.
     Level("", (size,), **{name: (value,) for name, value in zip(head[1:], fields[1:], strict=True)})  # type: ignore[arg-type]
     rows[size] = fields[1:]
 
@@ -82,7 +85,7 @@ def figures_text(level: Level) -> str:
     names = [name for name in FIGURES if name != "gamma" or any(level.gamma)]
     sizes, columns = level.sizes, [getattr(level, name) for name in names]
     if len(sizes) == 1:  # two rows, for readers that need something to interpolate between
-        sizes, columns = _ENDS, [values * 2 for values in columns]
+        sizes, columns = _END_SIZES, [values * 2 for values in columns]
     if any(size != int(size) for size in sizes):
         raise Unsupported("PICCL's figures are for whole sizes; round the sizes of the profile")
     rows = zip(sizes, *columns, strict=True)

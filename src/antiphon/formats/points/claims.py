@@ -1,7 +1,9 @@
 """Express the claims of a plan about points (C, S, R) as satisfiability questions for any solver.
 
 A schedule of C chunks, S steps and R rounds claims "sat" for its own point. A proof that it is optimal claims "unsat"
-for every better point: fewer steps, or more chunks per round.
+for every better point: fewer steps, or more chunks per round. smtlib.py and dimacs.py write a file per claim.
+
+Example: a certificate that (6, 3, 7) is optimal claims "sat-6-3-7" and "unsat-C-3-R" for the least C with C/R > 6/7.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Point = tuple[int, int, int]  # chunks, steps, rounds
 
 @dataclass(frozen=True)
 class Claim:
-    """`name`: of its file, without what a format adds; `about`: what it asks, a line each."""
+    """A question with the answer that the plan claims. `name`: of its file, without the suffix of the format; `about`:
+    lines of text that explain the question."""
 
     name: str
     instance: Instance
@@ -30,10 +33,11 @@ class Claim:
 
 
 def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
-    """List the claims of a plan: algorithms exist at the points of its schedules ("sat"), and by their labels not with
-    more chunks ("unsat"). If a point is passed, return just that question ("asked").
+    """List the claims of a plan: an algorithm exists at the point of each certified schedule ("sat"), and none at
+    better points if the certificate proves it optimal ("unsat"). If a point is passed, return that question ("asked").
 
-    C, S and R are those of what is synthesized: the dual of what combines, an allreduce's allgather.
+    C, S and R are those of the collective that is synthesized: for a reduce or reducescatter its dual, for an allreduce
+    its allgather.
     """
     point = [value for value in (chunks, steps, rounds) if value is not None]
     for value in point:
@@ -63,12 +67,14 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
 
 
 def _subject_name(plan: Plan) -> str:
+    """Return what is synthesized for the plan: its collective, the dual, or an allreduce's allgather."""
     if not plan.collective.combining:
         return AS_PLANNED
     return COMPOSED if plan.collective.kind == "allreduce" else REVERSED
 
 
 def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
+    """Return the claims of one certificate. Its `k` is SCCL's: rounds above one per step, so R <= S + k."""
     try:
         about, proof, k = str(certificate["about"]), str(certificate["proof"]), int(certificate["k"])
         chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
@@ -76,9 +82,9 @@ def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = certified_instance(plan.topology, plan.collective, about)
     claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
-    if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
+    if proof in (OPTIMAL, FOR_K):  # proved: no R up to S + k (optimal: up to this R, too) has a smaller R/C
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
-        better: dict[int, int] = {}  # the fewest chunks that would be better -> maximum rounds
+        better: dict[int, int] = {}  # the fewest chunks with a smaller R/C -> the most rounds for which they are
         for r in range(steps, max_rounds + 1):
             multiple = r * chunks // (rounds * instance.input_weight) + 1
             better[multiple * instance.input_weight] = r

@@ -1,8 +1,8 @@
-"""Find the ring or chain of ranks that each chunk of a schedule follows, from its rows alone.
+"""Find the ring or chain of ranks that each chunk of a schedule follows; nccl_graph.py writes them for NCCL.
 
-The copies (and reductions) of a chunk are hops. They form a ring if they lead through all ranks, each once; a
-reduction along a path and the broadcast back along the reverse path form a chain. Example: the hops 2>3, 3>0, 0>1 are
-the path 2 3 0 1, written from rank 0 as the ring 0 1 2 3.
+The copies of a chunk are hops between ranks, and so are its reductions. Hops that visit every rank once form a ring. A
+reduction along such a path and a broadcast back along the reverse path form a chain. Example: the hops 2>3, 3>0, 0>1
+are the path 2 3 0 1, written from rank 0 as the ring 0 1 2 3.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.errors import Unsupported
 
 RING, CHAIN = "ring", "chain"
-Hops = list[tuple[int, int]]
+Hops = list[tuple[int, int]]  # (sender, receiver)
 
 
 @dataclass(frozen=True)
 class Order:
-    """Ranks one after the other. `form`: a ring, which begins with rank 0, or a chain, whose first is the root of what
-    is combined towards it. `share`: its part of all data. `rows`: those of the schedule that go along it."""
+    """The ranks of a ring or chain in order.
+
+    `form`: RING, which is written from rank 0, or CHAIN, which is written from the end where reductions arrive.
+    `share`: the fraction of all data that follows this order. `rows`: the rows of the schedule that move this data.
+    """
 
     form: str
     ranks: tuple[int, ...]
@@ -32,11 +35,11 @@ class Order:
 
 
 def find_orders(schedule: Schedule) -> list[Order]:
-    """Return the rings (or chains) with the share of the data that goes along each. Unsupported names the first chunk
-    that goes along neither. O(rows log rows).
+    """Return the rings and chains, with the share of the data that follows each. O(rows log rows).
 
-    A ring: every chunk passes through all ranks in one order, wherever it begins, and where it is combined and then
-    spread it goes on in the same direction. A chain: it is combined towards one end, and comes back the way it went.
+    In a ring a chunk may begin at any rank; an allreduce reduces and then copies it in the same direction. In a chain
+    it is reduced towards one end and copied back in the other direction. Raises Unsupported for the first chunk that
+    follows neither. Rows of the example: step, chunk, from, to, and 1 for a reduction.
 
     >>> from antiphon.core.example import of_rows
     >>> chain = [(0, 0, 2, 1, 1), (1, 0, 1, 0, 1), (2, 0, 0, 1, 0), (3, 0, 1, 2, 0)]
@@ -45,7 +48,7 @@ def find_orders(schedule: Schedule) -> list[Order]:
     """
     by_order: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
     weights, total = schedule.chunks.weights(schedule.collective)
-    # Group the rows by chunk; `cuts` are the limits of the groups.
+    # Rows sorted by chunk: those of chunk c are by_chunk[cuts[c]:cuts[c + 1]].
     by_chunk = np.argsort(schedule.chunk, kind="stable")
     cuts = np.searchsorted(schedule.chunk[by_chunk], np.arange(len(schedule.chunks) + 1))
     for chunk in range(len(schedule.chunks)):
@@ -59,6 +62,7 @@ def find_orders(schedule: Schedule) -> list[Order]:
 
 
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
+    """Return the form and ranks of the order that the rows of one chunk follow; None if they follow none."""
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
     # Separate reductions (True) from copies (False): each must be a path by itself.
@@ -66,10 +70,10 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
     paths = [_find_path(pairs_of_op, schedule.collective.ranks) for pairs_of_op in hops.values() if pairs_of_op]
     if not paths or None in paths:
         return None
-    inward = _from_rank_zero(paths[0])
+    ring = _from_rank_zero(paths[0])
     # One direction throughout: a ring, wherever its paths begin.
-    if len(paths) == 1 or _from_rank_zero(paths[1]) == inward:
-        return RING, inward
+    if len(paths) == 1 or _from_rank_zero(paths[1]) == ring:
+        return RING, ring
     return (CHAIN, tuple(paths[1] or ())) if paths[0] == (paths[1] or [])[::-1] else None
 
 

@@ -1,4 +1,7 @@
-"""Read which of their own algorithms MPI or NCCL should use, from a table that `tune --library-only` wrote."""
+"""Read which of their own algorithms MPI or NCCL should use, from a table that `tune --library-only` wrote.
+
+The writers of rules in this folder (`RULE_FORMATS`) call `library_of` once and `algorithm_of` per size range.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 
 CLAIM = "library"  # key in Entry.claims of what was measured: {name, version, file, algorithm, parameters}
 DEFAULT = "default"  # the algorithm that the library chooses by itself
-MAX_PARAMETER = 2**31 - 1
+MAX_PARAMETER = 2**31 - 1  # greatest C int
 # Parts of messages: why a range has no rule; how to measure for rules
 NO_RULE_REASON = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
@@ -73,10 +76,10 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
         raise Unsupported(f"{RULE_FORMATS[name]}: this table has no measurements of {name}'s own algorithms; {HOW}")
     for claim in library_claims:
         if claim["name"] != name:
-            other = RULE_FORMATS.get(claim["name"])
+            other_format = RULE_FORMATS.get(claim["name"])
             raise Unsupported(
                 f"{RULE_FORMATS[name]}: this table was measured on {claim['name']}"
-                + (f"; export --to {other}" if other else "")
+                + (f"; export --to {other_format}" if other_format else "")
             )
     return library_claims[0]
 
