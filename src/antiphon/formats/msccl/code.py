@@ -29,6 +29,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.lint.form import Head
 from antiphon.formats.msccl.read import (
     LETTERS,
+    MOST_COUNT,
     READS,
     RECEIVES,
     ROOM,
@@ -47,7 +48,6 @@ from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
 MOST_FUSED = 16  # reductions in one step
-MOST_COUNT = 71  # chunks of one step
 MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on one channel
 
 

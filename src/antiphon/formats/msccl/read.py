@@ -10,7 +10,8 @@ A file is an algorithm (<algo>) with a <gpu> per rank, its thread blocks (<tb>) 
 A thread block sends to one rank and receives from one. Its step sends (s), receives (r, with a copy rcs, with a
 reduction rrs, rrc, rrcs), copies (cpy), reduces locally (re) or only waits (nop): `cnt` chunks from `srcoff` of the
 input, output or scratch (i, o, s) to `dstoff`. It waits for step `deps` of thread block `depid`; hasdep=1: others wait
-for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an `Algorithm`.
+for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an `Algorithm`, of
+which code.py makes a schedule.
 """
 
 from __future__ import annotations
@@ -27,27 +28,24 @@ from antiphon.lower.without_gc import without_gc
 
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
 LETTERS = "ios"  # of input, output and scratch
-SLOTS = {
-    "Simple": 2,
-    "LL": 8,
-    "LL128": 8,
-}  # messages under way from one block to another: a Simple one takes 4 of 8 steps
-ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # bytes of a message: by default, the least of all executors
+# messages in flight from one thread block to another: NCCL's buffer has 8 steps, of which a Simple message takes 4
+SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # largest message in bytes: the smallest default of any executor
 NODES = 4095  # XML elements of a file that the runtime keeps per rank
+# by the text in the file, so that all steps share one string per verb
 VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
 SENDS = ("s", "rcs", "rrs", "rrcs")
 RECEIVES = ("r", "rcs", "rrs", "rrc", "rrcs")
-READS = ("s", "rrs", "rrc", "rrcs", "cpy", "re")  # at src
-WRITES = ("r", "rcs", "rrc", "rrcs", "cpy", "re")  # at dst
-
-
+READS = ("s", "rrs", "rrc", "rrcs", "cpy", "re")  # verbs that read at srcbuf
+WRITES = ("r", "rcs", "rrc", "rrcs", "cpy", "re")  # verbs that write at dstbuf
 MOST_BYTES = 2**30  # of a file
 MOST_RANKS = 1024
 MOST_CHANNELS = 128
 MOST_STEPS = 64  # of a thread block
-SHORT = 5  # digits up to which numbers are cached by their text
+MOST_COUNT = 71  # chunks of one step
+CACHED_DIGITS = 5  # numbers with up to this many digits are cached by their text
 _TAG = re.compile(rb"<[^<>]*>?")
-_ODD = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # some tag must have such text, or no tag needs a closer look
+_SUSPECT = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # some tag must have such text, or no tag needs a closer look
 
 
 @dataclass(slots=True)
@@ -107,7 +105,7 @@ class Algorithm:
 
 @without_gc()
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
-    """Return the algorithm of a file, or of its contents. Invalid, in one line, element it is none.
+    """Return the algorithm of a file, or of its contents; Invalid, with line and element, if it is none.
 
     Only its form is checked here; `code.code_of` derives what it does. Commonly omitted attributes, and anything that
     only the executor's own parser refuses, become notes. Linear; memory is a few times the file.
@@ -135,16 +133,16 @@ class _Reader:
         self.notes: list[str] = []
         self.gpu: Gpu | None = None
         self.block: ThreadBlock | None = None
-        self.depth: list[str] = []
-        self.words: dict[str, str] = {}
-        self.numbers: dict[str, int] = {}
+        self.open: list[str] = []  # names of the open elements, the innermost last
+        self.words: dict[str, str] = {}  # buffer letters read before
+        self.numbers: dict[str, int] = {}  # numbers read before, by their texts
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
-        parent = self.depth[-1] if self.depth else ""
-        if _INSIDE.get(name, "?") != parent:
-            expected = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
+        parent = self.open[-1] if self.open else ""
+        if _PARENTS.get(name, "?") != parent:
+            expected = "" if name in _PARENTS else "; expected algo, gpu, tb and step"
             raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{expected}")
-        self.depth.append(name)
+        self.open.append(name)
         element = _Element(line, name, attributes, self.numbers)
         if name == "algo":
             self._begin_algorithm(element)
@@ -156,7 +154,7 @@ class _Reader:
             self._begin_step(element)
 
     def end(self, name: str) -> None:
-        self.depth.pop()
+        self.open.pop()
 
     def finish(self) -> Algorithm:
         """Return the complete algorithm with blocks and ranks in order."""
@@ -231,9 +229,9 @@ class _Reader:
         assert self.block is not None
         number = len(self.block.steps)
         # The fast path serves nearly all steps; errors are found on the slow path.
-        plain = self._plain_step(element.attributes, number)
-        if plain is not None:
-            self.block.steps.append(plain)
+        step = self._common_step(element.attributes, number)
+        if step is not None:
+            self.block.steps.append(step)
             return
         element.name = f"rank {self.gpu.rank}, tb {self.block.number}, step {number}"
         if number >= MOST_STEPS:
@@ -245,7 +243,7 @@ class _Reader:
         verb = element.text("type")
         if verb not in VERBS:
             raise Invalid(f"line {element.line}: {element.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
-        count = element.whole("cnt", 0 if verb != "nop" else -(2**31), 71 if verb != "nop" else 2**31 - 1)
+        count = element.whole("cnt", 0 if verb != "nop" else -(2**31), MOST_COUNT if verb != "nop" else 2**31 - 1)
         src, dst = (self._buffer_letter(element, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
             Step(
@@ -255,7 +253,7 @@ class _Reader:
             )
         )  # fmt: skip
 
-    def _plain_step(self, attributes: Attributes, number: int) -> Step | None:
+    def _common_step(self, attributes: Attributes, number: int) -> Step | None:
         """Return a common step whose numbers were all read before, fast; None for the caller to check any other."""
         numbers, words = self.numbers, self.words
         try:
@@ -265,7 +263,7 @@ class _Reader:
             s, count, flag = numbers[attributes["s"]], numbers[attributes["cnt"]], numbers[attributes["hasdep"]]
         except KeyError:
             return None
-        if verb == "nop" or s != number or number >= MOST_STEPS or not 0 <= count <= 71 or flag not in (0, 1):
+        if verb == "nop" or s != number or number >= MOST_STEPS or not 0 <= count <= MOST_COUNT or flag not in (0, 1):
             return None
         return Step(number, verb, src, source, dst, target, count, block, step, flag == 1)
 
@@ -276,12 +274,13 @@ class _Reader:
         return self.words.setdefault(text, text)
 
 
-_INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
+# by element, the one that it stands in; "": none
+_PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 
 @dataclass(slots=True)
 class _Element:
-    """An element's attributes, read with checks. `name`: the element or step, for messages."""
+    """An element's attributes, read with checks. `line`: of the file. `name`: the element or step, for messages."""
 
     line: int
     name: str
@@ -304,15 +303,15 @@ class _Element:
             return missing
         text = self.text(key)
         digits = text.removeprefix("-")
-        plain = (
+        is_plain = (
             digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS and (digits[0] != "0" or digits == "0")
         )
-        if not plain or not low <= int(text) <= high:
+        if not is_plain or not low <= int(text) <= high:
             raise Invalid(
                 f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {low} to {high}"
             )
         # Cache short numbers by their text; long ones are rare and would fill the cache.
-        if len(text) <= SHORT:
+        if len(text) <= CACHED_DIGITS:
             self.numbers[text] = int(text)
         return int(text)
 
@@ -330,7 +329,7 @@ def _parser_notes(data: bytes) -> Iterator[str]:
     if b"\t" in data:
         yield f"{refused}: it has tabs; write blanks"
     # Search tag by tag only if the file has a suspicious byte at all.
-    for tag in _TAG.finditer(data) if _ODD.search(data) else ():
+    for tag in _TAG.finditer(data) if _SUSPECT.search(data) else ():
         text = tag.group()
         if text.startswith((b"<!--", b"<?")):
             continue

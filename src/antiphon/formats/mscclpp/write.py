@@ -7,9 +7,9 @@ the alignment times the chunks of a buffer. All ranks must pass buffers at the s
 executor computes remote addresses from its own offset. A small module, register.py, beside the plans hands them to
 MSCCL++ (registration.py).
 
-A tuned plan won at a size by a protocol of NCCL: LL, here called packets (data with flags, by way of scratch), or
-another. The writer compares the predicted time of the protocol in the file with that of the plan that won, and leaves
-sizes to NCCL at which the file would be slower than NCCL.
+Tuning chose a plan by its predicted time with the fastest of NCCL's protocols. A file has one of two: packets (NCCL's
+LL: data with flags, by way of scratch) or plain data (Simple). So the writer predicts the time of each file again, and
+leaves sizes to NCCL at which the file would be slower than NCCL.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import format_size, parse_size
 
 SAME_TIME = 1.005  # ratio of predicted times up to which two plans count as equally fast
+# collectives whose plans state a range of sizes
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
@@ -125,8 +126,8 @@ def mscclpp_json(
 
 
 def _with_relays(plan: Plan) -> Plan:
-    """Return the plan; if ranks outside of its members relay, as one for a custom collective of all ranks, in which
-    those have no data of their own."""
+    """Return the plan; if ranks outside of its members relay, return it for a custom collective of all ranks in which
+    the relays have no data of their own."""
     collective, used = plan.collective, set[int]()
     for schedule in (entry.schedule for entry in plan.entries if entry.served_by not in GPU_LIBRARIES):
         used |= {*schedule.src.tolist(), *schedule.dst.tolist()}
@@ -141,7 +142,8 @@ def _with_relays(plan: Plan) -> Plan:
 
 
 class _Variant(NamedTuple):
-    """A plan of an entry: by packets or as plain data (`head.packets`), in place or not."""
+    """A file for an entry of a plan, by packets or as plain data (`head.packets`): what it states as a whole, and the
+    channels and thread blocks of each GPU."""
 
     in_place: bool
     head: _Head
@@ -197,7 +199,7 @@ class _Writer:
             at = prediction.at
             begin = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=at)
             protocol, lowest = (LL, at) if at <= largest_by_packets else ("Simple", begin)
-            # who asks for single transfers gets them at all sizes
+            # an export without the work of switches (`alone`) was asked for, so it serves all sizes
             slower_note, first = prediction.compare(protocol, lowest, may_leave=not self.alone)
             if slower_note:
                 can_have_packets = collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < at
@@ -263,8 +265,8 @@ class _Writer:
             yield _Variant(in_place, head, plan.gpus)
 
     def _find_too_few_blocks(self, variant: _Variant) -> int:
-        """Return how many thread blocks of a rank move data if more would have work in large calls, as where groups of
-        blocks do not fit; else the option `blocks`."""
+        """Return how many thread blocks of the busiest rank move data if more blocks would have work in large calls;
+        otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
         blocks_of_gpu = [["".join(block.operations) for block in gpu.blocks] for gpu in variant.gpus]
         moving = max(sum('"src_buff"' in text for text in texts) for texts in blocks_of_gpu)
         has_groups = any('"tbg_info"' in text for texts in blocks_of_gpu for text in texts)
@@ -276,8 +278,8 @@ class _Writer:
         staged_sizes = (head.sizes.smallest for _, head, _ in variants if not head.packets)
         first = min(staged_sizes, default=entry.stop or MOST_OFFSET)
         begin = max(entry.start, largest_by_packets + 1)
-        gap = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
-        return f"{label}: staged, with a copy that prices do not count{gap}"
+        unserved = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
+        return f"{label}: staged, with a copy that prices do not count{unserved}"
 
 
 @without_gc()
@@ -295,9 +297,10 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 
 @dataclass(frozen=True)
 class _Prediction:
-    """The predicted time by which a plan won at `at` bytes, and the times of its schedule by protocol at any size.
+    """The predicted time for which tuning chose a plan, and the times of its schedule by protocol at any size.
 
-    `speedup`: the factor by which it was faster than `library`, 0 if unknown.
+    `at`: the size in bytes at which tuning compared the plan. `speedup`: the factor by which it was faster than
+    `library`, 0 if unknown.
     """
 
     at: int  # 0: nothing is known
@@ -336,8 +339,8 @@ class _Prediction:
         """Compare the written plan, which uses `protocol` from `begin` bytes on, with the one that tuning chose.
 
         Return a note, empty unless the written plan is slower, and the size from which it serves calls, within a factor
-        of 2; None: it serves none. Sizes from `begin` to `at` at which the library is faster than the written plan, by
-        its time at `at`, are left to the library if `may_leave`.
+        of 2; None: it serves none. `may_leave`: leave sizes from `begin` to `at` to the library if it is faster than
+        the written plan there. The library's speedup at `at` stands for that at every size.
         """
         if not self.at:
             return "", begin
@@ -382,7 +385,7 @@ def _has_equal_counts(collective: Collective) -> bool:
 
 
 def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
-    """Return a function that is true if two members are on different hosts, and the hosts' numbers of members."""
+    """Return a function that is true if two members are on different hosts, and how many members each host has."""
     number = {rank: index for index, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()
@@ -394,7 +397,7 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
 
 
 def _find_switched(program: Program) -> tuple[Bound, Switched]:
-    """Return the addresses of a program, and the part of it that switches perform."""
+    """Return the addresses of a program's data, in chunks, and the part of the program that switches perform."""
     bound = chunked(program, MOST_CHUNKS, WHAT)
     switched_part = switched(program, bound, WHAT)
     return drop_unused_scratch(program, bound, switched_part), switched_part
@@ -437,14 +440,13 @@ def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tu
 
 
 def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:
-    """Return the chunks of the input and of the output that each rank passes; no number is 0, as the loader
-    divides by them.
+    """Return how many chunks of input and of output each rank passes; never 0, as the loader divides by them.
 
-    A rank without input, or without output, passes its other buffer twice; a rank with neither passes as much as the
-    first rank that has one.
+    `grain`: chunks per weight 1 of a block. A rank without input, or without output, passes its other buffer twice; a
+    rank with neither passes as much as the first rank that has one.
     """
-    first, last = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
-    declared_chunks = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
+    inputs, outputs = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
+    declared_chunks = [(a or b, b or a) for a, b in zip(inputs, outputs, strict=True)]
     usual = next(pair for pair in declared_chunks if any(pair))
     return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
 
@@ -458,10 +460,11 @@ class _Sizes(NamedTuple):
 
 
 class _Head:
-    """The part of a plan's text that is not about its GPUs.
+    """What a file states as a whole, and the text around that of its GPUs.
 
-    `label`: the plan's name, set by `text`. `packets`: it uses packets. `slot`: bytes of a slot of scratch, if all data
-    passes through slots.
+    `bound`: the addresses of the program's data, in chunks. `span`: the sizes of calls, from the first up to but not
+    including the second (None: no limit). `label`: the plan's name, set by `text`. `packets`: it uses packets. `slot`:
+    bytes of a slot of scratch, if all data passes through slots.
     """
 
     def __init__(

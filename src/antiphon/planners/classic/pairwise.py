@@ -29,9 +29,7 @@ from antiphon.planners.shared.rows import (
 
 
 def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
-    """Yield one schedule of O(P^2) transfers. Partners are i xor s where P is a power of two, so that both sides of a
-    pair talk to each other; else everyone sends to i + s and receives from i - s.
-    """
+    """Yield one schedule of O(P^2) transfers. `order`: the order of the members, from which partners are counted."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     refuse_too_many_transfers(
@@ -41,7 +39,7 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
-    """Return the schedule of one collective."""
+    """Return the schedule; a reducescatter is the allgather run backwards, an allreduce both one after the other."""
     if collective.kind == "reducescatter":
         return plan_backwards(collective, lambda single: _plan_collective(single, order))
     if collective.kind == "allreduce":
@@ -51,8 +49,10 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
         )
     seats = Seats.in_order(collective, order)
     size = len(seats)
+    # every pair of step and sender, step by step
     step, src = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
     dst = src ^ step if size & (size - 1) == 0 else (src + step) % size
     is_allgather = collective.kind == "allgather"
+    # an allgather's block is the sender's; an alltoall's goes from `src` to `dst` and has number dst * size + src
     block = seats.member[src] if is_allgather else seats.member[dst] * size + seats.member[src]
     return rows_to_schedule(collective, seats, step - 1, block, src, dst)

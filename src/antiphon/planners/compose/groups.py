@@ -3,12 +3,12 @@
 Groups that are planned as if alone may load the same links. So there are two ways to plan them:
 
     alone    each group on the links between its own ranks; groups that look alike are planned once (inside.py)
-    shared   on machines of their own, which share the links of the whole one: a linear program routes the data of all
+    shared   each group on a copy of the machine with a share of every link: a linear program routes the data of all
              groups so that the slowest resource is done first (core/bounds/joint.py); on every link a group gets the
              bandwidth in proportion to its load there. So a group may take a detour over links that others leave idle
 
 In either, the plans of the groups run in the same steps: their rows are concatenated, each on its own blocks. The
-merged schedules are then pipelined for the message size, at prices that include what the groups do to each other.
+merged schedules are then pipelined for the message size, priced with the contention between groups.
 
 Example: pairs (0, 2) and (1, 3) of a ring of 4 exchange data. No two ranks of a pair are linked, so neither can be
 planned alone. Shared, both have half of every link: each pair sends half of its data each way round.
@@ -43,10 +43,10 @@ from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, 
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
 from antiphon.registry import find
 
-HOPS = 1e-3  # weight of short routes in the program that shares the links: they may cost this fraction of the time
+SHORT_ROUTE_WEIGHT = 1e-3  # in the linear program that shares the links: short routes may cost this share of the time
 MIN_SHARE = 1e-6  # of a link: a smaller load is rounding of the solver
-SHARES = 64  # bandwidths that groups get are multiples of 1/n of the link's, n up to this, where that is exact ...
-FINE_SHARES = 5040  # ... else of 1 / FINE_SHARES, rounded down
+MAX_DENOMINATOR = 64  # a group's share of a link is a fraction with at most this denominator, where that is exact ...
+FINE_DENOMINATOR = 5040  # ... else a multiple of 1 / 5040, rounded down; 5040 = 7! has many divisors
 BEST_AT_RATE = ("trees", "flows", "relay")  # planners that are tried on shared links, where only the rate counts
 
 InsidePlanners = Annotated[
@@ -104,7 +104,7 @@ class _Merged:
 def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Merged]:
     """Plan every group on the links between its ranks, and merge the plans that are best at each aim."""
     planner = GroupPlanner(request, names or usual_planners())
-    numbers: dict[Collective, list[int]] = {}  # by what is planned: the groups
+    numbers: dict[Collective, list[int]] = {}  # by collective without its place in the machine: the groups
     for number, group in enumerate(request.collective.groups):
         numbers.setdefault(_renumbered(group), []).append(number)
     classes = []
@@ -140,7 +140,7 @@ def _plan_shared(request: Request, names: Sequence[str], best_rate: Fraction) ->
     search = JointSearch(topology, collective, needs_of(collective))
     if best_rate * search.offer_simple_witnesses() >= collective.buffer_weight:
         return []
-    loads = search.find_loads(HOPS)
+    loads = search.find_loads(SHORT_ROUTE_WEIGHT)
     if loads is None:
         raise Unsupported(
             f"planner groups: {len(collective.groups)} groups on {topology.links} links are too many for one linear "
@@ -167,7 +167,7 @@ def _renumbered(group: Collective) -> Collective:
 
 
 def _own_machine(topology: Topology, group: Collective, loads: Floats, number: int) -> tuple[Topology, Longs, Ints]:
-    """Return a group's share of the machine; the rank of the whole for each of its ranks; and its links.
+    """Return a machine of the group's shares of links; and for its ranks and links their numbers in the whole machine.
 
     The members come first, then the ranks that relay. `loads`: of every group (row) on every link.
     """
@@ -178,21 +178,21 @@ def _own_machine(topology: Topology, group: Collective, loads: Floats, number: i
     relays = np.setdiff1d(nodes[nodes < topology.ranks], group.members)
     ranks = np.concatenate([np.array(group.members), relays]).astype(np.int64)
     all_nodes = np.concatenate([ranks, nodes[nodes >= topology.ranks]])
-    name_of = np.zeros(topology.nodes, np.int32)
-    name_of[all_nodes] = np.arange(len(all_nodes))
-    # Per link a type of the whole machine and the group's share of it.
+    new_number = np.zeros(topology.nodes, np.int32)
+    new_number[all_nodes] = np.arange(len(all_nodes))
+    # per link: its type in the whole machine, and the group's share of it
     kinds = [(int(topology.link_type[link]), _share(loads[number, link] / total[link])) for link in used.tolist()]
     types = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
     limits = []
-    at = {link: i for i, link in enumerate(used.tolist())}
+    new_link = {link: i for i, link in enumerate(used.tolist())}
     for limit in topology.limits:
-        own = [at[link] for link in limit.links if link in at]
+        own = [new_link[link] for link in limit.links if link in new_link]
         if own:
-            over = list(limit.links)
-            share = _share(float(loads[number, over].sum() / total[over].sum()))
+            limited = list(limit.links)
+            share = _share(float(loads[number, limited].sum() / total[limited].sum()))
             limits.append(SharedLimit(limit.name, tuple(own), limit.bandwidth * share))
     machine = Topology(
-        topology.name, len(ranks), len(all_nodes) - len(ranks), name_of[src], name_of[dst],
+        topology.name, len(ranks), len(all_nodes) - len(ranks), new_number[src], new_number[dst],
         np.array([types[kind] for kind in kinds], np.int32),
         tuple(replace(topology.types[i], bandwidth=topology.types[i].bandwidth * share) for i, share in types),
         tuple(limits),
@@ -202,23 +202,26 @@ def _own_machine(topology: Topology, group: Collective, loads: Floats, number: i
 
 def _share(fraction: float) -> Fraction:
     """Return a share of a link as a fraction with a small denominator, so that shares of groups sum to at most 1."""
-    near = Fraction(fraction).limit_denominator(SHARES)
+    near = Fraction(fraction).limit_denominator(MAX_DENOMINATOR)
     return near if near and abs(float(near) - fraction) < MIN_SHARE else Fraction(
-        max(int(fraction * FINE_SHARES), 1), FINE_SHARES
+        max(int(fraction * FINE_DENOMINATOR), 1), FINE_DENOMINATOR
     )  # fmt: skip
 
 
 def _with_all_routes(schedule: Schedule, machine: Topology) -> Schedule:
-    """Return the schedule with every route named: on the whole machine there may be other links between two ranks."""
+    """Return the schedule with explicit routes: the whole machine may have more links between the same two ranks."""
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     return replace(schedule, route=resolved.route, routes=resolved.table)
 
 
 def _place(collective: Collective, numbers: Sequence[int], schedule: Schedule, ranks: Longs, links: Ints) -> Placement:
-    """Place copies of a group's schedule on the blocks of these groups."""
-    line, blocks = Spans.side_by_side(collective.weights), collective.group_blocks
+    """Place copies of a group's schedule on the blocks of the groups `numbers`.
+
+    `ranks` and `links`: of the whole machine, one row per group.
+    """
+    spans, blocks = Spans.side_by_side(collective.weights), collective.group_blocks
     owners = np.concatenate([np.arange(blocks[i].start, blocks[i].stop) for i in numbers])
-    return Placement(schedule, ranks, line.take(owners), links)
+    return Placement(schedule, ranks, spans.take(owners), links)
 
 
 def _merge(request: Request, placements: Sequence[Placement], plans: Sequence[GroupPlan], links: str) -> _Merged:

@@ -41,17 +41,16 @@ from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # plans used of one planner
-MOST_EFFORT = 4_000_000  # planners with more effort are called last, and only if no other has a plan
-RELAY_FACTOR = 16  # on the effort if some ranks only relay: trees are then grown without symmetries
+MOST_EFFORT = 4_000_000  # planners above this `_planner_effort` are called last, and only if no other has a plan
+RELAY_FACTOR = 16  # on `_planner_effort` if some ranks only relay: then trees are packed without use of symmetries
 FEW_RANKS = 32  # in larger groups, use only the first plan of each planner
+# sort keys of plans: best unpipelined, and best with many slices
 _BY_TIME, _BY_RATE = attrgetter("unpipelined", "steps", "pipelined"), attrgetter("pipelined", "unpipelined", "steps")
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPlan:
-    """A schedule for one group with its cost per byte, unpipelined (`unpipelined`) and in the limit of many slices
-    (`pipelined`).
-    """
+    """A schedule for one group, and its seconds per byte: `unpipelined`, and `pipelined` with many slices."""
 
     schedule: Schedule
     planner: str
@@ -89,17 +88,19 @@ _Key = tuple[int, Collective]  # the machine of a class of groups, by id, and wh
 
 
 class GroupPlanner:
-    """Plans within groups of one machine, each computed once. `forth`: the planner for the machine whose links this one
-    has reversed; groups are extracted once for both, and a group that looks like its own reverse is planned once.
+    """Plans within groups of one machine, each computed once.
+
+    `planners`: names. `mirror`: the planner for the machine with all links reversed; groups are extracted once for
+    both, and a group that is isomorphic to its own reverse is planned once.
     """
 
-    def __init__(self, request: Request, planners: Sequence[str], forth: GroupPlanner | None = None) -> None:
+    def __init__(self, request: Request, planners: Sequence[str], mirror: GroupPlanner | None = None) -> None:
         self.request = request
         self.planners = planners
-        self.forth = forth
+        self.mirror = mirror
         self._classes: dict[tuple[tuple[int, ...], bytes], list[GroupClass]] = {}
-        self._plans: dict[_Key, list[GroupPlan]] = {} if forth is None else forth._plans
-        self._first_of_class: dict[Any, _Group] = {} if forth is None else forth._first_of_class
+        self._plans: dict[_Key, list[GroupPlan]] = {} if mirror is None else mirror._plans
+        self._first_of_class: dict[Any, _Group] = {} if mirror is None else mirror._first_of_class
         self._extracted: dict[bytes, tuple[Topology, Ints]] = {}  # by the ranks of the group
         self._counted: set[_Key] = set()
         self.tried = 0  # classes of groups planned, once per collective
@@ -109,30 +110,30 @@ class GroupPlanner:
 
         O(groups * links), and a run of BLISS for each group with switches.
         """
-        mark = groups.shape, groups.tobytes()
-        if mark not in self._classes:
-            self._classes[mark] = list(self._list_classes(groups))
-        return self._classes[mark]
+        key = groups.shape, groups.tobytes()
+        if key not in self._classes:
+            self._classes[key] = list(self._list_classes(groups))
+        return self._classes[key]
 
     def _list_classes(self, groups: Longs) -> Iterator[GroupClass]:
         """Yield the classes of isomorphic groups."""
         rows, number = np.unique(groups, axis=0, return_inverse=True)
-        all_groups = [_name_group(self.request.topology, *self._extract(row)) for row in rows]
+        all_groups = [_to_canonical_form(self.request.topology, *self._extract(row)) for row in rows]
         classes: dict[Any, list[int]] = {}
-        for at, group in enumerate(all_groups):
-            classes.setdefault(group.key, []).append(at)
+        for row, group in enumerate(all_groups):
+            classes.setdefault(group.key, []).append(row)
         for key, class_rows in classes.items():
             first = self._first_of_class.setdefault(key, all_groups[class_rows[0]])
             members = np.flatnonzero(np.isin(number.ravel(), class_rows))
-            images = {at: _map_links(first, all_groups[at]) for at in class_rows}
+            images = {row: _map_links(first, all_groups[row]) for row in class_rows}
             yield GroupClass(
-                first.machine, members, np.array([images[int(at)] for at in number.ravel()[members]], np.int32)
+                first.machine, members, np.array([images[int(row)] for row in number.ravel()[members]], np.int32)
             )
 
     def _extract(self, ranks: Longs) -> tuple[Topology, Ints]:
         """Return a group's machine and its links, extracted once: the stages of a plan have many groups in common."""
-        if self.forth is not None:
-            machine, links = self.forth._extract(ranks)
+        if self.mirror is not None:
+            machine, links = self.mirror._extract(ranks)
             return reverse(machine), links
         key = ranks.tobytes()
         if key not in self._extracted:
@@ -150,7 +151,7 @@ class GroupPlanner:
 
     def _try_planners(self, machine: Topology, target: Collective) -> list[GroupPlan]:
         """Call the planners until one meets the bounds; return the undominated plans."""
-        limit: Bound | None = None
+        lower_bound: Bound | None = None
         latency = latency_of(machine, needs_of(target))
         least_steps = 0 if latency is None else latency.steps
         candidates: list[GroupPlan] = []
@@ -162,8 +163,8 @@ class GroupPlanner:
             # a plan that meets both bounds is the best of all in both; of large groups the bound takes seconds
             least_time = min((plan.unpipelined for plan in candidates), default=Fraction(0))
             promising = [plan for plan in candidates if plan.steps <= least_steps and plan.unpipelined == least_time]
-            limit = bound(machine, target) if promising and limit is None else limit
-            is_met = limit is not None and any(_is_optimal(plan, limit) for plan in promising)
+            lower_bound = bound(machine, target) if promising and lower_bound is None else lower_bound
+            is_met = lower_bound is not None and any(_is_optimal(plan, lower_bound) for plan in promising)
             if is_met:  # no other planner can be better
                 break
         scattered = list(self._scatter_and_gather(machine, target)) if target.kind == "broadcast" and not is_met else []
@@ -201,14 +202,16 @@ class GroupPlanner:
         scatter = Collective("scatter", target.ranks, roots=target.roots, weights=weights)
         gather = Collective("allgather", target.ranks, tuple(receivers.tolist()))
         try:
-            each = [self.plans_for(machine, half) for half in (scatter, gather)]
+            plans_of_halves = [self.plans_for(machine, half) for half in (scatter, gather)]
         except Unsupported:
             return
-        line = Spans.side_by_side(np.array([len(receivers)]))
-        for first, second in {tuple(min(plans, key=by) for plans in each): None for by in (_BY_TIME, _BY_RATE)}:
-            early = Placement.single_copy(first.schedule, Spans.side_by_side(weights))
-            late = Placement.single_copy(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
-            schedule = assemble_parts([early, *delay_after([late], [early])], target, line)
+        whole_buffer = Spans.side_by_side(np.array([len(receivers)]))
+        for first, second in {
+            tuple(min(plans, key=by) for plans in plans_of_halves): None for by in (_BY_TIME, _BY_RATE)
+        }:
+            scatter_rows = Placement.single_copy(first.schedule, Spans.side_by_side(weights))
+            gather_rows = Placement.single_copy(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
+            schedule = assemble_parts([scatter_rows, *delay_after([gather_rows], [scatter_rows])], target, whole_buffer)
             yield _measure_schedule(schedule, machine, f"scatter by {first.planner}, allgather by {second.planner}")
 
 
@@ -219,7 +222,7 @@ def _measure_schedule(plain: Schedule, machine: Topology, planner: str) -> Group
 
 
 def _planner_effort(name: str, machine: Topology, target: Collective) -> float:
-    """Return a planner's declared effort on this machine, in units of a transfer."""
+    """Return a planner's declared effort per pair of ranks, times the number of pairs."""
     relayed = RELAY_FACTOR if len(target.members) < machine.ranks else 1
     return relayed * effort_of_planner(name, find("planner", name)) * machine.ranks**2
 
@@ -232,10 +235,10 @@ def usual_planners() -> tuple[str, ...]:
     )
 
 
-def _is_optimal(plan: GroupPlan, limit: Bound) -> bool:
+def _is_optimal(plan: GroupPlan, lower_bound: Bound) -> bool:
     """Return whether no plan has fewer steps or takes less time."""
-    rate = limit.bytes_per_second
-    return plan.steps <= limit.latency_steps and rate is not None and plan.unpipelined * rate <= 1
+    rate = lower_bound.bytes_per_second
+    return plan.steps <= lower_bound.latency_steps and rate is not None and plan.unpipelined * rate <= 1
 
 
 def _undominated_plans(candidates: Sequence[GroupPlan]) -> list[GroupPlan]:
@@ -249,9 +252,7 @@ def _undominated_plans(candidates: Sequence[GroupPlan]) -> list[GroupPlan]:
 
 
 def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
-    """Extract a group from the machine, with ranks numbered as the group lists them: its machine, and which links of
-    the whole it has.
-    """
+    """Return a group's machine, with ranks numbered as the group lists them; and its links' numbers in the whole."""
     allocation = keep(topology, ranks.tolist())
     number = np.empty(allocation.topology.nodes, np.int64)
     number[: len(ranks)] = np.argsort(ranks)
@@ -278,14 +279,16 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
     return machine, links
 
 
-def _name_group(topology: Topology, machine: Topology, links: Ints) -> _Group:
+def _to_canonical_form(topology: Topology, machine: Topology, links: Ints) -> _Group:
     """Bring an extracted group into the canonical form."""
-    label, key = _canonical_name(machine)
+    label, key = _canonical_nodes(machine)
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]
     order = np.lexsort((np.arange(machine.links), types, label[machine.link_dst], label[machine.link_src]))
-    at = np.argsort(order)
-    limits = sorted((str(limit.bandwidth), tuple(sorted(at[list(limit.links)].tolist()))) for limit in machine.limits)
+    place = np.argsort(order)  # by link, where it is in canonical order
+    limits = sorted(
+        (str(limit.bandwidth), tuple(sorted(place[list(limit.links)].tolist()))) for limit in machine.limits
+    )
     ends = label[machine.link_src[order]], label[machine.link_dst[order]], types[order]
     return _Group(machine, links, order, (key, machine.ranks, tuple(limits), *(column.tobytes() for column in ends)))
 
@@ -299,7 +302,7 @@ def _others_need(machine: Topology, ranks: Longs) -> Bools:
     return needed
 
 
-def _canonical_name(machine: Topology) -> tuple[Longs, str]:
+def _canonical_nodes(machine: Topology) -> tuple[Longs, str]:
     """Return canonical numbers of the nodes (ranks keep theirs), and a key that is equal for isomorphic machines."""
     if not machine.switches:
         return np.arange(machine.nodes), ""
@@ -318,5 +321,5 @@ def _map_links(first: _Group, other: _Group) -> Ints:
 
 def _is_connected(machine: Topology) -> bool:
     """Return whether every rank reaches every other."""
-    first, ends = np.arange(machine.nodes) == 0, (machine.link_src, machine.link_dst)
-    return all(reached_nodes(first, *pair)[: machine.ranks].all() for pair in (ends, ends[::-1]))
+    is_first, ends = np.arange(machine.nodes) == 0, (machine.link_src, machine.link_dst)
+    return all(reached_nodes(is_first, *pair)[: machine.ranks].all() for pair in (ends, ends[::-1]))

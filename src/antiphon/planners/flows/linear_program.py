@@ -1,16 +1,17 @@
 """The linear program of flows: how much of each demand goes over each link.
 
-Input: a machine and its demands (a `Demand` is the data that one rank, the root, sends to others, or receives). Output:
-a `Flow`. Two linear programs share variables and constraints:
+Input: a machine and its demands. A `Demand` is the data that one rank, the root, sends or receives. Each of its ends is
+another rank, or a set of ranks that hold the same data, of which any may send. Output: a `Flow`. Two linear programs
+share variables and constraints:
 
     variables    amount of each demand on each link
     constraints  flow conservation at every node but the demand's root: what enters also leaves, or ends there
                  load of each row (link or shared limit) <= capacity * time
-    minimize     the number of hops within a given time (`solve_shortest`): a link into a rank costs 1, into a switch
-                 0.01; or the time (`solve_fastest`)
+    minimize     the time (`solve_fastest`), or the number of hops within a given time (`solve_shortest`): a link into a
+                 rank costs 1, into a switch 0.01
 
-core.bounds gives a lower bound on the time. If some flow is known to attain it, only the first program is solved;
-otherwise the second one finds the least time before. On a symmetric machine only the demands of one root per orbit have
+core.bounds gives a lower bound on the time. If a flow is known to attain it, only `solve_shortest` is needed; otherwise
+`solve_fastest` finds the time first. On a symmetric machine only the demands of one root per orbit have
 variables; those of the other roots flow along images of these flows. A row then is an orbit of links or limits, whose
 capacity is that of all of them divided by the number of symmetries.
 
@@ -33,14 +34,13 @@ from antiphon.planners.shared.orbits import orbit_rows
 
 Floats = NDArray[np.float64]
 SLACK = 1e-8  # fraction of the time added, so that rounding in the solver does not make the program infeasible
-SWITCH_COST = 0.01  # cost of a link into a switch; a link into a rank costs 1
+SWITCH_COST = 0.01  # of a link into a switch; a link into a rank, where a message ends, costs 1
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """A flow. `amount[demand, link]`: the weight on each link. `time`: load over capacity of the fullest row.
-
-    Weights are those of blocks; capacities are in units of resources.scale.
+    """A flow. `amount[demand, link]`: the weight (of blocks) on each link. `time`: load over capacity of the fullest
+    row, with capacities in units of `Resources.scale`.
     """
 
     amount: Floats
@@ -62,10 +62,10 @@ class FlowProblem:
         self.capacity = np.bincount(self.row, weights=capacity) / self.order
         # a set of possible holders becomes an extra node, joined to each of them by a link of unlimited capacity
         ends = sorted({end for demand in self.demands for end, _ in demand.ends if len(end) > 1})
-        self.set_node = {end: topology.nodes + at for at, end in enumerate(ends)}
-        extra = [(rank, node) for end, node in self.set_node.items() for rank in end]
-        self.extra_rank = np.array([rank for rank, _ in extra], np.int64)
-        self.extra_node = np.array([node for _, node in extra], np.int64)
+        self.set_node = {end: topology.nodes + i for i, end in enumerate(ends)}
+        set_links = [(rank, node) for end, node in self.set_node.items() for rank in end]
+        self.extra_rank = np.array([rank for rank, _ in set_links], np.int64)
+        self.extra_node = np.array([node for _, node in set_links], np.int64)
         self.nodes = topology.nodes + len(ends)
 
     @property
@@ -105,12 +105,12 @@ class FlowProblem:
                 shape=(self.nodes, self.links),
             )
             # inflow - outflow = the weight that ends at the node
-            supply = np.zeros(self.nodes)
+            ending = np.zeros(self.nodes)
             for end, weight in demand.ends:
-                supply[self.node_of(end)] += weight
+                ending[self.node_of(end)] += weight
             keep = np.arange(self.nodes) != demand.root
             blocks.append(table[keep])
-            right.append(supply[keep])
+            right.append(ending[keep])
         return sp.block_diag(blocks, format="csr"), np.concatenate(right)
 
     def _rows_of_links(self) -> tuple[Longs, Longs]:
@@ -149,11 +149,11 @@ class FlowProblem:
         loads = self._load_matrix()
         scale = float(right.max(initial=1.0))
         # variables: amounts by demand and link, then the time; loads - time * capacity <= 0
-        room = self.capacity / self.capacity.max()
+        capacity = self.capacity / self.capacity.max()
         solution = _solve_program(
             np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
-            sp.hstack([loads, sp.csr_array(-room[:, None])], format="csr"),
-            np.zeros(len(room)),
+            sp.hstack([loads, sp.csr_array(-capacity[:, None])], format="csr"),
+            np.zeros(len(capacity)),
             sp.hstack([equal, sp.csr_array((equal.shape[0], 1))], format="csr"),
             right / scale,
         )
@@ -163,20 +163,20 @@ class FlowProblem:
 
     def solve_shortest(self, time: float) -> Flow | None:
         """Return a flow with the fewest hops within this time; None if there is none."""
+        import scipy.sparse as sp
+
         equal, right = self._conservation_rows()
         scale = float(right.max(initial=1.0))
         into_rank = self.topology.link_dst < self.topology.ranks
         cost = np.concatenate([np.where(into_rank, 1.0, SWITCH_COST), np.zeros(len(self.extra_rank))])
-        room = self.capacity * (time * (1 + SLACK) / scale)
+        capacity = self.capacity * (time * (1 + SLACK) / scale)
         # divide rows of wide links by their capacity: coefficients near 1 help the solver
-        row_scale = np.maximum(room, 1.0)
+        row_scale = np.maximum(capacity, 1.0)
         loads = self._load_matrix()
-        import scipy.sparse as sp
-
         solution = _solve_program(
             np.tile(cost, len(self.demands)),
             sp.diags_array(1 / row_scale) @ loads,
-            room / row_scale,
+            capacity / row_scale,
             equal,
             right / scale,
         )

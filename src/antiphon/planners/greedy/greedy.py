@@ -63,6 +63,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
         first, second = (list(_plan_collective(replace(request, collective=half), parts, pace)) for half in halves)
+        # one pair per size or pace; a half may have run fewer paces than the other
         planned = [
             (compose(reducescatter, allgather), [*first_runs, *second_runs])
             for (reducescatter, first_runs), (allgather, second_runs) in zip(first, second, strict=False)
@@ -99,7 +100,7 @@ def _plan_collective(
 def _plan_spreading(
     topology: Topology, collective: Collective, request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
-    """Plan a collective that only copies."""
+    """Plan a collective that only copies: simulate it, and yield the schedule of each run with the run."""
     search = Search(topology, collective, request.seed, request.effort)
     if search.count_rows(part_count or 1) > GREEDY.max_rows:
         raise Unsupported(
@@ -111,7 +112,7 @@ def _plan_spreading(
 
 
 def _choose_runs(search: Search, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
-    """Return the run to use for each requested size."""
+    """Return the run to use for each requested size; for no size (None), one run per pace."""
     runs: list[PricedRun] = []
     for nbytes in request.sizes:
         if nbytes is not None:
@@ -123,7 +124,7 @@ def _choose_runs(search: Search, request: Request, part_count: int | None, pace:
         paces = PACES if pace is None else (pace,)
         try:
             runs += [search.run_once(part_count or search.first_part_count(2**30), each) for each in paces]
-        except Unsupported:  # parts for a large size may take too long
+        except Unsupported:  # without a size, plan for 1 GiB; its many parts may take too long
             if not runs:
                 raise
     return runs
@@ -131,6 +132,7 @@ def _choose_runs(search: Search, request: Request, part_count: int | None, pace:
 
 def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: PricedRun) -> Schedule:
     """Return the schedule of a run; hops become routes where ends do not determine them."""
+    # Only a restricted simulation without fixed routes gives chunks to ranks that may turn out not to need them.
     run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
     is_direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _are_pairs_distinct(hops)
     hop = as_int32(run.hop)
@@ -152,6 +154,7 @@ def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
     """Remove transfers to ranks that neither need the chunk nor forward it."""
     lacking = task.want & ~task.have
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
+    # `lacking` has 64 chunks per word: unpack it to ranks x chunks
     columns = np.arange(task.chunks)
     needed[:] = (lacking[:, columns >> 6] >> (columns & 63).astype(np.uint64)) & np.uint64(1) != 0
     is_used = np.zeros(len(run.step), np.bool_)

@@ -56,9 +56,9 @@ class SwitchTree:
         """Return a path through the tree from every rank of `src` to that of `dst`, both given by position."""
         levels = self.up.shape[1]
         # number of common ancestors: the length of the common prefix
-        common = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]
+        common_nodes = np.cumprod(self.node[src] == self.node[dst], axis=1).sum(axis=1)[:, None]
         level = np.arange(levels)[None, :]
-        below = level >= common - 1
+        below = level >= common_nodes - 1
         rising, falling = self.up[src][:, ::-1], self.down[dst]
         links = np.concatenate([rising, falling], axis=1)
         on_path = np.concatenate([below[:, ::-1], below], axis=1) & (links >= 0)
@@ -89,8 +89,8 @@ def switch_trees(
     then the lowest. `through`: some switch must forward what it combined. A search from every switch.
     """
     trees = []
-    for before, distance in _find_hubs(topology, members):
-        tree = _build_tree(topology, members, before, distance)
+    for predecessor, distance in _find_hubs(topology, members):
+        tree = _build_tree(topology, members, predecessor, distance)
         if _is_able(topology, tree, multicast or through, reduce or through, through):
             reached = int((distance[: topology.ranks] > 0).sum())
             trees.append(((-reached, tree.narrowest_bandwidth(topology), -tree.up.shape[1]), tree))
@@ -140,17 +140,17 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
     return [(predecessor[i].astype(np.int64), distance[i]) for i in range(len(chosen))]
 
 
-def _build_tree(topology: Topology, members: AnyInts, before: Longs, distance: Longs) -> SwitchTree:
+def _build_tree(topology: Topology, members: AnyInts, predecessor: Longs, distance: Longs) -> SwitchTree:
     """Return the tree of the paths from a hub to the members, by the widest links."""
     depth = distance[members]
     node = np.full((len(members), int(depth.max()) + 1), -1, np.int64)
-    at, remaining_hops = np.array(members, np.int64), depth.copy()
+    current, remaining_hops = np.array(members, np.int64), depth.copy()
     rows = np.arange(len(members))
     # walk from all ranks to the hub at once, until each has arrived
     while len(rows):
-        node[rows, remaining_hops[rows]] = at[rows]
+        node[rows, remaining_hops[rows]] = current[rows]
         rows = rows[remaining_hops[rows] > 0]
-        at[rows], remaining_hops[rows] = before[at[rows]], remaining_hops[rows] - 1
+        current[rows], remaining_hops[rows] = predecessor[current[rows]], remaining_hops[rows] - 1
     low, high = node[:, :-1], node[:, 1:]
     exists = high >= 0
     up, down = np.full(low.shape, -1, np.int64), np.full(low.shape, -1, np.int64)
@@ -177,6 +177,6 @@ def _is_able(topology: Topology, tree: SwitchTree, multicast: bool, reduce: bool
         if (multicast and not ability.multicast) or (reduce and not ability.reduce):
             return False
     inner = distinct(tree.node[:, :-1][tree.up >= 0])
-    hubs = [topology.ability(node) for node in inner.tolist()]
+    abilities = [topology.ability(node) for node in inner.tolist()]
     # sending a sum on to a multicast without a rank in between needs one switch that can do both
-    return not through or any(hub.through and hub.reduce and hub.multicast for hub in hubs)
+    return not through or any(each.through and each.reduce and each.multicast for each in abilities)

@@ -1,7 +1,8 @@
 """Plan any relation block by block: send initial values along shortest paths, and combine them on the way.
 
 A custom collective states which value each rank has and which value each needs. A value is a sum of contributions
-(ranks' inputs), where a contribution may occur several times. Values can only be copied or added. So per block:
+(ranks' inputs), each once or several times: a `Value`, the tuple of their numbers, ascending. Values can only be copied
+or added. So per block:
 
     1. a rank that needs exactly the value that some ranks have receives it along a tree from the nearest of these
     2. other values are sums: find which initial values add up to it (sums.py); gather them at a rank that needs the
@@ -15,8 +16,9 @@ names the rank.
 Example: ranks 0, 1, 2 on a line have a, b, c; rank 2 needs a + b + c. Step 1: 0 sends a to 1, which adds it to a copy
 of b; step 2: 1 sends a + b to 2, which adds it to c.
 
-Of an ordered collective, a rank on the way adds only values that follow each other in the sum, and sends several.
-Example: on the line 0, 2, 1 rank 2 sends a and c apart to 1, which forms a + b + c.
+An ordered collective combines contributions in ascending order only, as for a reduction that does not commute. There, a
+rank on the way adds only values that are neighbours in the sum, and forwards the others separately. Example: on the
+line 0, 2, 1 rank 2 sends a and c separately to 1, which forms a + b + c.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.relations.sums import Value, sum_of
 from antiphon.planners.shared.reach import Path, Reach
 
-MAX_ROWS = 2**24  # transfers of a schedule
+MAX_ROWS = 2**24  # transfers of a schedule: some gigabytes while it is built
 MAX_SLOTS = 2**15  # of a rank
-MAX_CENTRES = 16  # ranks that are tried as the one where a sum is formed
+MAX_CENTRES = 16  # ranks that are tried as the one where a sum is formed; each takes a search for addends
 
 
 def by_relation(topology: Topology, collective: Collective) -> Schedule:
@@ -67,18 +69,18 @@ def _read_relation(collective: Collective) -> tuple[dict[int, dict[int, Value]],
     A wanted value of -1 in the relation is the sum of all contributions to the block.
     """
     relation = collective.relation
-    names: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for block, rank, name in zip(
+    ids: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for block, rank, contribution in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        names[block][rank].append(name)
-    initial = defaultdict(dict, {b: {r: tuple(sorted(ids)) for r, ids in ranks.items()} for b, ranks in names.items()})
-    all_names = {b: tuple(sorted({name for value in ranks.values() for name in value})) for b, ranks in initial.items()}
+        ids[block][rank].append(contribution)
+    initial = defaultdict(dict, {b: {r: tuple(sorted(x)) for r, x in ranks.items()} for b, ranks in ids.items()})
+    all_ids = {b: tuple(sorted({*itertools.chain(*ranks.values())})) for b, ranks in initial.items()}
     goals: dict[int, dict[int, Value]] = defaultdict(dict)
     for block, rank, want in zip(
         relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True
     ):
-        goals[block][rank] = all_names[block] if want < 0 else tuple(sorted(relation.wants[want]))
+        goals[block][rank] = all_ids[block] if want < 0 else tuple(sorted(relation.wants[want]))
     return initial, goals
 
 
@@ -118,8 +120,8 @@ class _Gather:
     uses: dict[int, int]  # by rank, how often its initial value is added
     depth: dict[int, int] = field(default_factory=dict)  # by rank of the tree, its distance from the centre
     below: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # by rank, the ranks that send to it
-    replaces: bool = False  # whether the sum replaces an initial value of the centre that is no part of the sum
-    place: dict[int, int] = field(default_factory=dict)  # by rank that adds its value, the place of that in the sum
+    replaces: bool = False  # whether the centre has an initial value that is no addend, which the sum overwrites
+    position: dict[int, int] = field(default_factory=dict)  # by rank that adds its value, its index among the addends
     ordered: bool = False
 
     def collects(self, rank: int) -> bool:
@@ -128,19 +130,19 @@ class _Gather:
 
     @property
     def lead(self) -> int:
-        """The number of steps, at the start, in which ranks copy their own value to where others will be added
-        to it.
+        """The number of steps, at the start, in which ranks copy their own value to the slot where received values
+        will be added to it.
         """
         return max((n for rank, n in self.uses.items() if rank != self.centre and self.collects(rank)), default=0)
 
     def partial_sums(self) -> dict[int, list[tuple[int, int]]]:
-        """Return by rank the partial sums that it sends on, each as the first and the last place that it contains.
+        """Return by rank the partial sums that it sends on, each as its first and last position in the sum.
 
-        All in one where the order does not count.
+        A single one per rank unless the collective is ordered.
         """
         sums: dict[int, list[tuple[int, int]]] = {}
         for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
-            own = [(self.place[rank],) * 2] if rank in self.uses else []
+            own = [(self.position[rank],) * 2] if rank in self.uses else []
             joined: list[tuple[int, int]] = []
             for first, last in sorted([*own, *(each for child in self.below.get(rank, ()) for each in sums[child])]):
                 if joined and (not self.ordered or first == joined[-1][1] + 1):
@@ -176,25 +178,26 @@ class _Block:
 
     def plan_wants(self, wants: dict[Value, list[int]]) -> None:
         """Spread and gather initial values first; then spread the gathered sums."""
-        first, gathers, second = list[Delivery](), list[_Gather](), list[Delivery]()
+        initial_spreads, gathers, sum_spreads = list[Delivery](), list[_Gather](), list[Delivery]()
         for want, dests in wants.items():
             spreads, unreached = self._from_nearest([r for r, value in self.initial.items() if value == want], dests)
-            first += spreads
+            initial_spreads += spreads
             while unreached:
                 gathers.append(self._plan_gather(want, unreached))
                 centre = gathers[-1].centre
                 spreads, unreached = self._from_nearest([centre], [rank for rank in unreached if rank != centre])
-                second += spreads
+                sum_spreads += spreads
         # initial values may be overwritten only after the last step in which something reads them; sums are spread
         # after that
         begin = max(
-            [gather.steps for gather in gathers] + [self._count_steps(*delivery) for delivery in first], default=0
+            [gather.steps for gather in gathers] + [self._count_steps(*delivery) for delivery in initial_spreads],
+            default=0,
         )
-        for delivery in first:
+        for delivery in initial_spreads:
             self._spread_down(*delivery, 0, begin)
         for gather in gathers:
             self._add_gather_rows(gather, begin)
-        for delivery in second:
+        for delivery in sum_spreads:
             self._spread_down(*delivery, begin, None)
 
     def _from_nearest(self, holders: list[int], dests: list[int]) -> tuple[list[Delivery], list[int]]:
@@ -223,7 +226,7 @@ class _Block:
         gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
         gather.ordered = self.ordered
         addends = sorted(uses, key=self.initial.__getitem__)
-        gather.place = {rank: place for place, rank in enumerate(addends)}
+        gather.position = {rank: position for position, rank in enumerate(addends)}
         if self.ordered:
             self._refuse_interleaved(addends, uses)
         for rank in uses:
@@ -327,13 +330,13 @@ class _Block:
         sums = gather.partial_sums()
         slots = {rank: [self._sum_slot(gather, rank, each) for each in sums[rank]] for rank in gather.depth}
 
-        def slot_of(rank: int, place: int) -> int:
-            """Return the slot of the rank's partial sum that contains the value in this place."""
-            return slots[rank][bisect_right(sums[rank], (place, len(gather.uses))) - 1]
+        def slot_of(rank: int, position: int) -> int:
+            """Return the slot of the rank's partial sum that contains the value in this position."""
+            return slots[rank][bisect_right(sums[rank], (position, len(gather.uses))) - 1]
 
         for rank, times in gather.uses.items():
             # a value that is used several times is first added up locally, one step for each time
-            own = slot_of(rank, gather.place[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
+            own = slot_of(rank, gather.position[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
             for step in range(times - (rank == centre)) if own else ():
                 self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
             if rank == centre and own:
@@ -354,7 +357,7 @@ class _Block:
         the whole sum at the centre."""
         if rank == gather.centre:
             return self._new_slot(rank) if gather.replaces else 0
-        own = gather.place.get(rank)
+        own = gather.position.get(rank)
         is_initial = partial_sum == (own, own) and gather.uses[rank] == 1
         return 0 if is_initial else self._new_slot(rank)
 

@@ -45,13 +45,13 @@ class RepairLimits:
     """Thresholds of the repair. Chosen on degraded tori, DGX boxes and clusters of up to 512 ranks."""
 
     steepness: float = 40.0  # of prices: e^40 times more for twice the target load
-    depth_price: float = 0.05  # of a rank's distance from the root, relative to that of a link without load
-    too_deep: float = 2e4  # times this for what is deeper than the old trees by an eighth
-    cheaper: float = 0.9  # a detour within a branch must promise to cost less than this, relative to the best known
-    detours: int = 64  # ranks of the branch that the search goes on with once a hop into the tree is known
-    coarsest: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
+    depth_price: float = 0.05  # of a hop's distance from the root, in units of the chunk's share of the narrowest link
+    too_deep_factor: float = 2e4  # on `depth_price` for each hop beyond `_Trees.max_depth`
+    max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
+    max_detours: int = 64  # ranks of the branch that are searched in all, if a path is known by then
+    max_chunk_load: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
     max_parts: int = 16  # of one chunk
-    enough: float = 1.01  # loads up to this multiple of the target are not balanced any further
+    balanced_load: float = 1.01  # loads up to this multiple of the target are not balanced any further
     max_tries: int = 30000  # hops that balancing tries to move
     patience: int = 5000  # balancing ends after this many tries without a lower greatest load
     tries_per_link: int = 100  # before balancing turns to another link
@@ -230,20 +230,20 @@ class _Trees:
         price = self.prices(float(self.share[tree]))
         height = int(depth[top == rank].max())
         too_deep = np.maximum(depth + height + 1 - self.max_depth, 0)
-        depth_price = (depth + LIMITS.too_deep * too_deep) * (
+        depth_price = (depth + LIMITS.too_deep_factor * too_deep) * (
             LIMITS.depth_price * self.share[tree] / self.capacity.min()
         )
         ptr, order = hops.out_of if self.up[tree] else hops.into
         other = hops.dst if self.up[tree] else hops.src
-        # By rank outside the tree: the price of the way from it to `rank`, its first hop, and the rank reached by that.
+        # by rank outside the tree: the price of its path to `rank`, the path's first hop, and the rank after that hop
         distance, next_hop, next_rank = np.full(len(top), np.inf), np.full(len(top), -1), np.full(len(top), -1)
         distance[rank], open_ranks = 0.0, ~joined
         best, final, expansions = np.inf, (-1, -1), 0
-        while expansions < LIMITS.detours or final[0] < 0:
+        while expansions < LIMITS.max_detours or final[0] < 0:
             expansions += 1
             at = int(np.argmin(np.where(open_ranks, distance, np.inf)))
             so_far = float(distance[at])
-            if not open_ranks[at] or so_far >= LIMITS.cheaper * best:
+            if not open_ranks[at] or so_far >= LIMITS.max_detour_cost * best:
                 break
             open_ranks[at] = False
             candidates = order[ptr[at] : ptr[at + 1]]
@@ -284,10 +284,10 @@ class _Trees:
     def repair_tree(self, tree: int) -> None:
         """Reattach all branches of a tree that failures cut off; Infeasible if no path leads to one."""
         while True:
-            apart = np.flatnonzero(self.needed[tree] & ~self.joined(tree))
-            if not apart.size:
+            cut_off = np.flatnonzero(self.needed[tree] & ~self.joined(tree))
+            if not cut_off.size:
                 return
-            branch = int(apart[0])
+            branch = int(cut_off[0])
             while self.parent[tree, branch] >= 0:
                 branch = int(self.parent[tree, branch])
             if not self.reattach(tree, branch):
@@ -304,15 +304,15 @@ class _Trees:
                 best, best_at = float(relative.max()), tries
             relative[list(stuck)] = 0
             fullest = int(np.argmax(relative))
-            if relative[fullest] <= LIMITS.enough:
+            if relative[fullest] <= LIMITS.balanced_load:
                 return
             crossing = (self.hops.resources == fullest).any(axis=1)
             tree, rank = np.nonzero(crossing[self.hop] & (self.hop >= 0))
-            # trees that cross the link most often first: where a rank has but this link, the last crossing must stay
-            often = np.bincount(tree, minlength=len(self.hop))[tree]
+            # trees that cross the link most often first: if it is the only link of a rank, one crossing must stay
+            crossings = np.bincount(tree, minlength=len(self.hop))[tree]
             moved = False
-            for i in np.argsort(-often, kind="stable")[: LIMITS.tries_per_link].tolist():
-                if self.load[fullest] / self.capacity[fullest] <= LIMITS.enough:
+            for i in np.argsort(-crossings, kind="stable")[: LIMITS.tries_per_link].tolist():
+                if self.load[fullest] / self.capacity[fullest] <= LIMITS.balanced_load:
                     break
                 before = int(self.hop[tree[i], rank[i]])
                 if before < 0 or not crossing[before]:  # changed by an earlier move
@@ -325,7 +325,7 @@ class _Trees:
 
 
 def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fraction | None) -> RepairedTrees:
-    """Return the schedule repaired for the degraded machine `new`. Its ranks without links take part no more.
+    """Return the schedule repaired for the degraded machine `new`. Ranks without links leave the collective.
 
     `rate`: the lower bound in bytes per second, the target of balancing; None: only failed hops change. Raises
     Unsupported where chunks do not move along trees. O(trees * ranks) and the effort limit of balancing.
@@ -380,7 +380,11 @@ def _link_keys(table: Routes) -> list[bytes]:
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """The trees of a schedule, by tree: matrices as in `_Trees`, and the steps of the old rows (-1: none)."""
+    """The trees of a schedule, one entry or row per tree.
+
+    `up`: sums go up the tree to its root. `needed`, `hop`: trees x ranks, as in `_Trees`. `step`: trees x ranks, the
+    step of the old row for this hop, -1 for none.
+    """
 
     chunk: Longs
     up: Bools
@@ -438,12 +442,12 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
     chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
     linked = np.logical_or(held.any(axis=0), needs.any(axis=0))
     lost = np.flatnonzero(np.logical_not(linked[tree_root]))
-    if lost.size:  # an allreduce whose root is gone: the first rank below it in the tree out, for both directions
+    if lost.size:  # an allreduce whose root has no links: its first child in the tree down replaces it, in both trees
         for number in np.unique(chunk[lost]).tolist():
             below = np.flatnonzero((sides[1][2][number] == root[number]) & linked)
-            heir = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
+            new_root = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
             trees = np.flatnonzero(chunk == number)
-            tree_root[trees], hop[trees, heir], needed[trees, heir] = heir, -1, False
+            tree_root[trees], hop[trees, new_root], needed[trees, new_root] = new_root, -1, False
     hop[np.arange(len(chunk)), tree_root] = -1
     return _Forest(chunk, is_up, tree_root, needed, as_int32(hop), as_int32(step), np.ones(len(chunk), np.int64),
                    np.zeros(len(chunk), np.int64))  # fmt: skip
@@ -476,7 +480,7 @@ def _count_slices(share: Floats, capacity: Floats, ranks: int, rate: Fraction | 
     if rate is None or not len(share):
         return np.ones(len(share), np.int64)
     relative = share * float(rate) / float(capacity.min())
-    slices = np.minimum(np.ceil(relative / LIMITS.coarsest), LIMITS.max_parts)
+    slices = np.minimum(np.ceil(relative / LIMITS.max_chunk_load), LIMITS.max_parts)
     slices = 2 ** np.ceil(np.log2(np.maximum(slices, 1))).astype(np.int64)
     while slices.sum() * ranks > LIMITS.max_cells and (slices > 1).any():
         slices = np.maximum(slices // 2, 1)
@@ -484,10 +488,10 @@ def _count_slices(share: Floats, capacity: Floats, ranks: int, rate: Fraction | 
 
 
 def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
-    """Return the step of every hop: that of the old row where it is kept_hops, later if it must wait for another hop.
+    """Return the step of every hop: that of the old row where the hop is kept, later if it must wait for another hop.
 
-    Hops up are the earlier the deeper they are, hops down follow the hop to their parent; the tree down of a slice
-    starts when its tree up is done.
+    Hops up start at the deepest ranks; a hop down follows the one into its parent. The tree down of a slice starts when
+    its tree up is done.
     """
     step = np.where(kept_hops, forest.step, -1).astype(np.int64)
     changed: Bools = np.any((trees.hop >= 0) & ~kept_hops, axis=1)
@@ -543,10 +547,10 @@ def _to_schedule(
         by_part.setdefault(key, []).append(member)
     by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}
     for (chunk, _), members in by_part.items():
-        alike = b"".join(trees.hop[member].tobytes() + step[member].tobytes() for member in members)
-        by_chunk.setdefault(chunk, {}).setdefault(alike, []).append(members)
+        key_of_slice = b"".join(trees.hop[member].tobytes() + step[member].tobytes() for member in members)
+        by_chunk.setdefault(chunk, {}).setdefault(key_of_slice, []).append(members)
     columns: list[tuple[int, int, int]] = []  # block, offset and share of every new chunk
-    number = np.full(len(forest.chunk), -1, np.int64)  # by tree, its new chunk; -1: another one stands for it
+    number = np.full(len(forest.chunk), -1, np.int64)  # by tree, its new chunk; -1: merged into an equal slice's
     for chunk in np.flatnonzero(new_block[old.block] >= 0).tolist():
         offset, share = int(old.offset[chunk]) * scale, int(old.share[chunk]) * scale
         groups = list(by_chunk.get(chunk, {b"": [[]]}).values())

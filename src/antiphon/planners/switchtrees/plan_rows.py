@@ -1,7 +1,8 @@
 """Build the transfers of a plan and their routes (Algorithm 1 of GenTree, from the root down).
 
-Input: the rooted tree, the choice at every switch (choose.py), and the owner of every block. Output of `plan_rows`: the
-rows of a reducescatter, as servers, blocks and steps; the allgather is the same backwards.
+Input: the rooted tree of switches with ranks (the paper's servers) as leaves, the choice at every switch (choose.py:
+which plan type of types.py its children use), and the owner of every block: the rank that ends with its sum. Output of
+`plan_rows`: the rows of a reducescatter, as servers, blocks and steps; the allgather is the same backwards.
 
 At each switch the owners of all blocks are known. For each child, `assign.deal_blocks` decides which of its servers
 holds the child's partial sum of each block (the holder) when the switch combines its children. For the switches below,
@@ -11,8 +12,9 @@ the holders are the owners. The steps of a switch, the last ones for everything 
     combine    the plan type among the children: partial sums of a block meet at its owner
     spread     a block that, due to gathering, was combined at another server of the owner's child goes to its owner
 
-When each switch works is decided first (`_switch_end_steps`): as soon as possible, but together with other switches of
-the same height if the parent must wait anyway.
+A flat choice has no steps below it: all servers below the switch send each block to its owner at once (type CPS,
+co-located parameter servers). When each switch works is decided first (`_switch_end_steps`): as soon as possible, but
+together with other switches of the same height if the parent must wait anyway.
 
 Example: two leaves with servers 0, 1 and 2, 3, blocks 0..3 owned by servers of the same number. At the root block 0 is
 held by server 0 (of its own leaf) and by server 2 or 3, say 2: step 1 has 2 > 0. Below, in step 0, server 1 sends
@@ -128,9 +130,9 @@ class _RowBuilder:
         `gathered_above`: for each gathering at a switch above, by block the server that it is gathered on. Below, this
         server keeps its own partial sum: it need not send it to the holder, whose sum comes to it later.
         """
-        ahead: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
-        while ahead:
-            node, owner, gathered_above = ahead.pop()
+        pending: list[tuple[int, Longs, list[Longs]]] = [(0, owner, [])]
+        while pending:
+            node, owner, gathered_above = pending.pop()
             choice = self.choices[node]
             if choice is None:
                 continue
@@ -155,7 +157,7 @@ class _RowBuilder:
             for i, child in enumerate(children):
                 if tree.children[child]:
                     gathered_here = [] if senders[i] is holders[i] else [senders[i]]
-                    ahead.append((child, holders[i], [*gathered_above, *gathered_here]))
+                    pending.append((child, holders[i], [*gathered_above, *gathered_here]))
 
     def _add_rows(
         self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, gathered_above: list[Longs]
@@ -165,8 +167,8 @@ class _RowBuilder:
             still_there = np.all([src != gathered_on[block] for gathered_on in gathered_above], axis=0)
             step = step if isinstance(step, int) else step[still_there]
             block, src, dst = block[still_there], src[still_there], dst[still_there]
-        when = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
-        self.columns.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
+        step_column = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
+        self.columns.append((step_column, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
     def _send_to_owners(self, node: int, owner: Longs, gathered_above: list[Longs]) -> None:
         """Add the rows of a flat choice: every server below sends each block directly to its owner, in one step."""
@@ -182,12 +184,12 @@ class _RowBuilder:
     def _add_moves(
         self, step: int | Ints, block: Ints, src: Ints, dst: Longs | Ints, gathered_above: list[Longs]
     ) -> None:
-        """Add tables of moves as rows, a table row per block."""
-        when = step if isinstance(step, int) else step.ravel()
+        """Add moves as rows. `src` (and `step`, `dst` if they are tables): blocks x moves of a block."""
+        step_column = step if isinstance(step, int) else step.ravel()
         shape = src.shape
-        rows: Ints = np.repeat(block, shape[1])
-        to: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
-        self._add_rows(when, rows, src.ravel(), to, gathered_above)
+        blocks: Ints = np.repeat(block, shape[1])
+        receivers: Ints = np.broadcast_to(dst, shape).astype(np.int32).ravel()
+        self._add_rows(step_column, blocks, src.ravel(), receivers, gathered_above)
 
     def _gather_on_holders(
         self,
@@ -209,11 +211,11 @@ class _RowBuilder:
             if holder is gatherer:
                 continue
             # with `spread`, an owned block's partial sum stays at its holder, which adds the others' sum at the end
-            moves = holder != gatherer
-            away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
-            self._add_rows(before, away, holder[away], gatherer[away], gathered_above)
+            is_gathered = holder != gatherer
+            moved_blocks = np.flatnonzero(is_gathered & (child != i) if choice.spread else is_gathered)
+            self._add_rows(before, moved_blocks, holder[moved_blocks], gatherer[moved_blocks], gathered_above)
             if choice.spread:
-                own_blocks = np.flatnonzero(moves & (child == i))
+                own_blocks = np.flatnonzero(is_gathered & (child == i))
                 self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], gathered_above)
 
     def _combine_children(
@@ -247,8 +249,8 @@ def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
             # climb while the other end is not below this node
             not_met = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
             row, node = row[not_met], node[not_met]
-            real = direction.link[node] >= 0
-            steps.append((row[real], direction.link[node[real]]))
+            has_link = direction.link[node] >= 0
+            steps.append((row[has_link], direction.link[node[has_link]]))
             node = tree.parent[node]
         climbs.append(steps)
         for row, _ in steps:

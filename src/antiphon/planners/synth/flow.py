@@ -29,7 +29,7 @@ from antiphon.planners.synth.program import Commodity, StepProgram
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 Table = NDArray[np.int64]
-_MOST_NODES = 20000  # search nodes without an effort limit
+_MOST_NODES = 20000  # branch-and-bound nodes without an effort limit
 
 
 def has_single_destinations(instance: Instance) -> bool:
@@ -38,9 +38,9 @@ def has_single_destinations(instance: Instance) -> bool:
 
 
 def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: int | None = None) -> Answer:
-    """Find integral amounts of chunks that flow symmetrically under the whole group.
+    """Find an integral flow of chunks that every element of the group maps to itself.
 
-    The answer "refuted" holds for this group and this split. `Answer.price` is the effort spent: all of
+    The answer "refuted" holds for such flows with this split only. `Answer.price` is the effort spent: all of
     `effort_left` if that limit ended the search.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -61,6 +61,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
         LinearConstraint(program.equalities, equality_values, equality_values),
         LinearConstraint(total, -np.inf, task.rounds),
     ]
+    # effort is priced by matrix entries and nodes
     entries = program.inequalities.nnz + program.equalities.nnz
     max_nodes = effort.conflicts or _MOST_NODES  # branch-and-bound nodes take the place of a SAT solver's conflicts
     nodes = nodes_for(effort_left, entries, max_nodes)
@@ -72,7 +73,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
     if result.x is None:
         if result.status == LIMIT_REACHED and nodes < max_nodes:
             price = effort_left or 0
-        return Answer(None, result.status == 2, price)
+        return Answer(None, result.status == 2, price)  # SciPy's status 2: infeasible
     moves: list[Move] = []
     for number, orbit in enumerate(program.orbits):
         amount = program.amounts[number]
@@ -118,8 +119,8 @@ def _trace_chunk(
     """Trace one unit of the remaining flow back from a rank at a time to a holder, and remove it from the flow.
 
     Flow present at a rank either arrived in the last step or waited there, so following any incoming flow, the latest
-    first, ends at a holder. With `supply` (chunks that each holder still has to send) that is one
-    with supply left; None: the holders send as much as is demanded.
+    first, ends at a holder. `supply`: chunks that each holder still has to send, so the trace ends at one with supply
+    left; None: the holders send as much as is demanded. Return the holder and the hops, each a path and its step.
     """
     hops: list[tuple[tuple[int, ...], int]] = []
     while time > 0:

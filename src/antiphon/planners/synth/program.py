@@ -1,7 +1,9 @@
 """SCCL's problem as a time-expanded linear program: the fewest rounds per part for a given number of steps.
 
-Each block is cut into parts (chunks); the program divides by their number, so it speaks of amounts, not of chunks. A
-commodity is a set of blocks that flow as one, such as all blocks from one source; a bond is a bundle of parallel links.
+Each block is cut into parts (chunks). All variables are divided by the number of parts: an amount of 1 is a block of
+weight 1, and a resource of capacity c carries c of it per round. search.py solves it for lower bounds, flow.py with
+integral amounts of chunks. A commodity is a set of blocks that flow as one, such as all blocks from one source; a bond
+is a bundle of parallel links.
 
 Variables
     r_s          rounds of step s
@@ -47,8 +49,8 @@ class Commodity:
     """Kinds (blocks with equal holders and destinations) that flow as one: a single kind with several destinations, or
     kinds of one destination each with a common source or destination.
 
-    `demand`: amount per destination. `supply`: what each holder must send, or None where holders send as much as is
-    demanded.
+    `demand`: amount per destination, in blocks of weight 1. `supply`: what each holder must send, or None where holders
+    send as much as is demanded.
     """
 
     holders: tuple[int, ...]
@@ -93,7 +95,7 @@ class _Rows:
     row: list[Table] = field(default_factory=list)
     column: list[Table] = field(default_factory=list)
     value: list[NDArray[np.float64]] = field(default_factory=list)
-    right: list[float] = field(default_factory=list)
+    right: list[float] = field(default_factory=list)  # right-hand side
 
     def add_row(self, plus: Table, minus: Table, right: float = 0.0) -> int:
         """Append the row `sum of plus - sum of minus` (variable numbers; -1 is ignored) and return its number, or -1 if
@@ -120,10 +122,10 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class Orbit:
-    """One commodity that represents all symmetric ones.
+    """An orbit of commodities, represented by number `commodity`.
 
-    `members`: each of them with a group element that maps the representative to it. `keepers`: the elements that fix
-    the representative.
+    `members`: by number of each commodity of the orbit, a group element that maps the representative to it. `keepers`:
+    the elements that fix the representative.
     """
 
     commodity: int
@@ -133,7 +135,10 @@ class Orbit:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """The rows "flow <= amount" of one destination: from `first` on one per (bond, step); and each bond's orbit."""
+    """The rows "flow <= amount" of one destination of an orbit of commodities.
+
+    They begin at row `first` of the inequalities, one per entry of `bond` and `step`. `orbit_of`: per bond, its orbit.
+    """
 
     orbit: int
     dest: int
@@ -178,9 +183,9 @@ class StepProgram:
         self.equality_values = np.array(self._equal_rows.right)
         self.inequalities = self._fits_rows.to_matrix(self.variables)
 
-    def load_row(self, place: int, step: int) -> int:
-        """Return the row that bounds the load of `self.resources[place]` in this step."""
-        return step * len(self.resources) + place
+    def load_row(self, index: int, step: int) -> int:
+        """Return the row that bounds the load of `self.resources[index]` in this step."""
+        return step * len(self.resources) + index
 
     def _bonds_of(self, resource: int) -> Table:
         """Return the bonds that load a resource: a bond itself, or all bonds under a shared limit."""
@@ -190,25 +195,25 @@ class StepProgram:
 
     def _number_variables(self, orbit_of: Table, used: NDArray[np.bool_]) -> Table:
         """Number a new variable for every orbit of bonds and step in use; -1 elsewhere. `used`: bonds x steps."""
-        which = np.zeros(used.shape, bool)
+        in_use = np.zeros(used.shape, bool)
         bond, step = np.nonzero(used)
-        which[orbit_of[bond], step] = True
+        in_use[orbit_of[bond], step] = True
         number = np.full(used.shape, -1, np.int64)
-        number.T[which.T] = self.variables + np.arange(int(which.sum()))
-        self.variables += int(which.sum())
+        number.T[in_use.T] = self.variables + np.arange(int(in_use.sum()))
+        self.variables += int(in_use.sum())
         return number[orbit_of]
 
     def _useful_steps(self, commodity: Commodity, ends: Sequence[int]) -> NDArray[np.bool_]:
-        """Return a table bonds x steps: whether the bond is within reach of a holder by then, and still early enough
-        for one of these ends.
+        """Return a table bonds x steps: whether data can have reached the bond before this step, and can still reach
+        one of the destinations `ends` after it.
         """
-        instance, far = self.instance, self.instance.distance
-        early = far[list(commodity.holders)].min(axis=0)[instance.tail]
-        steps_to_end = far[:, list(ends)].min(axis=1)[instance.head]
+        instance, distance = self.instance, self.instance.distance
+        first_step = distance[list(commodity.holders)].min(axis=0)[instance.tail]
+        steps_to_end = distance[:, list(ends)].min(axis=1)[instance.head]
         # arriving at a rank takes a step; passing a switch does not
-        late = self.steps - steps_to_end - (instance.head < instance.ranks)
+        last_step = self.steps - steps_to_end - (instance.head < instance.ranks)
         time = np.arange(self.steps)
-        useful = (early[:, None] <= time) & (time <= late[:, None])
+        useful = (first_step[:, None] <= time) & (time <= last_step[:, None])
         if commodity.supply is None:
             useful &= ~np.isin(instance.head, commodity.holders)[:, None]
         if len(ends) == 1:
@@ -271,7 +276,7 @@ class StepProgram:
                 for s in range(steps):
                     self._equal_rows.add_row(amount[into, s], amount[out, s])
                 continue
-            source, waiting = node in commodity.holders, none
+            is_source, waiting = node in commodity.holders, none
             for time in range(int(first[node]), int(last[node]) + 1):
                 coming = [waiting, amount[into, time - 1] if time else none]
                 leaving = [amount[out, time] if time < steps else none]
@@ -280,24 +285,24 @@ class StepProgram:
                     self.variables += 1
                     leaving.append(waiting)
                 # an unlimited source: what leaves it at time 0 is free
-                if source and time == 0 and commodity.supply is None:
+                if is_source and time == 0 and commodity.supply is None:
                     continue
-                supplied = commodity.supply[node] if source and time == 0 and commodity.supply is not None else 0
+                supplied = commodity.supply[node] if is_source and time == 0 and commodity.supply is not None else 0
                 demanded = demand.get(node, 0) if time == steps else 0
                 self._equal_rows.add_row(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
 
 
-def _orbits_of(all_of: list[Commodity], group: SymmetryGroup) -> list[Orbit]:
+def _orbits_of(commodities: list[Commodity], group: SymmetryGroup) -> list[Orbit]:
     """Group commodities into orbits; the first of each orbit represents it."""
-    of_kind = np.empty(group.kinds.shape[1], np.int64)
-    for number, commodity in enumerate(all_of):
-        of_kind[list(commodity.kinds)] = number
+    commodity_of_kind = np.empty(group.kinds.shape[1], np.int64)
+    for number, commodity in enumerate(commodities):
+        commodity_of_kind[list(commodity.kinds)] = number
     orbit_list: list[Orbit] = []
     done: set[int] = set()
-    for number, commodity in enumerate(all_of):
+    for number, commodity in enumerate(commodities):
         if number in done:
             continue
-        images = of_kind[group.kinds[:, commodity.kinds[0]]]
+        images = commodity_of_kind[group.kinds[:, commodity.kinds[0]]]
         members, element = np.unique(images, return_index=True)
         done.update(members.tolist())
         keepers = np.flatnonzero(images == number)

@@ -1,9 +1,10 @@
-"""Data types that all engines share, and conversion of an engine's answer to a schedule.
+"""Data types that all search engines of synthesis share, and conversion of an engine's answer to a schedule.
 
-An engine receives a `Task` (instance, parts, steps, rounds) and a group of symmetries, and returns an `Answer`: a tuple
-of moves, or None. Parts are chunks per block. A move is (kind, chunk, path, step): chunk number `chunk` of kind `kind`
-(all blocks with the same holders and destinations are one kind) travels over the bonds of `path` in step `step`. A bond
-is a bundle of parallel links, so `schedule_of` still has to choose links: in each step they are filled in order.
+A search engine (flow, SAT, ...) receives a `Task` (instance, parts, steps, rounds) and a group of symmetries, and
+returns an `Answer`: a tuple of moves, or None. Parts are chunks per block. A move is (kind, chunk, path, step): chunk
+number `chunk` of kind `kind` (all blocks with the same holders and destinations are one kind) travels over the bonds of
+`path` in step `step`. A bond is a bundle of parallel links, so `schedule_of` still has to choose links: in each step
+they are filled in order.
 
 Engines that use symmetry search one chunk per orbit (chunks that symmetries map to each other); `orbit_moves` applies
 every group element to its moves to get the others. `drop_useless_moves` removes moves that no destination depends on.
@@ -72,15 +73,15 @@ def drop_useless_moves(
     instance: Instance, kind: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return those of one chunk's moves (path, step) that a destination depends on: first arrivals only."""
-    about = instance.kinds[kind]
+    chunk_kind = instance.kinds[kind]
     entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}
     for path, step in sorted(moves, key=lambda move: (move[1], move[0])):
         to = int(instance.head[path[-1]])
-        if to not in about.holders and to not in entered_by:
+        if to not in chunk_kind.holders and to not in entered_by:
             entered_by[to] = (int(instance.tail[path[0]]), path, step)
     # walk back from each destination over the arrivals until a holder or a visited rank
     needed: set[int] = set()
-    for dest in about.dests:
+    for dest in chunk_kind.dests:
         node = dest
         while node in entered_by and node not in needed:
             needed.add(node)
@@ -99,10 +100,10 @@ def orbit_moves(
     used: dict[int, int] = defaultdict(int)
     for element in range(len(group)):
         target = int(group.kinds[element, kind])
-        fixing = int(np.count_nonzero(group.kinds[:, kind] == target))
-        chunk = number * fixing + used[target]
         # chunks of a kind are numbered orbit by orbit: `fixing` elements fix the kind, so an orbit has that many of
         # its chunks
+        fixing = int(np.count_nonzero(group.kinds[:, kind] == target))
+        chunk = number * fixing + used[target]
         used[target] += 1
         bonds = group.bonds[element]
         all_moves += [(target, chunk, tuple(bonds[list(path)].tolist()), step) for path, step in moves]
@@ -125,11 +126,11 @@ def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
 
 def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedule:
     """Build the schedule: blocks cut into parts, moves in canonical order, parallel links filled in turn."""
-    chunks, first = cut_by_weight(instance, parts)
+    chunks, number_of = cut_by_weight(instance, parts)
     number = {}
     for k, kind in enumerate(instance.kinds):
         for i, (block, part_number) in enumerate(instance.chunks_of_kind(kind, parts)):
-            number[k, i] = first(block, part_number)
+            number[k, i] = number_of(block, part_number)
     rows = sorted((step, number[kind, chunk], path) for kind, chunk, path, step in moves)
     rounds = rounds_of(instance, moves)
     links_used: dict[tuple[int, int], int] = defaultdict(int)
@@ -143,14 +144,15 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
         route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
     # with at most one link per pair of ranks and no switches, source and destination determine the route: no column
     # needed
-    plain = not instance.topology.switches and all(len(bond) == 1 for bond in instance.bonds)
-    plain = plain and len(set(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))) == len(instance.bonds)
+    no_routes = not instance.topology.switches and all(len(bond) == 1 for bond in instance.bonds)
+    pairs = set(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))
+    no_routes = no_routes and len(pairs) == len(instance.bonds)
     return Schedule(
         instance.collective, chunks,
         np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.int32),
         as_int32(instance.tail[[row[2][0] for row in rows]]), as_int32(instance.head[[row[2][-1] for row in rows]]),
         np.full(len(rows), COPY, np.uint8),
-        route=None if plain else np.array(route, np.int32), routes=Routes.of([] if plain else route_numbers),
+        route=None if no_routes else np.array(route, np.int32), routes=Routes.of([] if no_routes else route_numbers),
     )  # fmt: skip
 
 

@@ -42,12 +42,12 @@ from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edg
 from antiphon.planners.trees.to_schedule import Tree
 
 EFFORT = 20_000  # search nodes in total
-# trees are searched for only on graphs up to this size:
+# search for trees only on graphs up to this size; larger ones keep the exact packing
 MOST_VERTICES = 16
 MOST_EDGES = 80
 MOST_UNITS = 400  # the greatest rate in units of capacity
 MOST_VECTORS = 2000  # weight vectors tried for one number of trees
-NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, in turn
+NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, one limit per round
 # largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
 WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
@@ -92,9 +92,9 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
-    def make_search(scale: int, deepest: int | None) -> Search:
-        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
-        return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
+    def make_search(scale: int, max_depth: int | None) -> Search:
+        """Return a search for trees at most `max_depth` deep, on capacities times `scale`."""
+        return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, max_depth)
 
     def pack_exactly() -> WeightedTrees:
         """Return an exact packing, with as many trees as that method gives."""
@@ -125,10 +125,10 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
     )
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
-    def make_search(scale: int, deepest: int | None) -> Search:
-        """Return a search for trees at most `deepest` deep, on capacities times `scale`."""
-        inner = [(a, b, c * scale) for a, b, c in arcs]
-        return ArborescenceSearch(n, inner, root_vertex, cuts, deepest)
+    def make_search(scale: int, max_depth: int | None) -> Search:
+        """Return a search for trees at most `max_depth` deep, on capacities times `scale`."""
+        scaled = [(a, b, c * scale) for a, b, c in arcs]
+        return ArborescenceSearch(n, scaled, root_vertex, cuts, max_depth)
 
     def pack_exactly() -> WeightedTrees:
         """Return an exact packing, with as many trees as that method gives."""
@@ -180,9 +180,8 @@ class _FewestSearch:
     edges: Sequence[WeightedEdge]
     rate: Fraction  # the greatest possible, in units of capacity
     loss: Fraction
-    make_search: Callable[
-        [int, int | None], Search
-    ]  # search on capacities times the first argument, with a maximum depth
+    # search on capacities times the first argument, for trees up to the depth of the second (None: any)
+    make_search: Callable[[int, int | None], Search]
     pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
     depth: Callable[[Sequence[int]], int]  # of a tree, by its edges
     cuts: Sequence[Sequence[int]]  # the capacities of the edges across each cut
@@ -273,43 +272,43 @@ class _FewestSearch:
         return low
 
     def _try_weights(
-        self, vectors: list[tuple[int, tuple[int, ...]]], limit: int, deepest: int | None
+        self, vectors: list[tuple[int, tuple[int, ...]]], limit: int, max_depth: int | None
     ) -> list[tuple[int, tuple[int, ...]]]:
         """Search trees for each weight vector, with `limit` nodes each; return the vectors that stay undecided.
 
-        If trees are found, they become the best, and [] is returned. `deepest`: maximum depth of the trees.
+        If trees are found, they become the best, and [] is returned. `max_depth`: of the trees; None: any.
         """
-        unsettled: list[tuple[int, tuple[int, ...]]] = []
+        undecided: list[tuple[int, tuple[int, ...]]] = []
         for i, (scale, weights) in enumerate(vectors):
             if self.effort <= 0:
-                return unsettled + vectors[i:]
+                return undecided + vectors[i:]
             # searches depend on denominator and depth only: reuse them
-            search = self.searches.get((scale, deepest))
+            search = self.searches.get((scale, max_depth))
             if search is None:
-                search = self.searches[scale, deepest] = self.make_search(scale, deepest)
+                search = self.searches[scale, max_depth] = self.make_search(scale, max_depth)
             allowed = min(limit, self.effort)
             try:
                 trees, nodes = search.search_trees(weights, allowed)
             except NodeLimitReached:
                 # to be tried again in a later round, with more nodes
-                unsettled.append((scale, weights))
+                undecided.append((scale, weights))
                 self.effort -= allowed
                 continue
             self.effort -= nodes
             if trees is not None:
                 self.best = [(Fraction(w, scale), tree) for w, tree in zip(weights, trees, strict=True)]
                 return []
-        return unsettled
+        return undecided
 
     def _try_shallower(self) -> None:
         """Look for the same number of trees with a smaller maximum depth, within a quarter of the remaining effort."""
         self.effort = max(self.effort // 4, 0)
         while True:
             before = self.best
-            deepest = max(self.depth(tree) for _, tree in before) - 1
+            max_depth = max(self.depth(tree) for _, tree in before) - 1
             vectors, _ = self._weight_vectors(len(before))
             for limit in NODE_LIMITS:
-                vectors = self._try_weights(vectors, limit, deepest)
+                vectors = self._try_weights(vectors, limit, max_depth)
                 if not vectors or self.effort <= 0:
                     break
             if self.best is before:
