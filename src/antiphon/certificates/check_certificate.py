@@ -68,7 +68,7 @@ def run_schedule(machine, blocks, chunks, transfers):
     count = max(sum(shares[b] for b, block in enumerate(blocks) if rank in block[1]) for rank in range(machine.ranks))
     values = {(rank, c, 0): ids for c, block in enumerate(chunks) for rank, ids in blocks[block][1].items()}
     for step in range(steps):
-        loads, writes, news = Counter(), defaultdict(list), {}
+        loads, writes, sums = Counter(), defaultdict(list), {}
         for _, chunk, src, dst, op, src_slot, dst_slot, path in (row for row in transfers if row[0] == step):
             where, hops = f"step {step}, chunk {chunk}, rank {src} to {dst}: ", [machine.links[link] for link in path]
             nodes = [src, *(head for _, head in hops)]
@@ -81,8 +81,8 @@ def run_schedule(machine, blocks, chunks, transfers):
                 loads[resource] += Fraction(blocks[chunks[chunk]][0], shares[chunks[chunk]])
         for cell, written in writes.items():
             require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
-            news[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
-        values |= news
+            sums[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
+        values |= sums
         longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
     for chunk, block in enumerate(chunks):
@@ -98,14 +98,14 @@ def weight_of(blocks, side=1):
 
 def needs_of(block):
     """Return pairs (holders, rank): the rank needs a contribution that it lacks and only the holders can give."""
-    having, wants = block[1].items(), [(rank, want, name) for rank, want in block[2].items() for name in want]
-    pairs = {(frozenset(h for h, ids in having if ids[name] and ids <= want), rank) for rank, want, name in wants}
+    initial, wants = block[1].items(), [(rank, want, name) for rank, want in block[2].items() for name in want]
+    pairs = {(frozenset(h for h, ids in initial if ids[name] and ids <= want), rank) for rank, want, name in wants}
     return [(holders, rank) for holders, rank in pairs if rank not in holders]
 
 
 def problem_of(machine, blocks, about):
-    """Return the machine and the blocks that an impossibility is about."""
-    members, (does, _, root) = set(blocks[0][1]), about.rpartition(" ")
+    """Return the machine and blocks that an impossibility is about; "halves": the allgather within an allreduce."""
+    members, (action, _, root) = set(blocks[0][1]), about.rpartition(" ")
     if about == "plan":
         require(all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
         return machine, blocks
@@ -115,10 +115,10 @@ def problem_of(machine, blocks, about):
     else:
         require(len(blocks) == 1 and members == set(blocks[0][2]), f"{about}: only an allreduce contains it")
         roots = members if about == "halves" else members & {int(root)}
-        require(roots and does in ("", "broadcast from", "reduce to"), f"{about!r} is not known")
+        require(roots and action in ("", "broadcast from", "reduce to"), f"{about!r} is not known")
         pairs = [(1, [root], members) for root in sorted(roots)]
     problem = [(weight, *({rank: Counter([0]) for rank in side} for side in sides)) for weight, *sides in pairs]
-    return machine.back if about == "dual" or does == "reduce to" else machine, problem
+    return machine.back if about == "dual" or action == "reduce to" else machine, problem
 
 
 def evaluate(machine, blocks, dual, steps):
@@ -142,14 +142,14 @@ def evaluate(machine, blocks, dual, steps):
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
         needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": []})
-        lift = {(switch, s): amount for switch, s, amount in share["potentials"]}
-        room = {(x, s): cost[x, s] + lift.get((ends[x][1], s), 0) - lift.get((ends[x][0], s), 0) for x, s in cost}
-        families = [room if rows is None else {(x, s): amount for x, s, amount in rows} for rows in share["families"]]
+        phi = {(switch, s): amount for switch, s, amount in share["potentials"]}
+        net_cost = {(x, s): cost[x, s] + phi.get((ends[x][1], s), 0) - phi.get((ends[x][0], s), 0) for x, s in cost}
+        families = [net_cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
         amounts = [0, *price.values(), *(amount for family in families for amount in family.values())]
-        exact = all(type(amount) is int for amount in [*amounts, *lift.values()])
-        require(exact and min(amounts) == 0 and all(x >= machine.ranks for x, _ in lift), "a price is not allowed")
+        exact = all(type(amount) is int for amount in [*amounts, *phi.values()])
+        require(exact and min(amounts) == 0 and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
-        for (x, s), limit in room.items():  # moves that come too early or too late to be useful need no price
+        for (x, s), limit in net_cost.items():  # moves that come too early or too late to be useful need no price
             useful = not steps or (early[ends[x][0]] <= s < steps - late[ends[x][1]] and ends[x][1] not in block[1])
             require(not useful or sum(f.get((x, s), 0) for f in families) <= limit, "a move pays more than it costs")
         for family in families if needs else ():
@@ -162,22 +162,22 @@ def evaluate(machine, blocks, dual, steps):
 
 def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
-    posed, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
-    values = [evaluate(*posed, dual, steps) for dual in entry.get("duals", [])]
+    problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
+    values = [evaluate(*problem, dual, steps) for dual in entry.get("duals", [])]
     if "ratio_below" in entry:
-        ratio = Fraction(values[0][1]) / max(values[0][0]) / weight_of(posed[1])
+        ratio = Fraction(values[0][1]) / max(values[0][0]) / weight_of(problem[1])
         require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
-        return ratio * weight_of(posed[1]), None
-    cuts, rounds = Fraction(entry["chunks"], weight_of(posed[1])), entry["rounds"]
-    require(cuts.denominator == 1 and type(rounds) is int, "impossible: chunks or rounds are not whole")
+        return ratio * weight_of(problem[1]), None
+    p, rounds = Fraction(entry["chunks"], weight_of(problem[1])), entry["rounds"]
+    require(p.denominator == 1 and type(rounds) is int, "impossible: chunks or rounds are not whole")
     if "refutation" in entry:
-        import_module("check_resolution").Refutation(*posed, cuts, steps, rounds, entry["refutation"])
-    elif values and all(rounds * max(budget) >= cuts * value for budget, value in values):
+        import_module("check_resolution").Refutation(*problem, p, steps, rounds, entry["refutation"])
+    elif values and all(rounds * max(budget) >= p * value for budget, value in values):
         for marks in itertools.combinations(range(1, rounds), steps - 1):
             split = [b - a for a, b in itertools.pairwise((0, *marks, rounds))]
-            forbidden = any(sum(r * b for r, b in zip(split, x, strict=True)) < cuts * value for x, value in values)
+            forbidden = any(sum(r * b for r, b in zip(split, x, strict=True)) < p * value for x, value in values)
             require(forbidden, f"impossible: no dual forbids rounds {split} in {steps} steps")
-    return None, (cuts, rounds)
+    return None, (p, rounds)
 
 
 def check_point(machine, blocks, point, steps_needed, inverse, excluded):
@@ -199,9 +199,9 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
         require(ratio == inverse or per_part <= bound, f"({chunks}, {steps}, {rounds}): nothing proves it optimal")
     elif point["proof"] == "proved-optimal-for-k":
         for r in range(steps // halves, steps // halves + point["k"] + 1):
-            for cuts in range(math.floor(r / per_part) + 1, math.floor(r / bound) + 1):
-                better = any(refuted and refuted[0] <= cuts and r <= refuted[1] for _, refuted in proofs)
-                require(better, f"({chunks}, {steps}, {rounds}): nothing refutes {cuts} parts in {r} rounds")
+            for p in range(math.floor(r / per_part) + 1, math.floor(r / bound) + 1):
+                better = any(refuted and refuted[0] <= p and r <= refuted[1] for _, refuted in proofs)
+                require(better, f"({chunks}, {steps}, {rounds}): nothing refutes {p} parts in {r} rounds")
     require(point["proof"] in ("best-found-in-budget", "proved-optimal", "proved-optimal-for-k"), "an unknown label")
 
 
@@ -215,9 +215,9 @@ def check(file):
     (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], 0)
     inverse = Fraction(value) / budget / weight_of(blocks)
     largest = max(weight_of(blocks), weight_of(blocks, 2))
-    measured = file.get("nbytes_weight", largest)  # of several groups at the same time: the largest buffer of a group
-    require(type(measured) is int and 0 < measured <= largest, "nbytes_weight: no buffer has this weight")
-    rate = machine.unit * measured / (inverse * weight_of(blocks))
+    nbytes_weight = file.get("nbytes_weight", largest)  # joint collectives: the largest buffer of a group
+    require(type(nbytes_weight) is int and 0 < nbytes_weight <= largest, "nbytes_weight: no buffer has this weight")
+    rate = machine.unit * nbytes_weight / (inverse * weight_of(blocks))
     require(file["latency_steps"] == steps, f"latency_steps: distances prove {steps}")
     require(file["bandwidth"]["inverse"] == str(inverse), f"bandwidth.inverse: its dual proves {inverse}")
     require(Fraction(file["bandwidth"]["bytes_per_second"]) == rate, f"bandwidth.bytes_per_second: is {rate}")

@@ -76,7 +76,7 @@ def joints_of(schedule: Schedule) -> Joints | None:
     """Return the joints of a schedule, or None if every row stands alone. One sort of the rows in joints.
 
     >>> from antiphon.core.example import of_rows
-    >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
+    >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]  # step, chunk, src, dst, op
     >>> joints = joints_of(of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1]))
     >>> joints.of_row.tolist(), joints.row.tolist(), joints.ptr.tolist()
     ([0, 0, -1], [0, 1], [0, 2])
@@ -109,8 +109,8 @@ def joints_of(schedule: Schedule) -> Joints | None:
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
-    """Return the links that each joint loads. `resolved`: the path of every row. O(n log n) in rows times links per
-    route."""
+    """Return the links that each joint loads. `resolved`: the path of every row (route -1: it stays within a rank).
+    O(n log n) in rows times links per route."""
     route = resolved.route[joints.row]
     between_ranks = route >= 0
     route, joint = route[between_ranks], joints.of_row[joints.row[between_ranks]]
@@ -139,9 +139,9 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         joint = np.flatnonzero(joints.kind == kind)
         joint = joint[resolved.route[joints.first[joint]] >= 0]
         route = resolved.route[joints.first[joint]]
-        # The link at the single end: the source's first link (multicast), the destination's last (reduction).
-        at = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
-        link = resolved.table.links[at]
+        # The first link of the only source (multicast), or the last link of the only destination (reduction).
+        position = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
+        link = resolved.table.links[position]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
         joint, link = joint[own[switch]], link[own[switch]]
         back = link_back(topology, link)
@@ -157,14 +157,14 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     key = src * topology.nodes + dst
     order = order_of(key, topology.nodes**2)
-    ordered = key[order]
+    sorted_keys = key[order]
     parallel_index = np.empty(topology.links, np.int64)  # of a link among its parallel links
-    parallel_index[order] = index_in_run(ordered)
-    want = dst[link] * topology.nodes + src[link]
-    low, high = (np.searchsorted(ordered, want, side) for side in ("left", "right"))
+    parallel_index[order] = index_in_run(sorted_keys)
+    reverse_key = dst[link] * topology.nodes + src[link]
+    low, high = (np.searchsorted(sorted_keys, reverse_key, side) for side in ("left", "right"))
     has_back = high > low
-    at = low + parallel_index[link] % np.maximum(high - low, 1)
-    return np.where(has_back, order[np.minimum(at, max(topology.links - 1, 0))], -1)
+    position = low + parallel_index[link] % np.maximum(high - low, 1)
+    return np.where(has_back, order[np.minimum(position, max(topology.links - 1, 0))], -1)
 
 
 def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) -> tuple[Longs, Longs]:
@@ -173,10 +173,10 @@ def crossed_links(schedule: Schedule, resolved: Resolved, topology: Topology) ->
     Linear in rows times links per route, except for joints, whose links are sorted.
     """
     joints = joints_of(schedule)
-    single = resolved.route >= 0
+    is_alone = resolved.route >= 0
     if joints is not None:
-        single &= joints.of_row < 0
-    rows = np.flatnonzero(single)
+        is_alone &= joints.of_row < 0
+    rows = np.flatnonzero(is_alone)
     route = resolved.route[rows]
     hops = resolved.table.ptr[route + 1] - resolved.table.ptr[route]
     link = resolved.table.links[concat_ranges(resolved.table.ptr[route], hops)].astype(np.int64)

@@ -136,10 +136,10 @@ def _check_keys(data: bytes) -> None:
     """
     open_objects: list[set[object]] = []
     known_objects: set[bytes] = set()  # texts of objects that were checked
-    waiting: list[tuple[int, bytes]] = []  # (end, text) of objects whose inner objects are being checked
+    enclosing: list[tuple[int, bytes]] = []  # (end, text) of objects whose inner objects are being checked
     recurrences = 0  # of known objects
     compile_at = MAX_KNOWN  # the number of recurrences at which the next pattern is compiled
-    repeats: re.Pattern[bytes] | None = None  # matches a run of known objects
+    known_run: re.Pattern[bytes] | None = None  # matches a run of known objects
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
@@ -149,15 +149,15 @@ def _check_keys(data: bytes) -> None:
                 recurrences += 1
                 if recurrences == compile_at:
                     compile_at *= 8  # seldom, as more objects are known by then
-                    repeats = _join_short(known_objects)
-                run = repeats.match(data, nested.end()) if repeats is not None else None
-                at = nested.end() if run is None else run.end()
+                    known_run = _join_short(known_objects)
+                run_match = known_run.match(data, nested.end()) if known_run is not None else None
+                at = nested.end() if run_match is None else run_match.end()
                 continue
             plain = _PLAIN.match(data, match.start())
             if plain is None and nested is not None:
                 text = nested.group()
                 if len(known_objects) < MAX_KNOWN and len(text) < MAX_KNOWN:
-                    waiting.append((nested.end(), text))
+                    enclosing.append((nested.end(), text))
             text = plain.group() if plain is not None else b""
             if plain is None or text.count(b'"') % 2:
                 open_objects.append(set())
@@ -172,8 +172,8 @@ def _check_keys(data: bytes) -> None:
                     known_objects.add(text)
         elif token == b"}":
             open_objects.pop()
-            if waiting and waiting[-1][0] == at:
-                known_objects.add(waiting.pop()[1])
+            if enclosing and enclosing[-1][0] == at:
+                known_objects.add(enclosing.pop()[1])
         elif token.endswith(b":"):
             key = _key_text(token[:-1])
             if key in open_objects[-1]:
@@ -264,8 +264,8 @@ def _encode_column(values: NDArray[Any]) -> bytes:
 
 
 def _join_texts(values: NDArray[Any], is_last: NDArray[np.bool_]) -> bytes | None:
-    """Return whole numbers, each followed by a comma, or by "],[" if it is the last of a list; None if they are of a
-    large range. Looking up the text of each number takes a third of the time of the encoder.
+    """Return whole numbers, each followed by a comma, or by "],[" if it is the last of a list; None if they
+    span a range longer than their count. Looking up the text of each number takes a third of the time of the encoder.
     """
     if not len(values) or values.dtype.kind not in "iu":
         return None
@@ -294,10 +294,10 @@ def locate(message: str, data: bytes) -> str:
     for segment in message.split(": "):
         named = _PATH.match(segment)
         steps = _path_steps(named[1]) if named else []
-        below = _find_value(data, [*path, *steps]) if steps else None
-        if below is None:
+        value_at = _find_value(data, [*path, *steps]) if steps else None
+        if value_at is None:
             break
-        path, at = [*path, *steps], below
+        path, at = [*path, *steps], value_at
     return "" if at is None else _line_and_column(data, at)
 
 
@@ -313,9 +313,9 @@ def move_place(message: str, data: bytes, outer: bytes) -> str:
     if match is None or at < 0:
         return message
     line, column = int(match[1]), int(match[2])
-    first = at - outer.rfind(b"\n", 0, at) - 1  # characters before the piece on its first line
-    above = outer.count(b"\n", 0, at)
-    moved = f"line {above + line}, column {column + first * (line == 1)}: "
+    columns_before = at - outer.rfind(b"\n", 0, at) - 1  # characters before the piece on its first line
+    lines_above = outer.count(b"\n", 0, at)
+    moved = f"line {lines_above + line}, column {column + columns_before * (line == 1)}: "
     return message[: match.start()] + moved + message[match.end() :]
 
 
@@ -385,13 +385,14 @@ def _syntax_fault(message: str, data: bytes) -> Invalid:
     """Return the error for text that is not JSON: where, and the likely cause."""
     problem = message.removeprefix("JSON is malformed: ")
     byte = re.search(r" \(byte ([0-9]+)\)$", problem)
-    lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None) if byte is None else None
-    if lone is not None:  # the decoder calls the text truncated
-        place = _line_and_column(data, lone.start())
+    escapes = _ESCAPE.finditer(data) if byte is None else ()
+    surrogate = next((escape for escape in escapes if escape.group(1)), None)
+    if surrogate is not None:  # the decoder calls the text truncated
+        place = _line_and_column(data, surrogate.start())
         return Invalid(f"{place}is not valid JSON: half of a surrogate pair stands alone")
     if byte is None:
-        ends = _line_and_column(data, len(data.rstrip())) if "truncated" in problem else ""
-        return Invalid(f"{ends}is not valid JSON: {'it ends too early' if ends else problem}; is a ] or }} missing?")
+        place = _line_and_column(data, len(data.rstrip())) if "truncated" in problem else ""
+        return Invalid(f"{place}is not valid JSON: {'it ends too early' if place else problem}; is a ] or }} missing?")
     at = int(byte[1])
     problem, rest = problem[: byte.start()], data[at:]
     if rest[:1] == b"'":

@@ -16,7 +16,8 @@ Cheap candidates (cuts around limits, halves of a grid) come first: they are sim
 only tried up to MOST_VARIABLES. It runs in floating point; its duals are rounded to whole numbers and evaluated
 exactly, so that rounding can weaken a bound but never make it wrong.
 
-The weight of a block is its relative size. Times in this file are seconds if a block of weight 1 had one byte.
+The weight of a block is its relative size. A switch *helps* if it multicasts or reduces for the collective. Times in
+this file are seconds if a block of weight 1 had one byte.
 
 Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send 8/16
 of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
@@ -189,7 +190,7 @@ class BandwidthSearch:
         return rate
 
     def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
-        """Offer the tightest cut for each family of needs: those of one rank ("to"), or for its data ("from")."""
+        """Offer the tightest cut for each family: what one rank needs ("to"), or what others need of it ("from")."""
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
         for group in self._narrowest_groups([group for group in groups if group.kind in ("to", "from")]):
@@ -261,8 +262,8 @@ class BandwidthSearch:
     def _bound_custom(self) -> Proved:
         """Bound a custom collective: cuts per rank, then the linear program."""
         groups = groups_of(self.collective, self.needs)
-        ends = [*groups, *_by_end(self.needs, self.collective.kind)]
-        self._group_searches(ends)
+        rank_groups = [*groups, *_by_end(self.needs, self.collective.kind)]
+        self._group_searches(rank_groups)
         if len(groups) == 1 and groups[0].kind == "all":
             return self._bound_concurrent_flow()
         self._solve_program()
@@ -292,14 +293,14 @@ class BandwidthSearch:
 
     def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
         """Offer the exact duals of a solution until one proves its float optimum; whether the best witness does."""
-        goal = solution.time / float(self.topology.resources.scale)
+        optimum = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
         for witness in program.exact_witnesses(solution):
             # The best witness is as good as the float optimum: no dual can improve it.
-            if float(self.best[0]) >= goal * (1 - CLOSE):
+            if float(self.best[0]) >= optimum * (1 - CLOSE):
                 return True
             self._offer_dual(witness)
-        return float(self.best[0]) >= goal * (1 - CLOSE)
+        return float(self.best[0]) >= optimum * (1 - CLOSE)
 
     def _offer_dual(self, witness: LpDual) -> None:
         """Offer a dual, and the cuts behind it if it has any: cuts are simpler witnesses."""
@@ -311,7 +312,7 @@ class BandwidthSearch:
         """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
         weight: dict[tuple[int, ...], int] = {(members[0],): 1}
-        narrowest = min(self._offer_tightest_cut(weight, members, back) for back in (False, True))
+        least_capacity = min(self._offer_tightest_cut(weight, members, back) for back in (False, True))
         self._limit_cuts()
         no_limits = not self.topology.limits
         self._offer_both_directions()
@@ -326,7 +327,7 @@ class BandwidthSearch:
         if is_large and self._by_places():
             return self._conclude(True, _IN_HALVES)
         partitions = self._limit_partitions()
-        if not (is_large and self._is_weakest(narrowest)):
+        if not (is_large and self._is_weakest(least_capacity)):
             partitions = self._offer_partitions(self.network) + partitions
         if no_limits and self.all_ranks and not self.topology.switches and self.network.symmetric:
             return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
@@ -337,17 +338,17 @@ class BandwidthSearch:
         self._allreduce_program(partitions)
         return self._conclude(None, "not known to be attainable")
 
-    def _is_weakest(self, narrowest: Fraction) -> bool:
+    def _is_weakest(self, least_capacity: Fraction) -> bool:
         """Whether links alone show that no partition proves more than the best witness.
 
-        `narrowest`: the least capacity of a cut between the first member and another. Of k parts, the k - 1 without the
+        `least_capacity`: that of a cut between the first member and another. Of k parts, the k - 1 without the
         first member each have at least that capacity to or from the rest. So a partition proves at most
-        2 (k - 1) * weight / ((k - 1) * narrowest) = 2 * weight / narrowest.
+        2 (k - 1) * weight / ((k - 1) * least_capacity) = 2 * weight / least_capacity.
         """
         weights = self.collective.weights
         assert self.best is not None
         assert weights is not None
-        return self.best[0] * narrowest * self.topology.resources.scale >= 2 * int(weights[0])
+        return self.best[0] * least_capacity * self.topology.resources.scale >= 2 * int(weights[0])
 
     def _by_places(self) -> bool:
         """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""
@@ -420,13 +421,13 @@ class BandwidthSearch:
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         for partition in partitions:
             program.add_partition(partition)
-        solution, stalled = program.solve(self._time_scale), 0
+        solution, stalls = program.solve(self._time_scale), 0
         # Cutting planes: add partitions that the loads violate, until none is violated or the time stops growing.
-        while solution is not None and stalled < _STALLED_ROUNDS and self._add_violated_partitions(program, solution):
+        while solution is not None and stalls < _STALLED_ROUNDS and self._add_violated_partitions(program, solution):
             next_solution = program.solve(self._time_scale)
             if next_solution is None:
                 break
-            stalled = 0 if next_solution.time > solution.time * (1 + CLOSE) else stalled + 1
+            stalls = 0 if next_solution.time > solution.time * (1 + CLOSE) else stalls + 1
             solution = next_solution
         if solution is not None:
             self._offer_duals(program, solution)
@@ -436,8 +437,8 @@ class BandwidthSearch:
         arcs = program.arcs
         # The separation needs integers: scale the float loads so that the greatest is 2^30.
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
-        loaded = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
-        return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(loaded)) > 0
+        load_network = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
+        return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(load_network)) > 0
 
 
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:

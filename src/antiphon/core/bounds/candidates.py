@@ -55,40 +55,40 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     part."""
     is_member = np.zeros(topology.nodes, bool)
     is_member[list(members)] = True
-    free = np.ones(topology.nodes, bool)
+    is_unassigned = np.ones(topology.nodes, bool)
     part_sets: list[list[int]] = []
     # Greedy: the smallest sides first, while they are disjoint.
     for side in sorted(limit_sides(topology), key=np.count_nonzero):
-        if free[side].all() and is_member[side].any():
-            free &= ~side
+        if is_unassigned[side].all() and is_member[side].any():
+            is_unassigned &= ~side
             part_sets.append(np.flatnonzero(side).tolist())
-    rest = np.flatnonzero(free[: topology.ranks]).tolist()
+    other_ranks = np.flatnonzero(is_unassigned[: topology.ranks]).tolist()
     if not part_sets:
         return []
-    if not rest:
+    if not other_ranks:
         return [part_sets] if len(part_sets) > 1 else []
     partitions = []
-    if all(is_member[rest]):
-        partitions.append(part_sets + [[rank] for rank in rest])
-    if is_member[rest].any():
-        partitions.append([*part_sets, rest])
+    if all(is_member[other_ranks]):
+        partitions.append(part_sets + [[rank] for rank in other_ranks])
+    if is_member[other_ranks].any():
+        partitions.append([*part_sets, other_ranks])
     return partitions
 
 
 def place_partitions(topology: Topology) -> list[list[list[int]]]:
     """Return two partitions: into single ranks; and, if there are several hosts, into hosts with their switches."""
-    single_ranks, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
-    if not number:
+    single_ranks, host_of = [[rank] for rank in range(topology.ranks)], hosts(topology)
+    if not host_of:
         return [single_ranks]
     # A node's place names its levels, such as "rack3/host2/gpu1".
     paths = [place.split("/") for place in topology.places]
     # The level of the place hierarchy at which hosts become distinct.
-    deep = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(number))
-    inside: dict[tuple[str, ...], list[int]] = {tuple(levels[:deep]): [] for levels in paths[: topology.ranks]}
+    depth = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(host_of))
+    nodes_at: dict[tuple[str, ...], list[int]] = {tuple(levels[:depth]): [] for levels in paths[: topology.ranks]}
     for node, levels in enumerate(paths):
-        if tuple(levels[:deep]) in inside:
-            inside[tuple(levels[:deep])].append(node)
-    return [single_ranks, list(inside.values())]
+        if tuple(levels[:depth]) in nodes_at:
+            nodes_at[tuple(levels[:depth])].append(node)
+    return [single_ranks, list(nodes_at.values())]
 
 
 def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
@@ -98,10 +98,11 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
     """
     if len({price for _, price in dual.prices}) > 1:
         return []
-    free = np.ones(topology.links, bool)
+    is_unpriced = np.ones(topology.links, bool)
     for resource, _ in dual.prices:
-        free[list(topology.limits[resource - topology.links].links) if resource >= topology.links else resource] = False
-    return distinct_sides(reachable_nodes(topology, [rank], free) for rank in range(topology.ranks))
+        limit = resource - topology.links  # negative: the resource is a link
+        is_unpriced[list(topology.limits[limit].links) if limit >= 0 else resource] = False
+    return distinct_sides(reachable_nodes(topology, [rank], is_unpriced) for rank in range(topology.ranks))
 
 
 def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Side]:
@@ -117,8 +118,8 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
     # Every link on a long path splits the nodes by "nearer to this end"; ties go to either side.
     for path in _long_paths(topology):
         distances = [_hop_distances(topology, node) for node in path]
-        for to_one, to_other in pairwise(distances):  # of all nodes to the two ends of a link
-            for side in (to_one < to_other, to_one <= to_other, to_one > to_other, to_one >= to_other):
+        for from_tail, from_head in pairwise(distances):  # of all nodes, from the two ends of a link
+            for side in (from_tail < from_head, from_tail <= from_head, from_tail > from_head, from_tail >= from_head):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
                     sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
     best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))
@@ -128,44 +129,44 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
 def _long_paths(topology: Topology) -> Iterator[list[int]]:
     """Yield shortest paths between ranks, each starting as far as possible from the earlier ones."""
     distances = [_hop_distances(topology, 0)]
-    last = int(np.argmax(distances[0][: topology.ranks]))
+    start = int(np.argmax(distances[0][: topology.ranks]))
     # Farthest-point traversal: each start is the rank farthest from all earlier ones.
     for _ in range(LONG_PATHS):
-        distances.append(_hop_distances(topology, last))
-        yield _longest_path(topology, last, distances[-1])
-        last = int(np.argmax(np.min(distances[1:], axis=0)[: topology.ranks]))
+        distances.append(_hop_distances(topology, start))
+        yield _longest_path(topology, start, distances[-1])
+        start = int(np.argmax(np.min(distances[1:], axis=0)[: topology.ranks]))
 
 
-def _longest_path(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
+def _longest_path(topology: Topology, start: int, distance: NDArray[np.int64]) -> list[int]:
     """Return a shortest path from a rank to the farthest rank that it reaches, backwards."""
-    ranks = far[: topology.ranks]
+    ranks = distance[: topology.ranks]
     node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
     path = [node]
     while node != start:
-        before = topology.link_src[topology.link_dst == node]
-        node = int(before[np.argmin(far[before])])
+        predecessors = topology.link_src[topology.link_dst == node]
+        node = int(predecessors[np.argmin(distance[predecessors])])
         path.append(node)
     return path
 
 
 def _hop_distances(topology: Topology, start: int) -> NDArray[np.int64]:
     """Return the distance of every node in links; the number of nodes if it cannot be reached."""
-    out = np.full(topology.nodes, topology.nodes, np.int64)
-    out[start], level = 0, 0
+    distance = np.full(topology.nodes, topology.nodes, np.int64)
+    distance[start], level = 0, 0
     while True:
-        heads = topology.link_dst[out[topology.link_src] == level]
-        heads = heads[out[heads] == topology.nodes]
+        heads = topology.link_dst[distance[topology.link_src] == level]
+        heads = heads[distance[heads] == topology.nodes]
         if not heads.size:
-            return out
+            return distance
         level += 1
-        out[heads] = level
+        distance[heads] = level
 
 
 def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> float:
     """Return the weight that must leave a set of nodes over the capacity out of it."""
-    ranks = side[: topology.ranks].astype(np.float64)
-    out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
-    return float(dot(ranks, dot(demand, 1 - ranks))) / out if out else 0.0
+    is_inside = side[: topology.ranks].astype(np.float64)
+    capacity_out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
+    return float(dot(is_inside, dot(demand, 1 - is_inside))) / capacity_out if capacity_out else 0.0
 
 
 def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:

@@ -56,11 +56,11 @@ class _CutSearch:
         self.sinks = sorted(set(sinks))
         self.total = sum(self.supply.values())
         n = network.nodes
-        self.single = [0] * n  # weight that only this node holds
+        self.sole_weight = [0] * n  # weight that only this node holds
         groups = [holders for holders in self.supply if len(holders) > 1]
         for holders, weight in self.supply.items():
             if len(holders) == 1:
-                self.single[holders[0]] += weight
+                self.sole_weight[holders[0]] += weight
         self.groups = [(self.supply[holders], holders) for holders in groups]
         self.source = n + len(groups)
         self.served = np.zeros(n, bool)
@@ -86,18 +86,18 @@ class _CutSearch:
         n = self.network.nodes
         # With a single sink, the set {sink} lacks no sink and so is no cut.
         only_sink = self.sinks[0] if len(self.sinks) == 1 else None
-        own_weight = {v: w for v, w in enumerate(self.single) if w and v != only_sink}
-        lacked = {v: self.total - self.single[v] for v in self.sinks}
+        own_weights = {v: w for v, w in enumerate(self.sole_weight) if w and v != only_sink}
+        lacked = {v: self.total - self.sole_weight[v] for v in self.sinks}
         for weight, holders in self.groups:
             for v in holders:
                 if v in lacked:
                     lacked[v] -= weight
         best: tuple[Fraction, int, bool] | None = None
-        for capacity, weights, all_but_node in ((out, own_weight, False), (into, lacked, True)):
+        for capacity, weights, all_but_node in ((out, own_weights, False), (into, lacked, True)):
             # Compare in floats first; only near ties are compared as fractions.
-            rough = {v: int(capacity[v]) / w for v, w in weights.items() if w > 0}
-            threshold = min(rough.values(), default=0.0) * (1 + 1e-9)
-            for node in [v for v, float_rate in rough.items() if float_rate <= threshold]:
+            float_rates = {v: int(capacity[v]) / w for v, w in weights.items() if w > 0}
+            threshold = min(float_rates.values(), default=0.0) * (1 + 1e-9)
+            for node in [v for v, float_rate in float_rates.items() if float_rate <= threshold]:
                 rate = Fraction(int(capacity[node]), weights[node])
                 if best is None or rate < best[0]:
                     best = (rate, node, all_but_node)
@@ -116,24 +116,24 @@ class _CutSearch:
         p, q = self.best[0].numerator, self.best[0].denominator
         self.need = p * self.total
         links = [int(c) * q for c in self.network.capacity.tolist()]
-        feed = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.single, strict=True)]
-        group = [p * w for w, _ in self.groups]
-        spread = [self.need] * sum(len(holders) for _, holders in self.groups)
-        self._capacities = links + feed + group + spread  # in the order of the arcs in `_flow_graph`
+        to_nodes = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.sole_weight, strict=True)]
+        to_groups = [p * w for w, _ in self.groups]
+        to_holders = [self.need] * sum(len(holders) for _, holders in self.groups)
+        self._capacities = links + to_nodes + to_groups + to_holders  # in the order of the arcs in `_flow_graph`
         # The sums of _next_sink, at most need + sum(links) each, must fit into int64; otherwise use Python integers.
         # The test is generous: machines near the border are rare.
-        big = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
-        kind: Any = object if big else np.int64
-        self._links = np.array(links, kind)
-        self._feed = np.array(feed, kind)
+        exceeds_int64 = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
+        dtype: Any = object if exceeds_int64 else np.int64
+        self._links = np.array(links, dtype)
+        self._feed = np.array(to_nodes, dtype)
 
     def _flow_graph(self) -> Flows:
         """Build the flow network on first use. Arcs: links, source to nodes, source to groups, groups to holders."""
         if self._flows is None:
             n = self.network.nodes
-            inner = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
-            tail = self.network.tail.tolist() + [self.source] * (n + len(self.groups)) + [a for a, _ in inner]
-            head = self.network.head.tolist() + list(range(n + len(self.groups))) + [b for _, b in inner]
+            group_arcs = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
+            tail = self.network.tail.tolist() + [self.source] * (n + len(self.groups)) + [a for a, _ in group_arcs]
+            head = self.network.head.tolist() + list(range(n + len(self.groups))) + [b for _, b in group_arcs]
             self._flows = Flows(self.source + 1, tail, head)
         return self._flows
 
@@ -147,8 +147,8 @@ class _CutSearch:
         """
         sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:
-            waiting = sinks[~self.served[sinks]]
-            if not len(waiting):
+            unserved = sinks[~self.served[sinks]]
+            if not len(unserved):
                 return None
             # A node's own supply plus what comes over one hop from served nodes, then over two hops.
             one_hop = self._feed.copy()
@@ -158,7 +158,7 @@ class _CutSearch:
             np.add.at(two_hops, head, np.minimum(self._links, one_hop[tail]))
             newly_served = np.flatnonzero(~self.served & (two_hops >= self.need))
             if not newly_served.size:
-                return int(waiting[int(np.argmin(two_hops[waiting]))])
+                return int(unserved[int(np.argmin(two_hops[unserved]))])
             for node in newly_served.tolist():
                 self._mark_served(node)
 
@@ -177,12 +177,12 @@ class _CutSearch:
 
         Behind a served switch, sinks mostly need no flow of their own.
         """
-        heads = np.zeros(self.network.nodes, bool)
-        heads[self.sinks] = True
-        feeding = np.unique(self.network.tail[heads[self.network.head]])
-        feeding = feeding[feeding >= self.network.ranks]
-        if len(feeding) * 2 <= len(self.sinks):
-            for switch in feeding.tolist():
+        is_sink = np.zeros(self.network.nodes, bool)
+        is_sink[self.sinks] = True
+        feeding_switches = np.unique(self.network.tail[is_sink[self.network.head]])
+        feeding_switches = feeding_switches[feeding_switches >= self.network.ranks]
+        if len(feeding_switches) * 2 <= len(self.sinks):
+            for switch in feeding_switches.tolist():
                 if self._flow_graph().value(self._capacities, self.source, switch) >= self.need:
                     self._mark_served(switch)
 

@@ -9,8 +9,9 @@ direction). Output: a rate per tree.
     such that  for every group g:  sum of the rates of its trees = sum over j of share_gj t_j
                for every row:      sum over trees of rate * times that the tree loads it <= capacity
 
-The t_j are amounts of data that groups must carry in common. A forest has one t, its rate, and a group's share of it
-is its root's demand. An allreduce has a t per root, which the trees in to the root and those out of it both carry.
+The integers share_gj and gain_j are input. The t_j are amounts of data that groups must carry in common. A forest has
+one t, its rate, and a group's share of it is its root's demand. An allreduce has a t per root, which the trees in to
+the root and those out of it both carry.
 `Master`
 
     solves the linear program in floats (HiGHS), with prices of rows that guide the search for better trees
@@ -92,14 +93,14 @@ class Master:
         from scipy.optimize import linprog
         from scipy.sparse import csc_array
 
-        count, groups, free = len(self.columns), len(self.share), len(self.gain)
+        count, groups, gains = len(self.columns), len(self.share), len(self.gain)
         # variables: the rates, then the t_j. Rows: loads, each divided by its capacity in `unit`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
         times = np.array([v for c in self.columns for v in c.times], float) * self._row_scale[rows]
-        loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * free)), shape=(len(self.capacity), count + free))
+        loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * gains)), shape=(len(self.capacity), count + gains))
         # per group: sum of rates - sum over j of share_gj t_j = 0
-        equal = np.zeros((groups, count + free))
+        equal = np.zeros((groups, count + gains))
         equal[[c.group for c in self.columns], np.arange(count)] = 1
         for group, shares in enumerate(self.share):
             for j, weight in shares.items():
@@ -120,26 +121,27 @@ class Master:
         Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The solution is
         checked against all other rows.
         """
+        # smaller rates are rounding errors of the solver
         min_rate = 10 * TINY * float(point.x.max(initial=0.0))
         used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
         load = np.zeros(len(self.capacity))
         for i in used:
             load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
-        # a linear system: first the full rows, then the groups
-        full = np.flatnonzero(load * self._row_scale >= 1 - 1e-7)
-        row_number = {int(row): number for number, row in enumerate(full.tolist())}
-        matrix = np.zeros((len(full) + len(self.share), len(used) + len(self.gain)), np.int64)
+        # a linear system: first the full rows, then the groups. 1e-7: loads sum many rates, each off by up to TINY
+        full_rows = np.flatnonzero(load * self._row_scale >= 1 - 1e-7)
+        row_number = {int(row): number for number, row in enumerate(full_rows.tolist())}
+        matrix = np.zeros((len(full_rows) + len(self.share), len(used) + len(self.gain)), np.int64)
         for number, i in enumerate(used):
             column = self.columns[i]
             for row, times in zip(column.rows, column.times, strict=True):
                 if row in row_number:
                     matrix[row_number[row], number] = times
-            matrix[len(full) + column.group, number] = 1
+            matrix[len(full_rows) + column.group, number] = 1
         for group, shares in enumerate(self.share):
             for j, weight in shares.items():
-                matrix[len(full) + group, len(used) + j] = -weight
-        right = [self.capacity[row] for row in full.tolist()] + [0] * len(self.share)
-        solution = solve_exactly(matrix, right)
+                matrix[len(full_rows) + group, len(used) + j] = -weight
+        right_side = [self.capacity[row] for row in full_rows.tolist()] + [0] * len(self.share)
+        solution = solve_exactly(matrix, right_side)
         if solution is None or any(rate < 0 for rate in solution):
             return None
         rates = [(self.columns[i], rate) for i, rate in zip(used, solution[: len(used)], strict=True) if rate > 0]
@@ -159,15 +161,15 @@ class Master:
 
     def round_solution(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
         """Return rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
-        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_RATE_DENOMINATOR) or Fraction(
+        largest_amount = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_RATE_DENOMINATOR) or Fraction(
             1, _RATE_DENOMINATOR
         )
         t = [
-            Fraction(round(float(v / float(top)) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * top
+            Fraction(round(float(v / float(largest_amount)) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * largest_amount
             for v in point.t.tolist()
         ]
         rates = [
-            (c, Fraction(round(v / float(top) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * top)
+            (c, Fraction(round(v / float(largest_amount) * _RATE_DENOMINATOR), _RATE_DENOMINATOR) * largest_amount)
             for c, v in zip(self.columns, point.x.tolist(), strict=True)
         ]
         # each group's rates must again sum to its share: rescale within groups, then all together to fit the links
@@ -176,7 +178,7 @@ class Master:
         for column, rate in rates:
             group_rate[column.group] += rate
         group_goal = [sum((w * t[j] for j, w in shares.items()), Fraction(0)) for shares in self.share]
-        if any(w and not h for w, h in zip(group_goal, group_rate, strict=True)):
+        if any(goal and not rate for goal, rate in zip(group_goal, group_rate, strict=True)):
             raise ArithmeticError("some root is left without trees by rounding")
         balanced = [(c, rate * group_goal[c.group] / group_rate[c.group]) for c, rate in rates]
         scale = 1 / self._largest_overload(balanced)

@@ -113,20 +113,20 @@ def needs_of(collective: Collective) -> Needs:
     if collective.custom is not None:
         return _custom_needs(collective)
     relation = collective.relation
-    count = np.bincount(relation.pre_block, minlength=collective.blocks)
-    first = np.cumsum(count) - count
-    per_post = count[relation.post_block]
-    columns, size = np.empty((3, int(per_post.sum())), np.int64), 0
-    # Some posts at a time: intermediate results of all rows would take several times the memory of the columns.
-    at_once = max(1, ROWS_PER_BATCH // int(per_post.max(initial=1)))
-    for low in range(0, len(per_post), at_once):
-        posts = slice(low, low + at_once)
-        holders = relation.pre_rank[concat_ranges(first[relation.post_block[posts]], per_post[posts])]
-        block, dst = (np.repeat(c[posts], per_post[posts]) for c in (relation.post_block, relation.post_rank))
-        keep = (holders != dst) & (collective.weights[block] > 0)
-        end = size + int(np.count_nonzero(keep))
+    pre_count = np.bincount(relation.pre_block, minlength=collective.blocks)
+    first = np.cumsum(pre_count) - pre_count
+    holder_count = pre_count[relation.post_block]
+    columns, size = np.empty((3, int(holder_count.sum())), np.int64), 0
+    # In batches of post rows: intermediate results of all would take several times the memory of the columns.
+    batch = max(1, ROWS_PER_BATCH // int(holder_count.max(initial=1)))
+    for low in range(0, len(holder_count), batch):
+        rows = slice(low, low + batch)
+        holders = relation.pre_rank[concat_ranges(first[relation.post_block[rows]], holder_count[rows])]
+        block, dst = (np.repeat(c[rows], holder_count[rows]) for c in (relation.post_block, relation.post_rank))
+        is_need = (holders != dst) & (collective.weights[block] > 0)
+        end = size + int(np.count_nonzero(is_need))
         for column, values in zip(columns, (block, holders, dst), strict=True):
-            column[size:end] = values[keep]
+            column[size:end] = values[is_need]
         size = end
     sets = tuple((rank,) for rank in range(collective.ranks))
     return Needs(columns[0, :size], columns[1, :size], columns[2, :size], sets, collective.weights)
@@ -134,11 +134,11 @@ def needs_of(collective: Collective) -> Needs:
 
 def _joint_needs(collective: Collective) -> Needs:
     """Return the needs of all groups of a joint collective, group after group."""
-    each = [needs_of(group) for group in collective.groups]
+    group_needs = [needs_of(group) for group in collective.groups]
     first = [blocks.start for blocks in collective.group_blocks]
-    block = np.concatenate([needs.block + start for needs, start in zip(each, first, strict=True)])
-    holders, dst = (np.concatenate([getattr(needs, name) for needs in each]) for name in ("holders", "dst"))
-    return Needs(block, holders, dst, each[0].sets, collective.weights)
+    block = np.concatenate([needs.block + start for needs, start in zip(group_needs, first, strict=True)])
+    holders, dst = (np.concatenate([getattr(needs, name) for needs in group_needs]) for name in ("holders", "dst"))
+    return Needs(block, holders, dst, group_needs[0].sets, collective.weights)
 
 
 Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # contribution -> the ranks that hold it, as a set and sorted
@@ -151,11 +151,11 @@ def _custom_needs(collective: Collective) -> Needs:
     """
     assert collective.weights is not None
     relation = collective.relation
-    begun: dict[int, dict[int, Counter[int]]] = {}
+    initial: dict[int, dict[int, Counter[int]]] = {}
     for block, rank, name in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        begun.setdefault(block, {}).setdefault(rank, Counter())[name] += 1
+        initial.setdefault(block, {}).setdefault(rank, Counter())[name] += 1
     index: dict[tuple[int, ...], int] = {}
     rows: set[tuple[int, int, int]] = set()
     usable: dict[tuple[int, int], Holders] = {}
@@ -165,15 +165,15 @@ def _custom_needs(collective: Collective) -> Needs:
         if not collective.weights[block]:
             continue
         if (block, want) not in usable:
-            usable[block, want] = _usable_holders(begun.get(block, {}), None if want < 0 else relation.wants[want])
-        for name, (having, holders) in usable[block, want].items():
+            usable[block, want] = _usable_holders(initial.get(block, {}), None if want < 0 else relation.wants[want])
+        for name, (holder_set, holders) in usable[block, want].items():
             if not holders:
                 raise Infeasible(
                     f"rank {rank} can never have what it wants of block {block}: every rank that begins with "
                     f"contribution {name} has it joined with what rank {rank} does not want; let some rank begin "
                     f"with it alone, or rank {rank} want the rest too"
                 )
-            if rank not in having:
+            if rank not in holder_set:
                 rows.add((block, index.setdefault(holders, len(index)), rank))
     table = np.array(sorted(rows), np.int64).reshape(-1, 3)
     return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights, _begins_joined(relation))
@@ -182,16 +182,16 @@ def _custom_needs(collective: Collective) -> Needs:
 def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
     """Return, per wanted contribution, the ranks whose initial value has it and nothing that is not wanted."""
     target = Counter({name for value in values.values() for name in value} if ids is None else ids)
-    having: dict[int, set[int]] = {name: set() for name in target}
+    holders_of: dict[int, set[int]] = {name: set() for name in target}
     for rank, value in values.items():
         if value <= target:
             for name in value:
-                having[name].add(rank)
-    return {name: (ranks, tuple(sorted(ranks))) for name, ranks in having.items()}
+                holders_of[name].add(rank)
+    return {name: (ranks, tuple(sorted(ranks))) for name, ranks in holders_of.items()}
 
 
 def _begins_joined(relation: Relation) -> bool:
     """Whether a value begins with several contributions, or one is wanted more than once."""
     block, rank = relation.pre_block, relation.pre_rank
-    several = bool(np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])))
-    return several or any(len(set(ids)) < len(ids) for ids in relation.wants)
+    has_joined_value = bool(np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])))
+    return has_joined_value or any(len(set(ids)) < len(ids) for ids in relation.wants)

@@ -5,9 +5,10 @@ byte, or raises Invalid. docs/bounds.md proves why each is a bound. The checks i
 
     cut         the stated weight is held only inside and needed outside; the stated capacity is that of the links out
     partition   every rank is in exactly one part, each part has a member; the capacity between the parts is as stated
-    LP dual     no price is negative, no link costs less than 0, and on every link the lengths of all families plus the
-                crossings of all partitions (times their multipliers) sum to at most its cost. Proved: (sum of weight *
-                shortest path + sum over partitions of multiplier * times * weight) / (sum of price * capacity)
+    LP dual     no price is negative, no link costs less than 0, and on every link the lengths of all families (sets of
+                needs, each with its link lengths) plus the crossings of all partitions (times their multipliers) sum to
+                at most its cost. Proved: (sum of weight * shortest path + sum over partitions of multiplier * times *
+                weight) / (sum of price * capacity); `witness.py` defines all terms
     joint dual  for every group of a joint collective an LP dual, all at the same prices; their numerators are added
     distance    distances grow by at most one per link into a rank, and a path attains them
 
@@ -32,7 +33,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 
-Row = tuple[int, tuple[int, ...], int]  # block, holders, destination
+Need = tuple[int, tuple[int, ...], int]  # block, holders, destination
 
 
 def proved_time(topology: Topology, collective: Collective, witness: Witness | None) -> Fraction:
@@ -45,7 +46,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
         _check_partition(topology, collective, witness)
         return witness.times * Fraction(witness.weight) / witness.capacity
     priced_capacity = sum(
-        (p * topology.resources.bytes_per_second(r) for r, p in _prices(topology, witness).items()), Fraction(0)
+        (price * topology.resources.bytes_per_second(r) for r, price in _prices(topology, witness).items()), Fraction(0)
     )
     _require(priced_capacity > 0, "all its prices are 0")
     if isinstance(witness, LpDual):
@@ -71,31 +72,32 @@ def _prices(topology: Topology, witness: LpDual | JointDual) -> dict[int, int]:
 
 def check_distance(topology: Topology, collective: Collective, proof: Distance) -> None:
     """Check that the need exists, and that its distance is `steps`: no less by `distances`, no more by `path`."""
-    far = np.array(proof.distances, np.int64)
-    _require(len(far) == topology.nodes, "its distances are not one per node")
+    distance = np.array(proof.distances, np.int64)
+    _require(len(distance) == topology.nodes, "its distances are not one per node")
     _require(bool(proof.holders) and 0 <= proof.rank < topology.ranks, "its ranks are out of range")
-    _require(all(0 <= h < topology.ranks and far[h] == 0 for h in proof.holders), "a holder is not at distance 0")
-    _require(far[proof.rank] == proof.steps, "its distances do not end at its steps")
-    grows = (topology.link_dst < topology.ranks).astype(np.int64)
+    _require(all(0 <= h < topology.ranks and distance[h] == 0 for h in proof.holders), "a holder is not at distance 0")
+    _require(distance[proof.rank] == proof.steps, "its distances do not end at its steps")
+    # A link into a rank takes a step, a link into a switch none.
+    step_cost = (topology.link_dst < topology.ranks).astype(np.int64)
     _require(
-        bool(np.all(far[topology.link_dst] <= far[topology.link_src] + grows)),
+        bool(np.all(distance[topology.link_dst] <= distance[topology.link_src] + step_cost)),
         "its distances skip along a link",
     )
-    joined = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
+    link_ends = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     path = proof.path
     _require(bool(path) and path[0] in proof.holders and path[-1] == proof.rank, "its path does not join its ranks")
     _require(
-        all(hop in joined for hop in itertools.pairwise(path)),
+        all(hop in link_ends for hop in itertools.pairwise(path)),
         "its path uses a link that is not there",
     )
     _require(
         sum(node < topology.ranks for node in path[1:]) == proof.steps,
         "its path takes another number of steps",
     )
-    everywhere = np.ones(topology.nodes, bool)
-    everywhere[proof.rank] = False
+    all_but_rank = np.ones(topology.nodes, bool)
+    all_but_rank[proof.rank] = False
     _require(
-        _crossing_weight(collective, everywhere, needed=set(proof.holders)) > 0,
+        _crossing_weight(collective, all_but_rank, needed=set(proof.holders)) > 0,
         f"rank {proof.rank} needs nothing that only ranks {list(proof.holders)} hold",
     )
 
@@ -117,25 +119,25 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
         return _crossing_rows(collective, set(np.flatnonzero(inside).tolist()), needed)
     # Identify each contribution by (block, id) in one integer; it is held inside if no holder is outside.
     datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
-    names, which = np.unique(datum, return_inverse=True)
-    held_inside = np.ones(len(names), bool)
-    held_inside[which[~inside[relation.pre_rank]]] = False
+    data, datum_index = np.unique(datum, return_inverse=True)
+    held_inside = np.ones(len(data), bool)
+    held_inside[datum_index[~inside[relation.pre_rank]]] = False
     if needed is not None:
         # Held by `needed` and no other rank: no holder outside the set, and as many distinct holders as the set has.
         other_holder = ~np.isin(relation.pre_rank, sorted(needed))
-        held_inside[which[other_holder]] = False
-        holder_pairs = np.unique(which * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
-        held_inside &= np.bincount(holder_pairs, minlength=len(names)) == len(needed)
+        held_inside[datum_index[other_holder]] = False
+        holder_pairs = np.unique(datum_index * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
+        held_inside &= np.bincount(holder_pairs, minlength=len(data)) == len(needed)
     wanted_outside = ~inside[relation.post_rank]
-    has_crossing = np.zeros(collective.blocks, bool)
-    has_crossing[names[held_inside] >> 31] = True
+    has_datum_inside = np.zeros(collective.blocks, bool)
+    has_datum_inside[data[held_inside] >> 31] = True
     crossing = np.zeros(collective.blocks, bool)
     # Ranks that want all contributions (-1) first, as arrays; then those that want some, one by one.
     all_wanted, some_wanted = wanted_outside & (relation.post_want < 0), wanted_outside & (relation.post_want >= 0)
-    crossing[relation.post_block[all_wanted]] = has_crossing[relation.post_block[all_wanted]]
-    held_names = set(names[held_inside].tolist())
+    crossing[relation.post_block[all_wanted]] = has_datum_inside[relation.post_block[all_wanted]]
+    data_inside = set(data[held_inside].tolist())
     for block, want in zip(relation.post_block[some_wanted], relation.post_want[some_wanted], strict=True):
-        if any((int(block) << 31) | name in held_names for name in relation.wants[want]):
+        if any((int(block) << 31) | name in data_inside for name in relation.wants[want]):
             crossing[block] = True
     return int(collective.weights[crossing].sum())
 
@@ -163,20 +165,20 @@ def _node_mask(topology: Topology, nodes: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def _capacity_within_limits(
-    topology: Topology, times: NDArray[np.int64], limits: Iterable[tuple[int, int]]
+    topology: Topology, multiplicity: NDArray[np.int64], limits: Iterable[tuple[int, int]]
 ) -> Fraction:
-    """Return the sum of link capacities, each times its entry of `times`, with shared limits in place of their links.
+    """Return the sum of link capacities, each times its `multiplicity`, with shared limits in place of their links.
 
     `limits`: (limit, count); the limit counts `count` times, and each of its links that many times less.
     """
-    times = times.copy()
+    multiplicity = multiplicity.copy()
     total = Fraction(0)
     for limit, count in limits:
         _require(0 <= limit < len(topology.limits) and count > 0, "it names a shared limit that is not there")
         links = list(topology.limits[limit].links)
-        times[links] = np.maximum(times[links] - count, 0)
+        multiplicity[links] = np.maximum(multiplicity[links] - count, 0)
         total += topology.limits[limit].bandwidth * count
-    sums = np.bincount(topology.link_type, weights=times, minlength=len(topology.types))  # small whole numbers
+    sums = np.bincount(topology.link_type, weights=multiplicity, minlength=len(topology.types))  # small whole numbers
     return total + sum((int(n) * t.bandwidth for n, t in zip(sums, topology.types, strict=True)), Fraction(0))
 
 
@@ -192,78 +194,80 @@ def _check_cut(topology: Topology, collective: Collective, cut: Cut) -> Fraction
 
 def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int64]:
     """Count the parts that each link leaves (or enters, or both)."""
-    times = np.zeros(topology.links, np.int64)
+    crossings = np.zeros(topology.links, np.int64)
     for part_nodes in partition.parts:
         side = _node_mask(topology, part_nodes)
         a, b = side[topology.link_src], side[topology.link_dst]
-        times += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
-    return times
+        crossings += (a & ~b) if partition.direction == "out" else (b & ~a) if partition.direction == "in" else a ^ b
+    return crossings
 
 
 def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
-    """Check that a partition holds every rank (and switch that helps) once, has a member per part and states its
-    capacity."""
+    """Check that a partition holds every rank once, has a member per part and states its capacity.
+
+    Switches that help (multicast or reduce for this collective) must be in it once, too, unless they are optional.
+    """
     assert collective.weights is not None
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
     _require(partition.direction in ("out", "in", "both"), "its direction is neither out nor in nor both")
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
     abilities = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
-    left_out = switches_with_own_data(topology, abilities) if partition.direction == "both" else set()
+    optional_switches = switches_with_own_data(topology, abilities) if partition.direction == "both" else set()
     places = [*range(topology.ranks), *places_for(abilities, partition.direction)]
     all_places = set(places)
     placed_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in all_places]
-    once = sorted(placed_nodes) == sorted(all_places - (left_out - set(placed_nodes)))
+    each_once = sorted(placed_nodes) == sorted(all_places - (optional_switches - set(placed_nodes)))
     expected = "every rank, and every switch that helps," if abilities else "every rank"
-    _require(once, f"its parts do not hold {expected} exactly once")
+    _require(each_once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)
     _require(all(members & set(part_nodes) for part_nodes in partition.parts), "a part has no member of the collective")
     capacity = _capacity_within_limits(topology, _count_crossings(topology, partition), partition.limits)
     _require(capacity == partition.capacity and capacity > 0, "the partition has another capacity")
 
 
-def _list_needs(collective: Collective) -> list[Row]:
+def _list_needs(collective: Collective) -> list[Need]:
     """Return every (block, holders, destination), without blocks of weight 0 and data already in place.
 
     A rank that begins with more than the destination wants is no holder: nothing is ever taken out of a value.
     """
     assert collective.weights is not None
     relation = collective.relation
-    begun: dict[int, dict[int, list[int]]] = {}
+    initial: dict[int, dict[int, list[int]]] = {}
     pre = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True)
     for block, rank, name in pre:
-        begun.setdefault(block, {}).setdefault(rank, []).append(name)
-    rows = []
+        initial.setdefault(block, {}).setdefault(rank, []).append(name)
+    needs = []
     usable: dict[tuple[int, int], list[tuple[int, ...]]] = {}  # distinct sets of holders, per block and want
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
         if not collective.weights[block]:
             continue
         if (block, want) not in usable:
-            usable[block, want] = _usable_holders(begun.get(block, {}), relation.wants[want] if want >= 0 else None)
+            usable[block, want] = _usable_holders(initial.get(block, {}), relation.wants[want] if want >= 0 else None)
         for holders in usable[block, want]:
             if not holders:
                 raise Infeasible(f"nobody begins with all of block {block} in a form that rank {rank} can use")
             if rank not in holders:
-                rows.append((block, holders, rank))
-    return rows
+                needs.append((block, holders, rank))
+    return needs
 
 
-def _usable_holders(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
+def _usable_holders(initial: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
     """Return the distinct sets of ranks that have a wanted contribution and begin with wanted contributions only.
 
-    `begun`: rank -> contributions of its initial value. `target`: the wanted ones; None: all.
+    `initial`: rank -> contributions of its initial value. `target`: the wanted ones; None: all.
     """
     if target is None:
-        target = sorted({name for names in begun.values() for name in names})
-    room = {name: target.count(name) for name in set(target)}
-    having: dict[int, list[int]] = {name: [] for name in sorted(room)}
-    for rank in sorted(begun):
-        names = begun[rank]
-        if all(names.count(name) <= room.get(name, 0) for name in names):
+        target = sorted({name for names in initial.values() for name in names})
+    allowed = {name: target.count(name) for name in set(target)}
+    holders_of: dict[int, list[int]] = {name: [] for name in sorted(allowed)}
+    for rank in sorted(initial):
+        names = initial[rank]
+        if all(names.count(name) <= allowed.get(name, 0) for name in names):
             for name in set(names):
-                having[name].append(rank)
-    return sorted({tuple(ranks) for ranks in having.values()})
+                holders_of[name].append(rank)
+    return sorted({tuple(ranks) for ranks in holders_of.values()})
 
 
 def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> int:
@@ -293,44 +297,44 @@ def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> int
         crossings = _count_crossings(topology, partition)
         unused_cost = [x - multiplier * int(c) for x, c in zip(unused_cost, crossings, strict=True)]
         total += multiplier * partition.times * partition.weight
-    rows = _list_needs(collective)
+    needs = _list_needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
         _require(all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range")
         for link, length in lengths.items():
             unused_cost[link] -= length
-        total += _weighted_distances(topology, collective, rows, family, lengths)
+        total += _weighted_distances(topology, collective, needs, family, lengths)
     _require(min(unused_cost, default=0) >= 0, "its families pay more for a link than it costs")
     return total
 
 
 def _weighted_distances(
-    topology: Topology, collective: Collective, rows: list[Row], family: Family, lengths: dict[int, int]
+    topology: Topology, collective: Collective, needs: list[Need], family: Family, lengths: dict[int, int]
 ) -> int:
     """Return the sum over the family's blocks of weight times the distance of the block's farthest need."""
     assert collective.weights is not None
     at, kind = family.at, family.of
-    chosen: dict[str, Callable[[Row], bool]] = {
-        "to": lambda row: row[2] == at[0],
-        "from": lambda row: row[1] == (at[0],),
-        "pair": lambda row: row[1] == (at[0],) and row[2] == at[1],
-        "all": lambda row: True,
+    selects: dict[str, Callable[[Need], bool]] = {
+        "to": lambda need: need[2] == at[0],
+        "from": lambda need: need[1] == (at[0],),
+        "pair": lambda need: need[1] == (at[0],) and need[2] == at[1],
+        "all": lambda need: True,
     }
-    _require(kind in chosen, f"there is no family of kind {kind!r}")
+    _require(kind in selects, f"there is no family of kind {kind!r}")
     _require(len(at) == {"all": 0, "pair": 2}.get(kind, 1), "a family names a wrong number of ranks")
-    family_rows = [row for row in rows if chosen[kind](row)]
+    family_needs = [need for need in needs if selects[kind](need)]
     back = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
     for link, (a, b) in enumerate(ends):
         out[b if back else a].append((a if back else b, lengths.get(link, 0)))
-    far: dict[tuple[int, ...], list[int]] = {}
+    distances: dict[tuple[int, ...], list[int]] = {}
     longest: dict[int, int] = {}
-    for block, holders, dst in family_rows:
+    for block, holders, dst in family_needs:
         start = (dst,) if back else holders
-        if start not in far:
-            far[start] = _shortest_lengths(out, start)
-        length = min(far[start][h] for h in holders) if back else far[start][dst]
+        if start not in distances:
+            distances[start] = _shortest_lengths(out, start)
+        length = min(distances[start][h] for h in holders) if back else distances[start][dst]
         _require(length <= sum(lengths.values()), "a need is out of reach")
         longest[block] = max(longest.get(block, 0), length)
     return sum(int(collective.weights[block]) * length for block, length in longest.items())
@@ -339,17 +343,17 @@ def _weighted_distances(
 def _shortest_lengths(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
     """Return the distance of every node from the start nodes by Dijkstra's algorithm, in whole lengths."""
     # Unreachable nodes keep this value, which exceeds every path.
-    far = [sum(length for links in out for _, length in links) + 1] * len(out)
+    distance = [sum(length for links in out for _, length in links) + 1] * len(out)
     for node in start:
-        far[node] = 0
+        distance[node] = 0
     heap = [(0, node) for node in start]
     while heap:
         length, node = heapq.heappop(heap)
         # Outdated heap entry.
-        if length > far[node]:
+        if length > distance[node]:
             continue
-        for head, step in out[node]:
-            if length + step < far[head]:
-                far[head] = length + step
-                heapq.heappush(heap, (far[head], head))
-    return far
+        for head, link_length in out[node]:
+            if length + link_length < distance[head]:
+                distance[head] = length + link_length
+                heapq.heappush(heap, (distance[head], head))
+    return distance

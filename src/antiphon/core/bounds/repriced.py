@@ -43,7 +43,7 @@ def seconds_per_byte(machine: Topology, collective: Collective, needs: Needs, wi
 def _with_capacities(machine: Topology, collective: Collective, dual: LpDual) -> LpDual:
     """Return the dual with the capacities of its partitions on this machine."""
     partitions = tuple(
-        (partition_of(machine, collective, partition.parts, partition.direction), times)
-        for partition, times in dual.partitions
+        (partition_of(machine, collective, partition.parts, partition.direction), multiplier)
+        for partition, multiplier in dual.partitions
     )
     return replace(dual, partitions=partitions)

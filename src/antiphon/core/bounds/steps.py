@@ -154,9 +154,9 @@ class StepTimes:
         if self.steps:
             return np.where(steps <= self.steps, rate, 0.0)
         if self.windows:
-            windows = np.maximum(np.ceil(steps / self.stages), 2)
-            return np.where(steps > self.stages, rate * windows / (windows - 1), np.inf)
-        usable = np.maximum(steps, self.stages)  # f does not grow with N, and the average needs N >= d
+            window_count = np.maximum(np.ceil(steps / self.stages), 2)
+            return np.where(steps > self.stages, rate * window_count / (window_count - 1), np.inf)
+        usable = np.maximum(steps, self.stages)  # the least time never grows with N; the average needs N >= d
         with np.errstate(divide="ignore"):
             return np.asarray(rate * usable / np.maximum(usable - float(self.loss), 0.0))
 
@@ -199,9 +199,9 @@ def step_capacity(topology: Topology, near: Bools, far: Bools, switches: Sequenc
     count.
     """
     _require(all(topology.ranks <= s < topology.nodes for s in switches), "it names a switch that is not there")
-    beyond = np.ones(topology.switches, bool)
-    beyond[np.array(switches, np.int64) - topology.ranks] = False
-    near_nodes, far_nodes = np.concatenate([near, ~beyond]), np.concatenate([far, beyond])
+    is_far_switch = np.ones(topology.switches, bool)
+    is_far_switch[np.array(switches, np.int64) - topology.ranks] = False
+    near_nodes, far_nodes = np.concatenate([near, ~is_far_switch]), np.concatenate([far, is_far_switch])
     return capacity_of(topology, near_nodes[topology.link_src] & far_nodes[topology.link_dst])
 
 
@@ -234,11 +234,11 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
     if evidence.windows:
         _require(stages > 0 and not any(jumps), "a link jumps over a level")
         capacity = [capacity[0], capacity[-1]]
-    widest = max(capacity)
-    _require(widest > 0, "nothing can cross")
+    max_capacity = max(capacity)
+    _require(max_capacity > 0, "nothing can cross")
     weight = crossing_weight(needs, levels <= first, levels > last)
-    loss = stages * max(Fraction(0), 1 - max(jumps, default=Fraction(0)) / widest)
-    return StepTimes(Fraction(weight) / widest, stages, loss, evidence.windows)
+    loss = stages * max(Fraction(0), 1 - max(jumps, default=Fraction(0)) / max_capacity)
+    return StepTimes(Fraction(weight) / max_capacity, stages, loss, evidence.windows)
 
 
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
@@ -247,16 +247,16 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     _require(len(set(far_ends) - {center}) == len(far_ends) > 0, "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
     tail, head = (topology.link_dst, topology.link_src) if evidence.inward else (topology.link_src, topology.link_dst)
-    narrow = capacity_of(topology, tail == center)
-    widest = max(narrow, _widest(topology, head, far_ends))
-    _require(narrow > 0, "nothing can cross")
-    sole = _sole_holders(needs)
-    near, far = (needs.dst, sole) if evidence.inward else (sole, needs.dst)
+    center_capacity = capacity_of(topology, tail == center)
+    max_capacity = max(center_capacity, _widest(topology, head, far_ends))
+    _require(center_capacity > 0, "nothing can cross")
+    sole_holder = _sole_holders(needs)
+    near, far = (needs.dst, sole_holder) if evidence.inward else (sole_holder, needs.dst)
     rows = np.unique(np.stack([far, needs.block])[:, near == center], axis=1)
     weights = np.zeros(topology.ranks + 1, np.int64)  # per far end; index -1 collects data that several ranks hold
     np.add.at(weights, rows[0], needs.weights[rows[1]])
     weight = int(weights[list(far_ends)].min())
-    return StepTimes(Fraction(weight) / widest, 1, 1 - narrow / (len(far_ends) * widest))
+    return StepTimes(Fraction(weight) / max_capacity, 1, 1 - center_capacity / (len(far_ends) * max_capacity))
 
 
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
@@ -264,17 +264,17 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
     ranks = evidence.ranks
     _require(len(set(ranks)) == len(ranks) > 1, "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in ranks), "it names a rank that is not there")
-    widest = max(_widest(topology, end, ranks) for end in (topology.link_src, topology.link_dst))
-    _require(widest > 0, "nothing can cross")
-    sole = _sole_holders(needs)
-    among = np.isin(sole, ranks) & np.isin(needs.dst, ranks) & (sole != needs.dst)
-    pairs = np.unique(np.stack([sole, needs.dst])[:, among], axis=1).shape[1]
+    max_capacity = max(_widest(topology, end, ranks) for end in (topology.link_src, topology.link_dst))
+    _require(max_capacity > 0, "nothing can cross")
+    sole_holder = _sole_holders(needs)
+    is_pair = np.isin(sole_holder, ranks) & np.isin(needs.dst, ranks) & (sole_holder != needs.dst)
+    pairs = np.unique(np.stack([sole_holder, needs.dst])[:, is_pair], axis=1).shape[1]
     _require(
         len(np.unique(needs.block)) == 1 and pairs == len(ranks) * (len(ranks) - 1),
         "its ranks do not all need each other",
     )
     weight = int(needs.weights[needs.block[0]])
-    return StepTimes(Fraction(weight) / widest, 1, 1 - Fraction(2, len(ranks)))
+    return StepTimes(Fraction(weight) / max_capacity, 1, 1 - Fraction(2, len(ranks)))
 
 
 def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> StepTimes:
@@ -283,9 +283,9 @@ def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> Step
     _require(not (near & far).any(), "a rank is on both sides")
     capacity = step_capacity(topology, near, far, evidence.switches)
     _require(capacity > 0, "nothing can cross")
-    sole = _sole_holders(needs)
-    crossing = (sole >= 0) & near[sole] & far[needs.dst]
-    messages = np.unique(np.stack([needs.block, sole, needs.dst])[:, crossing], axis=1)
+    sole_holder = _sole_holders(needs)
+    is_crossing = (sole_holder >= 0) & near[sole_holder] & far[needs.dst]
+    messages = np.unique(np.stack([needs.block, sole_holder, needs.dst])[:, is_crossing], axis=1)
     return StepTimes(int(needs.weights[messages[0]].sum()) / capacity, steps=1)
 
 

@@ -204,13 +204,13 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
             if t < steps:  # at the end only destinations matter, and they have it: no variable
                 have[v, t] = out.new_variable("have", len(out.sends), v, t)
     sends: dict[tuple[int, int], int] = {}
-    coming: dict[tuple[int, int], list[int]] = defaultdict(list)
+    arrivals: dict[tuple[int, int], list[int]] = defaultdict(list)
     for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
         if v in kind.holders:
             continue
         for s in range(from_holders[u], steps - to_dests[v]):
             send = sends[arc, s] = out.new_variable("send", len(out.sends), arc, s)
-            coming[v, s + 1].append(send)
+            arrivals[v, s + 1].append(send)
             # send -> have[u, s]; holders have it at all times, without a variable.
             if u not in kind.holders:
                 out.add_clause(-send, have[u, s])
@@ -224,11 +224,11 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
             absent = [-have[v, t]] if t < steps else []
             before = [have[v, t - 1]] if t > from_holders[v] else []
             # have[v, t] -> the chunk was there at t - 1, or arrived in step t - 1.
-            out.add_clause(*absent, *before, *coming[v, t])
+            out.add_clause(*absent, *before, *arrivals[v, t])
             if absent and before:
                 # A rank never loses a chunk.
                 out.add_clause(-before[0], have[v, t])
-            arriving = coming[v, t] if len(coming[v, t]) <= MAX_SENDS_PAIRED else []
+            arriving = arrivals[v, t] if len(arrivals[v, t]) <= MAX_SENDS_PAIRED else []
             for i, first_send in enumerate(arriving):
                 for second_send in arriving[:i]:
                     out.add_clause(-second_send, -first_send)
@@ -268,17 +268,17 @@ def _encode_rounds(out: Formula, question: Question, min_rounds: int) -> list[li
         out.add_clause()
         return [[] for _ in range(question.steps)]
     literals: list[list[int | None]] = []
-    free: list[list[int]] = []
+    optional_literals: list[list[int]] = []
     for step in range(question.steps):
         row = [out.new_variable("rounds", step, n) for n in range(min_rounds + 1, max_rounds + 1)]
         for a, b in itertools.pairwise(row):
             out.add_clause(-b, a)
         literals.append([*[None] * min_rounds, *row])
-        free.append(row)
+        optional_literals.append(row)
     # Only the rounds beyond the minimum have literals; at most `spare` of them may be true.
     spare = question.rounds - min_rounds * question.steps
-    if sum(map(len, free)) > spare:
-        _encode_thresholds(out, free, {spare + 1: 0})
+    if sum(map(len, optional_literals)) > spare:
+        _encode_thresholds(out, optional_literals, {spare + 1: 0})
     return literals
 
 

@@ -51,7 +51,7 @@ class Messages:
     src: Ints
     dst: Ints
     route: Ints
-    first: Ints  # the first row of every run, and the number of rows
+    first: Ints  # the first row of every run; last, the number of rows
     of_run: Ints  # the message of every run
     row: Ints  # one row of every message
 
@@ -93,8 +93,8 @@ class Messages:
         piece_divisor = self._common_pieces // pieces_of(self.schedule)
         # Bound of any sum over rows. Factor 3: f >= 2 operands are combined by f - 1 rows and take f + 1 <= 3 (f - 1)
         # memory accesses.
-        top = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
-        return weights * piece_divisor if top < 2**62 else weights.astype(object) * piece_divisor.astype(object)
+        sum_bound = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
+        return weights * piece_divisor if sum_bound < 2**62 else weights.astype(object) * piece_divisor.astype(object)
 
     @cached_property
     def weight(self) -> NDArray[Any]:
@@ -110,26 +110,26 @@ class Messages:
 
     def _weigh_rows(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the summed weight per message of the rows that `counts` flags (empty: all rows)."""
-        each, lone = self.per_chunk, len(self) == self.schedule.transfers
+        chunk_weight, one_row_each = self.per_chunk, len(self) == self.schedule.transfers
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
             counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
         # Fast path: equal chunks. A message's weight is its number of counted rows times that of a chunk.
-        if len(each) and bool((each == each[0]).all()):
-            if lone and not len(counts):
-                return np.broadcast_to(each[0], len(self))
+        if len(chunk_weight) and bool((chunk_weight == chunk_weight[0]).all()):
+            if one_row_each and not len(counts):
+                return np.broadcast_to(chunk_weight[0], len(self))
             if len(counts):
                 # One row per message: look the weight up by flag instead of adding up.
-                if lone and each.dtype != object:
-                    return take_batched(np.array([0, each[0]]), take_batched(counts, self.row))
-                rows = (
+                if one_row_each and chunk_weight.dtype != object:
+                    return take_batched(np.array([0, chunk_weight[0]]), take_batched(counts, self.row))
+                counted = (
                     np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
                 )
             else:
-                rows = self._run_lengths.astype(np.int64)
-            added: NDArray[Any] = sums_by_group(self.of_run, rows, len(self)) * each[0]
-            return added
-        carried = each[self.schedule.chunk]
-        return sums_by_group(self.of_row, np.where(counts, carried, 0) if len(counts) else carried, len(self))
+                counted = self._run_lengths.astype(np.int64)
+            message_weight: NDArray[Any] = sums_by_group(self.of_run, counted, len(self)) * chunk_weight[0]
+            return message_weight
+        row_weight = chunk_weight[self.schedule.chunk]
+        return sums_by_group(self.of_row, np.where(counts, row_weight, 0) if len(counts) else row_weight, len(self))
 
     @cached_property
     def share(self) -> Floats:
@@ -182,29 +182,30 @@ def messages(schedule: Schedule) -> Messages:
     >>> table.of_row.tolist()
     [1, 2, 0, 3]
     """
-    rows, new = schedule.transfers, schedule.runs()
-    alone = bool(new.all())  # every row is a run
-    first = np.arange(rows + 1, dtype=np.int32) if alone else as_int32(np.append(np.flatnonzero(new), rows))
+    rows, starts_run = schedule.transfers, schedule.runs()
+    all_runs = bool(starts_run.all())  # every row is a run
+    take_rows = not all_runs  # whether the columns of messages differ from those of rows
+    first = np.arange(rows + 1, dtype=np.int32) if all_runs else as_int32(np.append(np.flatnonzero(starts_run), rows))
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
     # Planners usually emit rows in order: then no sort is needed, and every run is a message.
-    if _is_in_order(schedule, None if alone else first[:-1]):
+    if _is_in_order(schedule, None if all_runs else first[:-1]):
         row = first[:-1]
-        of_run = row if alone else np.arange(len(row), dtype=np.int32)
+        of_run = row if all_runs else np.arange(len(row), dtype=np.int32)
     else:
         # Sort the first rows of all runs; runs with equal keys form one message.
-        key, bound = pack_columns(*(schedule.message_key() if alone else schedule.message_key(first[:-1])))
+        key, bound = pack_columns(*(schedule.message_key() if all_runs else schedule.message_key(first[:-1])))
         order = order_of(key, bound)
-        fresh = run_starts(key[order])
+        starts_message = run_starts(key[order])
         of_run = np.empty(len(key), np.int32)
-        of_run[order] = np.cumsum(fresh, dtype=np.int32) - np.int32(1)
-        row, alone = first[order[fresh]], False
+        of_run[order] = np.cumsum(starts_message, dtype=np.int32) - np.int32(1)
+        row, take_rows = first[order[starts_message]], True
     if schedule.joint is not None:
         # The leading row represents a joint: its source, destination and route are those of the message.
-        row, alone = as_int32(schedule.leads[row]), False
-    if not alone:
+        row, take_rows = as_int32(schedule.leads[row]), True
+    if take_rows:
         columns = tuple(column[row] for column in columns)
     for column in columns:
         column.flags.writeable = False  # like a schedule's: compiled loops are specialised on this flag
-    step, src, dst, named = columns
-    return Messages(schedule, step, src, dst, named, first, of_run, row)
+    step, src, dst, message_route = columns
+    return Messages(schedule, step, src, dst, message_route, first, of_run, row)

@@ -28,7 +28,7 @@ def find_order_fault(schedule: Schedule) -> Fault | None:
     >>> from antiphon.core.example import of_rows, star
     >>> find_order_fault(star()) is None  # ranks 1 and 2 arrive in one step
     True
-    >>> rows = [(0, 0, 2, 0, 1), (1, 0, 1, 0, 1), (2, 0, 0, 1, 0), (2, 0, 0, 2, 0)]
+    >>> rows = [(0, 0, 2, 0, 1), (1, 0, 1, 0, 1), (2, 0, 0, 1, 0), (2, 0, 0, 2, 0)]  # step, chunk, src, dst, op
     >>> find_order_fault(of_rows("allreduce", 3, rows)).message
     'step 1, chunk 0: the reduce from rank 1 to rank 0 combines contributions out of order'
     """
@@ -54,10 +54,10 @@ def _track_order(batch: ChunkRows) -> int:
     spoiled_by = np.full(batch.cells, -1)  # the row that brought the value of a cell out of order; -1: it is in order
     for rows, src, dst in batch.steps():
         reduces = batch.reduces[rows]
-        kept_cells = np.unique(dst[reduces])  # those whose own value is an operand, too
-        kept_cells = kept_cells[lowest[kept_cells] < _NOTHING]
-        cell, read = np.concatenate([dst, kept_cells]), np.concatenate([src, kept_cells])
-        row = np.concatenate([rows, np.full(len(kept_cells), -1)])
+        own_operands = np.unique(dst[reduces])  # those whose own value is an operand, too
+        own_operands = own_operands[lowest[own_operands] < _NOTHING]
+        cell, read = np.concatenate([dst, own_operands]), np.concatenate([src, own_operands])
+        row = np.concatenate([rows, np.full(len(own_operands), -1)])
         order = np.lexsort([row, lowest[read], cell])
         cell, read, row = cell[order], read[order], row[order]
         is_next = cell[1:] == cell[:-1]  # of the same combination as the operand before
@@ -66,8 +66,8 @@ def _track_order(batch: ChunkRows) -> int:
         first = np.flatnonzero(np.concatenate([[True], ~is_next]))
         spoiled = np.maximum(spoiled_by[read], np.concatenate([[-1], spoiling]))
         # all reads of a step precede its writes
-        new = (np.minimum.reduceat(lowest[read], first), np.maximum.reduceat(highest[read], first),
+        new_state = (np.minimum.reduceat(lowest[read], first), np.maximum.reduceat(highest[read], first),
                np.maximum.reduceat(spoiled, first))  # fmt: skip
-        lowest[cell[first]], highest[cell[first]], spoiled_by[cell[first]] = new
+        lowest[cell[first]], highest[cell[first]], spoiled_by[cell[first]] = new_state
     faulty = spoiled_by[batch.post]
     return int(faulty[faulty >= 0].min(initial=_NOTHING)) if (faulty >= 0).any() else -1
