@@ -55,8 +55,8 @@ def kind_named(name: str) -> str | None:
     ['allreduce', 'reducescatter', 'broadcast', 'alltoall', None]
     """
     letters = re.sub("[^a-z0-9]", "", name.lower())
-    bare = _SUFFIX.sub("", _PREFIX.sub("", letters))
-    kind = "broadcast" if bare == "bcast" else bare
+    bare_name = _SUFFIX.sub("", _PREFIX.sub("", letters))
+    kind = "broadcast" if bare_name == "bcast" else bare_name
     return kind if kind in KINDS else None
 
 
@@ -150,8 +150,8 @@ class Collective:
         """The number of blocks."""
         members, roots = len(self.members), len(self.roots)
         if self.custom is not None:
-            tops = [int(c[-1]) + 1 for c in (self.custom.pre_block, self.custom.post_block) if len(c)]
-            return max(tops, default=0)
+            block_counts = [int(c[-1]) + 1 for c in (self.custom.pre_block, self.custom.post_block) if len(c)]
+            return max(block_counts, default=0)
         return {
             "broadcast": roots, "reduce": roots, "scatter": roots * members, "gather": roots * members,
             "allgather": members, "reducescatter": members, "allreduce": 1, "alltoall": members * members,
@@ -227,8 +227,8 @@ class Collective:
         >>> joint([Collective("allreduce", 4, (0, 1)), Collective("allreduce", 4, (2, 3))]).title
         '2 x allreduce of 2'
         """
-        sorts = [f"{group.kind} of {len(group.members)}" for group in self.groups]
-        return " + ".join(f"{sorts.count(name)} x {name}" for name in dict.fromkeys(sorts)) or self.kind
+        group_names = [f"{group.kind} of {len(group.members)}" for group in self.groups]
+        return " + ".join(f"{group_names.count(name)} x {name}" for name in dict.fromkeys(group_names)) or self.kind
 
     @property
     def group_blocks(self) -> list[slice]:
@@ -325,12 +325,12 @@ def _builtin_relation(c: Collective) -> Relation:
     elif c.kind == "allreduce":
         pre = post = all_pairs
     else:
-        other = {
+        destinations = {
             "scatter": np.repeat(members, r),
             "gather": np.repeat(roots, m),
             "alltoall": np.repeat(members, m),
         }
-        pre, post = (block, one_rank_side), (block, other[c.kind])
+        pre, post = (block, one_rank_side), (block, destinations[c.kind])
     want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 
@@ -409,18 +409,18 @@ def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...]
     unsourced = ~np.isin(need_as_given[:, 0], have[:, 0])
     with_ids = need_as_given[need_as_given[:, 2] >= 0]
     contributed = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if with_ids.size else _NONE
-    bad = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
+    unmet = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
            if not _all_contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
-    if bad or unsourced.any():
-        wrong = (
+    if unmet or unsourced.any():
+        faulty_rows = (
             row
             for row, lacks_source in zip(need_as_given, unsourced, strict=True)
-            if lacks_source or (int(row[0]), int(row[2])) in bad
+            if lacks_source or (int(row[0]), int(row[2])) in unmet
         )
-        block, rank, _ = next(wrong).tolist()
+        block, rank, _ = next(faulty_rows).tolist()
         raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
-    a, b, c, d, e, f = (np.ascontiguousarray(rows[:, i], np.int32) for rows in (have, need) for i in range(3))
-    return Relation(a, b, c, d, e, f, wants)
+    pre, post = (np.ascontiguousarray(rows.T, np.int32) for rows in (have, need))
+    return Relation(pre[0], pre[1], pre[2], post[0], post[1], post[2], wants)
 
 
 def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
@@ -433,7 +433,7 @@ def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bo
 def _order_rows(rows: AnyInts) -> AnyInts:
     """Sort rows by block, rank and the last column; rows from files are mostly in order already."""
     after, before = rows[1:], rows[:-1]
-    rising = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (
+    is_ordered = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (
         (after[:, 1] > before[:, 1]) | (after[:, 1] == before[:, 1]) & (after[:, 2] >= before[:, 2])
     )
-    return rows if rising.all() else rows[np.lexsort(rows.T[::-1])]
+    return rows if is_ordered.all() else rows[np.lexsort(rows.T[::-1])]

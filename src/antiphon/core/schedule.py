@@ -94,8 +94,8 @@ class Chunks:
         int64 if no sum over rows can overflow in practice, Python ints otherwise.
         """
         weight = collective.weights[self.block]
-        top = float(self.share.max(initial=0)) * float(weight.max(initial=0))
-        exact = self.share * weight if top < 2**62 else self.share.astype(object) * weight.astype(object)
+        product_bound = float(self.share.max(initial=0)) * float(weight.max(initial=0))
+        exact = self.share * weight if product_bound < 2**62 else self.share.astype(object) * weight.astype(object)
         return exact, self.denominator * collective.buffer_weight
 
     def find_gap(self, weights: Longs) -> tuple[str, int | None] | None:
@@ -108,20 +108,20 @@ class Chunks:
         ('the chunks of block 0 do not tile it: a gap or an overlap at chunk 1', 1)
         """
         # Offsets and shares are integers over a common denominator, so tiling is checked exactly.
-        outside = (self.share <= 0) | (self.offset < 0) | (self.offset > self.denominator - self.share)
-        if outside.any():
-            at = int(np.flatnonzero(outside)[0])
+        is_outside = (self.share <= 0) | (self.offset < 0) | (self.offset > self.denominator - self.share)
+        if is_outside.any():
+            at = int(np.flatnonzero(is_outside)[0])
             return f"chunk {at} does not lie inside its block {self.block[at]}", at
         order = np.lexsort((self.offset, self.block))
         block, offset = self.block[order], self.offset[order]
         end = offset + self.share[order]
-        first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
+        is_first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
         # In order of offset, each chunk must begin where the previous one ends, and the last end at 1.
-        expected = np.where(first, 0, np.append(0, end[:-1])) if len(block) else offset
-        last = np.append(first[1:], True) if len(block) else first
-        misplaced = (offset != expected) | (last & (end != self.denominator))
-        if misplaced.any():
-            at = int(order[np.flatnonzero(misplaced)[0]])
+        expected = np.where(is_first, 0, np.append(0, end[:-1])) if len(block) else offset
+        is_last = np.append(is_first[1:], True) if len(block) else is_first
+        is_misplaced = (offset != expected) | (is_last & (end != self.denominator))
+        if is_misplaced.any():
+            at = int(order[np.flatnonzero(is_misplaced)[0]])
             return f"the chunks of block {self.block[at]} do not tile it: a gap or an overlap at chunk {at}", at
         # Blocks without any chunk are not in the sorted table: look for them separately.
         missing = np.flatnonzero((np.bincount(block, minlength=len(weights)) == 0) & (weights > 0))
@@ -143,9 +143,9 @@ def cut(collective: Collective, parts: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Local:
-    """Work that every rank does in its own memory at the end. Cost models read it; only imported schedules have it."""
+    """Work that every rank does in its own memory at the end. Cost models and exports read it, no runtime does it."""
 
-    kind: str
+    kind: str  # any name: planners declare "rotation" (Bruck) and "permute"
     share: Fraction  # of nbytes, per rank
 
 
@@ -260,9 +260,9 @@ class Schedule:
     def _key_columns(self, rows: AnyInts | slice) -> list[NDArray[Any]]:
         """Return the message key of rows as columns, without regard to joints."""
         src = self.src[rows]
-        ahead = self.dst[rows] - src
-        ahead += (ahead < 0) * np.int32(self.collective.ranks)
-        columns: list[NDArray[Any]] = [self.step[rows], ahead, src]
+        rank_distance = self.dst[rows] - src
+        rank_distance += (rank_distance < 0) * np.int32(self.collective.ranks)
+        columns: list[NDArray[Any]] = [self.step[rows], rank_distance, src]
         if self.route is not None:
             columns.append(self.route[rows] + np.int32(1))
         if not isinstance(self.pieces, int):
@@ -322,8 +322,8 @@ class Schedule:
                 number
             ]
         )
-        key, top = pack_columns((row_key[leads], row_key_bound), (joint_number, len(first) + 1))
-        return key, top, leads, joint_number
+        key, key_bound = pack_columns((row_key[leads], row_key_bound), (joint_number, len(first) + 1))
+        return key, key_bound, leads, joint_number
 
     @property
     def leads(self) -> Longs:
@@ -337,14 +337,14 @@ class Schedule:
             columns.append(self.route)
         if not isinstance(self.pieces, int):
             columns.append(self.pieces[self.chunk])
-        new = run_starts(columns[0])
+        starts_run = run_starts(columns[0])
         for values in columns[1:]:
-            new[1:] |= values[1:] != values[:-1]
+            starts_run[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
             joint_number = self._joined[3]
-            same = joint_number[1:] == joint_number[:-1]
-            new[1:] = (new[1:] | ~same) & ~(same & (joint_number[1:] > 0))
-        return new
+            same_joint = joint_number[1:] == joint_number[:-1]
+            starts_run[1:] = (starts_run[1:] | ~same_joint) & ~(same_joint & (joint_number[1:] > 0))
+        return starts_run
 
     def sorted(self) -> Schedule:
         """Return the rows in canonical order: by message (`message_key`), then by chunk, slots and op."""

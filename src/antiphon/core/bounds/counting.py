@@ -43,15 +43,15 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     order matters if limits overlap: then listed order and descending saving are both tried. O(links + sum of the sizes
     of the limits over links that cross).
     """
-    capacity, concerned = link_capacities(topology), _limits_over(topology, multiplicity)
-    cover = _apply_limits(topology, capacity, multiplicity, concerned)
-    limited_links = [link for number in concerned for link in topology.limits[number].links]
+    capacity, limit_numbers = link_capacities(topology), _limits_over(topology, multiplicity)
+    cover = _apply_limits(topology, capacity, multiplicity, limit_numbers)
+    limited_links = [link for number in limit_numbers for link in topology.limits[number].links]
     if cover[0] and len(limited_links) > len(set(limited_links)):
         remaining = multiplicity.astype(np.int64)
-        saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in concerned}
+        saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in limit_numbers}
         cover = min(
             cover,
-            _apply_limits(topology, capacity, multiplicity, sorted(concerned, key=saved.__getitem__, reverse=True)),
+            _apply_limits(topology, capacity, multiplicity, sorted(limit_numbers, key=saved.__getitem__, reverse=True)),
             key=itemgetter(1),
         )
     return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
@@ -116,8 +116,8 @@ def partition_of(
     `direction`: count links "out" of the parts, "in" to them, or "both". An allreduce has one block, so the weight that
     must cross is that of block 0.
     """
-    listed = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
-    multiplicity = count_crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
+    sorted_parts = tuple(sorted(tuple(part_nodes) for part_nodes in part_sets))
+    multiplicity = count_crossings(topology.link_src, topology.link_dst, sorted_parts, direction, topology.nodes)
     limits, capacity = _cheapest_cover(topology, multiplicity)
     assert collective.weights is not None
-    return Partition(listed, direction, int(collective.weights[0]), capacity, limits)
+    return Partition(sorted_parts, direction, int(collective.weights[0]), capacity, limits)

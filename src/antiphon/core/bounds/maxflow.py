@@ -62,9 +62,9 @@ class Flows:
         minimum cut contains them.
         """
         flow = self.arc_flows(capacity, source, sink)
-        spare = np.concatenate([np.array(capacity) > flow, flow > 0]).astype(np.bool_)
+        has_residual = np.concatenate([np.array(capacity) > flow, flow > 0]).astype(np.bool_)
         tail, head = (np.concatenate(ends) for ends in ((self.tail, self.head), (self.head, self.tail)))
-        return reached_nodes(np.arange(self.nodes) == source, tail[spare], head[spare])
+        return reached_nodes(np.arange(self.nodes) == source, tail[has_residual], head[has_residual])
 
     def arc_flows(self, capacity: Sequence[int], source: int, sink: int) -> NDArray[Any]:
         """Return the flow on every arc of a maximum flow: int64, or Python ints where capacities are large."""
@@ -75,17 +75,17 @@ class Flows:
 
         pairs, count = list(zip(self.tail, self.head, strict=True)), len(self.tail)
         residual_graph = igraph.Graph(self.nodes, pairs + [(b, a) for a, b in pairs], directed=True)
-        top = EXACT_DOUBLES // (4 * count)  # larger capacities are cut to this, so that sums stay exact
+        max_capacity = EXACT_DOUBLES // (4 * count)  # larger capacities are cut to this, so that sums stay exact
         flow = [0] * count
         shift = sum(capacity).bit_length()
         while shift:
             shift = max(shift - 20, 0)
             while True:
                 residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
-                extra = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual])
-                if not extra.value:  # what flows in circles beside it has no end
+                gain = residual_graph.maxflow(source, sink, [min(x >> shift, max_capacity) for x in residual])
+                if not gain.value:  # 0: at most circulations, which could be added forever
                     break
-                gained = [int(x) - int(y) for x, y in zip(extra.flow[:count], extra.flow[count:], strict=True)]
+                gained = [int(x) - int(y) for x, y in zip(gain.flow[:count], gain.flow[count:], strict=True)]
                 flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]
         return np.array(flow, object)
 

@@ -81,13 +81,13 @@ def list_reductions(schedule: Schedule) -> Reductions:
     is_first_write = run_starts(key[first] // step_count)  # the first group of writes into its cell
     has_value = ~is_first_write
     has_value[is_first_write] = _cells_begin_full(schedule, row[is_first_write])
-    reduced = schedule.op[row] == REDUCE
-    local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
+    is_reduction = schedule.op[row] == REDUCE
+    is_local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
     # The cell's own value takes part if it holds one, either from the start or by an earlier write.
-    fanin = np.where(reduced, count + has_value, 1)
-    combining = np.flatnonzero((reduced & (fanin > 1)) | local)
-    row = row[combining]
-    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[combining], original_row[row])
+    fanin = np.where(is_reduction, count + has_value, 1)
+    listed_groups = np.flatnonzero((is_reduction & (fanin > 1)) | is_local)
+    row = row[listed_groups]
+    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[listed_groups], original_row[row])
     return Reductions(*(column.astype(np.int64) for column in columns))
 
 
@@ -103,9 +103,9 @@ def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
     ranks = schedule.collective.ranks
     is_combined = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
     is_retained = ~is_combined  # ordinary rows, and below the first row of each combined arrival
-    combined = np.flatnonzero(is_combined)
-    arrival = joints.of_row[combined] * ranks + schedule.dst[combined]  # (joint, receiver) as one number
-    is_retained[combined[np.unique(arrival, return_index=True)[1]]] = True
+    combined_rows = np.flatnonzero(is_combined)
+    arrival = joints.of_row[combined_rows] * ranks + schedule.dst[combined_rows]  # (joint, receiver) as one number
+    is_retained[combined_rows[np.unique(arrival, return_index=True)[1]]] = True
     rows = np.flatnonzero(is_retained)
     return schedule.take(rows), rows, np.where(is_combined, ranks, sender)[rows]
 
@@ -116,10 +116,10 @@ def _cells_begin_full(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
     block = schedule.chunks.block[schedule.chunk[rows]].astype(np.int64)
     written = block * ranks + schedule.dst[rows]
     initial = relation.pre_block.astype(np.int64) * ranks + relation.pre_rank
-    table = np.sort(initial)
-    position = np.minimum(np.searchsorted(table, written), max(len(table) - 1, 0))
-    present = table[position] == written if len(table) else np.zeros(len(rows), np.bool_)
-    is_full: NDArray[np.bool_] = present & (schedule.slot("dst")[rows] == 0)  # inputs are in slot 0
+    sorted_initial = np.sort(initial)
+    position = np.minimum(np.searchsorted(sorted_initial, written), max(len(sorted_initial) - 1, 0))
+    is_initial = sorted_initial[position] == written if len(sorted_initial) else np.zeros(len(rows), np.bool_)
+    is_full: NDArray[np.bool_] = is_initial & (schedule.slot("dst")[rows] == 0)  # inputs are in slot 0
     return is_full
 
 
@@ -137,19 +137,19 @@ class MemoryWork:
 
 def work_of(schedule: Schedule) -> MemoryWork:
     """Return the additions and accesses of every rank, summed over all steps. O(n log n)."""
-    combined = list_reductions(schedule)
+    reductions = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     # Python integers where int64 could overflow: a byte takes at most two operations more than rows reduce it
-    if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(combined.row)) >= 2**62:
+    if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(reductions.row)) >= 2**62:
         weights = weights.astype(object)
-    weight = weights[combined.chunk]
+    weight = weights[reductions.chunk]
 
     def sum_per_rank(operations_per_byte: Longs) -> tuple[Fraction, ...]:
-        total = sums_by_group(combined.rank, weight * operations_per_byte, schedule.collective.ranks)
+        total = sums_by_group(reductions.rank, weight * operations_per_byte, schedule.collective.ranks)
         return tuple(Fraction(int(value), scale) for value in total)
 
-    additions = sum_per_rank(np.maximum(combined.fanin - 1, 0))
-    return MemoryWork(additions, accesses=sum_per_rank(combined.fanin + 1))
+    additions = sum_per_rank(np.maximum(reductions.fanin - 1, 0))
+    return MemoryWork(additions, accesses=sum_per_rank(reductions.fanin + 1))
 
 
 def most_senders(schedule: Schedule) -> int:
@@ -160,27 +160,27 @@ def most_senders(schedule: Schedule) -> int:
     """
     schedule, _, sender = _merge_joint_arrivals(schedule)
     ranks = schedule.collective.ranks + 1
-    moving = np.flatnonzero(schedule.src != schedule.dst)
-    if not len(moving):
+    remote_rows = np.flatnonzero(schedule.src != schedule.dst)
+    if not len(remote_rows):
         return 0
     # Each transfer is an interval of steps (begin, end) of its (receiver, sender) pair.
-    pair = schedule.dst[moving] * np.int64(ranks) + sender[moving]
-    begin = schedule.step[moving].astype(np.int64)
-    end = begin + pieces_of(schedule)[schedule.chunk[moving]]
-    reach = int(end.max()) + 1
-    order = order_of(*pack_columns((pair, ranks * ranks), (begin, reach)))
+    pair = schedule.dst[remote_rows] * np.int64(ranks) + sender[remote_rows]
+    begin = schedule.step[remote_rows].astype(np.int64)
+    end = begin + pieces_of(schedule)[schedule.chunk[remote_rows]]
+    end_bound = int(end.max()) + 1
+    order = order_of(*pack_columns((pair, ranks * ranks), (begin, end_bound)))
     pair, begin, end = pair[order], begin[order], end[order]
-    fresh = run_starts(pair)
-    group = np.cumsum(fresh) - 1
+    starts_interval = run_starts(pair)
+    group = np.cumsum(starts_interval) - 1
     # Per (sender, receiver) pair merge overlapping intervals: pieces in flight at once are one sender.
-    lasting = np.maximum.accumulate(group * reach + end)  # end of everything that began so far, per pair
-    fresh[1:] |= (group * reach + begin)[1:] > lasting[:-1]
-    first = np.flatnonzero(fresh)
+    latest_end = np.maximum.accumulate(group * end_bound + end)  # end of everything that began so far, per pair
+    starts_interval[1:] |= (group * end_bound + begin)[1:] > latest_end[:-1]
+    first = np.flatnonzero(starts_interval)
     last = np.append(first[1:], len(pair)) - 1
-    dst, begin, end = pair[first] // ranks, begin[first], lasting[last] - group[last] * reach
+    dst, begin, end = pair[first] // ranks, begin[first], latest_end[last] - group[last] * end_bound
     # Sweep over begins and ends per receiver; at equal times ends come first.
     begins = np.repeat([1, 0], len(first))
-    order = order_of(*pack_columns((np.tile(dst, 2), ranks), (np.concatenate([begin, end]), reach), (begins, 2)))
+    order = order_of(*pack_columns((np.tile(dst, 2), ranks), (np.concatenate([begin, end]), end_bound), (begins, 2)))
     return int(np.cumsum(2 * begins[order] - 1).max())
 
 
@@ -242,11 +242,11 @@ def least_json(collective: Collective, topology: Topology | None = None) -> dict
 
 def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[str, Any]:
     """Return a schedule's figures beside the least ones; gap 1.0 is optimal, None: nothing is combined."""
-    least_accesses, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
-    gap = float(own / least_accesses) if least_accesses else None
+    least_accesses, accesses = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
+    gap = float(accesses / least_accesses) if least_accesses else None
     return {
         "memory": {
-            "accesses": str(own),
+            "accesses": str(accesses),
             "least": str(least_accesses),
             "gap": gap,
             **_assumption_json(schedule.collective, topology),
@@ -266,12 +266,12 @@ def _values_per_block(collective: Collective) -> list[int]:
     if collective.custom is None:
         return [int(count) for count in collective.ids_per_block]
     relation, blocks = collective.custom, collective.blocks
-    widest = [1] * blocks  # the most contributions that one rank begins with as a single value
+    max_initial = [1] * blocks  # the most contributions that one rank begins with as a single value
     pairs = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)
     for (block, _), size in Counter(pairs).items():
-        widest[block] = max(widest[block], size)
-    totals, fewest = collective.ids_per_block.tolist(), [0] * blocks
+        max_initial[block] = max(max_initial[block], size)
+    totals, min_values = collective.ids_per_block.tolist(), [0] * blocks
     for block, want in zip(relation.post_block.tolist(), relation.post_want.tolist(), strict=True):
-        needed = totals[block] if want < 0 else len(set(relation.wants[want]))
-        fewest[block] = max(fewest[block], -(-needed // widest[block]))
-    return fewest
+        want_size = totals[block] if want < 0 else len(set(relation.wants[want]))
+        min_values[block] = max(min_values[block], -(-want_size // max_initial[block]))
+    return min_values

@@ -331,8 +331,8 @@ def _describe_resource(topology: Topology, resource: int) -> str:
 def _join_names(names: list[str]) -> str:
     """Return the distinct names, the first `_SHOWN` in full."""
     distinct = list(dict.fromkeys(names))
-    rest = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return ", ".join(distinct[:_SHOWN]) + rest
+    suffix = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return ", ".join(distinct[:_SHOWN]) + suffix
 
 
 def _describe_ranks(ranks: list[int]) -> str:

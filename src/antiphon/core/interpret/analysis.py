@@ -94,20 +94,20 @@ def analyse(schedule: Schedule) -> Analysis:
     is_needed = np.isin(np.arange(schedule.collective.blocks), schedule.collective.relation.post_block)
     if (gap := schedule.chunks.find_gap(schedule.collective.weights * is_needed)) is not None:
         raise Invalid(gap[0])
-    first, last = _find_ends(schedule)
+    inputs, outputs = _find_ends(schedule)
     rows = schedule.transfers
-    cells, place = _cell_keys(schedule, first, last)
-    src, dst = place[:rows], place[rows : 2 * rows]
-    entry, leaving = np.split(place[2 * rows :], [len(first.pair)])
-    first = Ends(first.pair, first.rank, first.chunk, entry, first.count)
-    last = Ends(last.pair, last.rank, last.chunk, leaving, last.count)
-    # A cell is identified by the least contribution that it holds; EMPTY marks cells without data.
+    cells, cell_number = _cell_keys(schedule, inputs, outputs)
+    src, dst = cell_number[:rows], cell_number[rows : 2 * rows]
+    input_cell, output_cell = np.split(cell_number[2 * rows :], [len(inputs.pair)])
+    inputs = Ends(inputs.pair, inputs.rank, inputs.chunk, input_cell, inputs.count)
+    outputs = Ends(outputs.pair, outputs.rank, outputs.chunk, output_cell, outputs.count)
+    # Per cell the least contribution that it holds, before the first step; EMPTY marks cells without data.
     least_id = np.full(len(cells), EMPTY, np.int64)
-    least_id[entry] = least_ids(schedule)[first.pair]
+    least_id[input_cell] = least_ids(schedule)[inputs.pair]
     grouped = _group_rows(schedule, src, dst, len(cells))
     row_least, own_least = _carry_least(grouped, least_id)
     _refuse_faults(schedule, grouped, row_least)
-    _refuse_missing(last, least_id)
+    _refuse_missing(outputs, least_id)
     chunk = cells // (schedule.collective.ranks * schedule.slots)
     group_of, operand, row = _order_operands(grouped, row_least, own_least)
     count = np.bincount(group_of, minlength=len(grouped.head)).astype(np.int64)
@@ -118,7 +118,7 @@ def analyse(schedule: Schedule) -> Analysis:
         level * (max_operands + 1) + (max_operands - count), (int(level.max(initial=0)) + 1) * (max_operands + 1)
     )
     return Analysis(
-        schedule, chunk, first, last,
+        schedule, chunk, inputs, outputs,
         grouped.dst[grouped.head][order], level[order], begin[order], count[order], operand, row,
     )  # fmt: skip
 
@@ -127,32 +127,32 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
     """List the chunks that each rank has and those that it must end with; `cell` is filled in later. O(n log n).
 
     >>> from antiphon.core.example import of_rows
-    >>> first, last = _find_ends(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
-    >>> list(zip(first.rank.tolist(), first.chunk.tolist())), list(zip(last.rank.tolist(), last.chunk.tolist()))
-    ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
+    >>> inputs, outputs = _find_ends(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
+    >>> [list(zip(ends.rank.tolist(), ends.chunk.tolist())) for ends in (inputs, outputs)]
+    [[(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)]]
     """
     collective, chunks = schedule.collective, schedule.chunks
     relation = collective.relation
     by_block = order_of(chunks.block.astype(np.int64), collective.blocks)
     bounds = pointers(chunks.block, collective.blocks)
 
-    def spread(rank: NDArray[np.int32], block: NDArray[np.int32]) -> Ends:
+    def list_chunks(rank: NDArray[np.int32], block: NDArray[np.int32]) -> Ends:
         pairs = distinct((rank.astype(np.int64) << 32) | block)
         ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
-        number = bounds[blocks + 1] - bounds[blocks]
-        chunk = by_block[concat_ranges(bounds[blocks], number)]
-        pair = np.repeat(np.arange(len(pairs)), number)
+        chunk_count = bounds[blocks + 1] - bounds[blocks]
+        chunk = by_block[concat_ranges(bounds[blocks], chunk_count)]
+        pair = np.repeat(np.arange(len(pairs)), chunk_count)
         return Ends(pair, ranks[pair], chunk, chunk, np.ones(len(chunk), np.int64))
 
-    first = spread(relation.pre_rank, relation.pre_block)
-    last = spread(relation.post_rank, relation.post_block)
+    inputs = list_chunks(relation.pre_rank, relation.pre_block)
+    outputs = list_chunks(relation.post_rank, relation.post_block)
     lengths = np.array([*map(len, relation.wants), 0], np.int64)
     count = np.where(relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want])
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
-    return first, Ends(last.pair, last.rank, last.chunk, last.chunk, count[by_rank][last.pair])
+    return inputs, Ends(outputs.pair, outputs.rank, outputs.chunk, outputs.chunk, count[by_rank][outputs.pair])
 
 
-def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Longs]:
+def _cell_keys(schedule: Schedule, inputs: Ends, outputs: Ends) -> tuple[Longs, Longs]:
     """Number the cells that rows or ends mention, ascending by (chunk, rank, slot). O(n log n).
 
     Return the keys of all cells, and the cell number of each mention, in this order: cells that rows read, cells that
@@ -164,16 +164,16 @@ def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Long
     (array([0, 1, 2, 3]), array([0, 3, 1, 2, 0, 3, 0, 2, 1, 3]))
     """
     ranks, slots = np.int64(schedule.collective.ranks), schedule.slots
-    chunk = np.concatenate([schedule.chunk, schedule.chunk, first.chunk, last.chunk])
-    rank = np.concatenate([schedule.src, schedule.dst, first.rank, last.rank])
+    chunk = np.concatenate([schedule.chunk, schedule.chunk, inputs.chunk, outputs.chunk])
+    rank = np.concatenate([schedule.src, schedule.dst, inputs.rank, outputs.rank])
     bound = len(schedule.chunks) * int(ranks)
-    pairs, place = unique_inverse(chunk * ranks + rank, bound)
+    pairs, number = unique_inverse(chunk * ranks + rank, bound)
     if slots == 1:
-        return pairs, place
-    slot = np.zeros(len(place), np.int64)
+        return pairs, number
+    slot = np.zeros(len(number), np.int64)
     slot[: 2 * schedule.transfers] = np.concatenate([schedule.slot("src"), schedule.slot("dst")])
-    cells, place = unique_inverse(place * slots + slot, len(pairs) * slots)
-    return pairs[cells // slots] * slots + cells % slots, place
+    cells, number = unique_inverse(number * slots + slot, len(pairs) * slots)
+    return pairs[cells // slots] * slots + cells % slots, number
 
 
 def least_ids(schedule: Schedule) -> Longs:
@@ -197,14 +197,15 @@ def _row_levels(schedule: Schedule) -> Longs:
     >>> _row_levels(of_rows("allgather", 3, rows)).tolist()
     [0, 0, 1, 1]
     """
-    times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
-    key = schedule.chunk * np.int64(max(len(times), 1)) + time
-    order = order_of(key, len(schedule.chunks) * max(len(times), 1))
-    nth = np.cumsum(run_starts(key[order]))
-    new_chunk = run_starts(schedule.chunk[order])
-    base = nth[new_chunk][np.cumsum(new_chunk) - 1]
+    distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
+    key = schedule.chunk * np.int64(max(len(distinct_steps), 1)) + step_index
+    order = order_of(key, len(schedule.chunks) * max(len(distinct_steps), 1))
+    # Number the distinct (chunk, step) pairs; a level is that number counted from the first pair of the chunk.
+    pair_number = np.cumsum(run_starts(key[order]))
+    starts_chunk = run_starts(schedule.chunk[order])
+    first_pair = pair_number[starts_chunk][np.cumsum(starts_chunk) - 1]
     level = np.empty(schedule.transfers, np.int64)
-    level[order] = nth - base
+    level[order] = pair_number - first_pair
     return level
 
 
@@ -244,20 +245,20 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
     own_least = np.empty(len(rows.head), np.int64)
     written = rows.dst[rows.head]
     group_level = rows.level[rows.head]
-    marks = np.flatnonzero(run_starts(group_level)) if len(group_level) else group_level
-    group_ends = np.append(marks, len(written))
-    row_ends = np.append(rows.head[marks], len(rows.order))
+    level_starts = np.flatnonzero(run_starts(group_level)) if len(group_level) else group_level
+    group_ends = np.append(level_starts, len(written))
+    row_ends = np.append(rows.head[level_starts], len(rows.order))
     bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)
     # Level by level. Invariant: least_id describes all cells before this level; reads come before writes.
     for g, g_end, r, r_end in bounds:
         read = least_id[rows.src[r:r_end]]
         row_least[r:r_end] = read
         cells = written[g:g_end]
-        own = np.where(rows.copies[g:g_end], EMPTY, least_id[cells])
-        own_least[g:g_end] = own
+        group_own_least = np.where(rows.copies[g:g_end], EMPTY, least_id[cells])
+        own_least[g:g_end] = group_own_least
         if g_end - g < r_end - r:
             read = np.minimum.reduceat(read, rows.head[g:g_end] - r)
-        least_id[cells] = np.minimum(read, own)
+        least_id[cells] = np.minimum(read, group_own_least)
     return row_least, own_least
 
 
@@ -274,14 +275,14 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
     (array([0, 0, 0, 1]), array([2, 0, 1, 0]), array([ 1, -1,  0,  2]))
     """
     group = np.repeat(np.arange(len(rows.head)), rows.size)
-    own = np.flatnonzero(own_least < EMPTY)
-    if len(own) == 0 and len(group) == len(rows.head):
+    own_groups = np.flatnonzero(own_least < EMPTY)
+    if len(own_groups) == 0 and len(group) == len(rows.head):
         return group, rows.src, rows.order
-    group = np.concatenate([group, own])
+    group = np.concatenate([group, own_groups])
     # Sort key: group, then least contribution; the lowest bit puts the cell's own value before an equal operand.
-    key = (group << 32) | np.concatenate([row_least * 2 + 1, own_least[own] * 2])
-    cell = np.concatenate([rows.src, rows.dst[rows.head[own]]])
-    row = np.concatenate([rows.order, np.full(len(own), -1)])
+    key = (group << 32) | np.concatenate([row_least * 2 + 1, own_least[own_groups] * 2])
+    cell = np.concatenate([rows.src, rows.dst[rows.head[own_groups]]])
+    row = np.concatenate([rows.order, np.full(len(own_groups), -1)])
     order = np.argsort(key)
     sorted_key = key[order]
     if np.any(sorted_key[1:] == sorted_key[:-1]):
@@ -292,21 +293,22 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
 def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
     """Raise Invalid for the fault of the earliest step: a fault can cause others in its chunk, but only later ones."""
     race = np.repeat(rows.races, rows.size)
-    bad = np.flatnonzero((row_least == EMPTY) | race | (rows.src == rows.dst))
-    if not len(bad):
+    faulty = np.flatnonzero((row_least == EMPTY) | race | (rows.src == rows.dst))
+    if not len(faulty):
         return
-    at = rows.order[bad]
+    faulty_rows = rows.order[faulty]
     # Report the earliest faulty row in the order of steps, chunks and ranks.
-    best = np.lexsort([schedule.dst[at], schedule.src[at], schedule.chunk[at], schedule.step[at]])[0]
-    row, where = int(at[best]), int(bad[best])
+    columns = (schedule.dst, schedule.src, schedule.chunk, schedule.step)
+    earliest = np.lexsort([column[faulty_rows] for column in columns])[0]
+    row, position = int(faulty_rows[earliest]), int(faulty[earliest])
     step, chunk = int(schedule.step[row]), int(schedule.chunk[row])
     src, dst = (_place_text(schedule, side, row) for side in ("src", "dst"))
     begin = f"step {step}, chunk {chunk}"
-    if rows.src[where] == rows.dst[where]:
+    if rows.src[position] == rows.dst[position]:
         raise Invalid(f"{begin}: {src} sends to itself; remove this transfer")
-    if row_least[where] == EMPTY:
+    if row_least[position] == EMPTY:
         raise Invalid(f"{begin}: {src} sends to {dst} what it does not hold; bring it there in an earlier step")
-    group = int(np.searchsorted(rows.head, where, side="right")) - 1
+    group = int(np.searchsorted(rows.head, position, side="right")) - 1
     members = rows.order[rows.head[group] : rows.head[group] + rows.size[group]]
     senders = ", ".join(str(int(r)) for r in np.sort(schedule.src[members])[:8])
     raise Invalid(f"{begin}: ranks {senders} write to {dst} in one step, not all to be combined: a race; use two steps")
@@ -318,9 +320,9 @@ def _place_text(schedule: Schedule, side: str, row: int) -> str:
     return f"rank {int(getattr(schedule, side)[row])}" + (f" (slot {slot})" if slot else "")
 
 
-def _refuse_missing(last: Ends, least_id: Longs) -> None:
+def _refuse_missing(outputs: Ends, least_id: Longs) -> None:
     """Raise Invalid if an output cell is empty at the end."""
-    missing = np.flatnonzero(least_id[last.cell] == EMPTY)
+    missing = np.flatnonzero(least_id[outputs.cell] == EMPTY)
     if len(missing):
-        at = int(missing[0])
-        raise Invalid(f"rank {int(last.rank[at])} must end with chunk {int(last.chunk[at])}, but nothing brings it")
+        i = int(missing[0])
+        raise Invalid(f"rank {int(outputs.rank[i])} must end with chunk {int(outputs.chunk[i])}, but nothing brings it")

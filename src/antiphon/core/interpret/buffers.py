@@ -73,29 +73,29 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
     [[0, 0, 0], [0, 1, 2]]
     """
     relation = collective.relation
-    first = _make_side(collective, relation.pre_rank, relation.pre_block)
-    last = _make_side(collective, relation.post_rank, relation.post_block)
+    pre = _make_side(collective, relation.pre_rank, relation.pre_block)
+    post = _make_side(collective, relation.post_rank, relation.post_block)
     if not in_place:
-        return first, last
+        return pre, post
     if collective.kind == "alltoall":
-        if not np.array_equal(first.start, last.start) or not np.array_equal(first.size, last.size):
+        if not np.array_equal(pre.start, post.start) or not np.array_equal(pre.size, post.size):
             raise Unsupported(
                 "an alltoall in place needs equal counts both ways between any two ranks; run it out of place"
             )
-        return first, last
+        return pre, post
     combined = _make_side(
         collective,
         np.concatenate([relation.pre_rank, relation.post_rank]),
         np.concatenate([relation.pre_block, relation.post_block]),
     )
     keys = (combined.rank << 32) | combined.block
-    return _place_within(first, combined, keys), _place_within(last, combined, keys)
+    return _place_within(pre, combined, keys), _place_within(post, combined, keys)
 
 
 def _place_within(side: Side, combined: Side, keys: Longs) -> Side:
     """Return a side with positions in the combined buffer."""
-    at = np.searchsorted(keys, (side.rank << 32) | side.block)
-    return Side(side.rank, side.block, combined.start[at], combined.size)
+    index = np.searchsorted(keys, (side.rank << 32) | side.block)
+    return Side(side.rank, side.block, combined.start[index], combined.size)
 
 
 def elements_of(collective: Collective, unit: int) -> Longs:
@@ -157,15 +157,15 @@ class Buffers:
     arrays: list[Array]
     dtype: np.dtype[Any]
     unit: int
-    first: Side
-    last: Side
+    first: Side  # of the inputs
+    last: Side  # of the outputs
 
 
 def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = None, in_place: bool = False) -> Buffers:
     """Check user-supplied inputs: one 1-D array per rank (None: nothing), of one type, of fitting lengths."""
     if len(inputs) != collective.ranks:
         raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
-    first, last = sides(collective, in_place)
+    pre, post = sides(collective, in_place)
     kind = None if dtype is None else data_type(dtype)
     of_rank: dict[int, Array] = {}
     for rank, buffer in enumerate(inputs):
@@ -182,19 +182,19 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
             raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {kind}; convert it first")
     kind = np.dtype(np.float32) if kind is None else kind
     arrays = [of_rank.get(rank, np.zeros(0, kind)) for rank in range(collective.ranks)]
-    return Buffers(arrays, kind, _find_unit(first.size, arrays), first, last)
+    return Buffers(arrays, kind, _find_unit(pre.size, arrays), pre, post)
 
 
 def _find_unit(size: Longs, arrays: list[Array]) -> int:
     """Return the elements per weight 1; raise Invalid if the buffers' lengths do not fit together."""
-    unit, giver = 0, -1
+    unit, first_rank = 0, -1
     for rank, array in enumerate(arrays):
         weight = int(size[rank])
-        if giver < 0 and weight:
-            unit, giver = len(array) // weight, rank
+        if first_rank < 0 and weight:
+            unit, first_rank = len(array) // weight, rank
         if len(array) != weight * unit:
-            if giver == rank:
+            if first_rank == rank:
                 raise Invalid(f"rank {rank}: its buffer has {len(array)} elements, not a multiple of {weight}")
-            because = f" as rank {giver} has {len(arrays[giver])}" if weight else ": it has no part in this"
-            raise Invalid(f"rank {rank}: its buffer has {len(array)} elements, expected {weight * unit}{because}")
+            reason = f" as rank {first_rank} has {len(arrays[first_rank])}" if weight else ": it has no part in this"
+            raise Invalid(f"rank {rank}: its buffer has {len(array)} elements, expected {weight * unit}{reason}")
     return unit

@@ -135,12 +135,12 @@ class Instance:
         It is useful if the chunk can be at the tail by then, and can still get from the head to a destination in time.
         Any algorithm can leave out all other moves.
         """
-        early = self.from_holders(kind)[self.tail]
+        earliest = self.from_holders(kind)[self.tail]
         # A move into a rank takes its whole step, so the chunk is there only in the next one.
-        late = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
+        latest = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
         step = np.arange(steps)
         # Sends back to a holder are never useful.
-        in_time = (early[:, None] <= step) & (step <= late[:, None])
+        in_time = (earliest[:, None] <= step) & (step <= latest[:, None])
         return np.asarray(in_time & ~np.isin(self.head, kind.holders)[:, None])
 
     @cached_property
@@ -190,19 +190,19 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     unit = topology.unit
     capacity = [resources.bytes_per_second(resource) / unit for resource in range(links + len(topology.limits))]
     # Merge parallel links into bonds; the key holds everything that a plan could distinguish.
-    merged: dict[tuple[Any, ...], list[int]] = {}
+    links_by_key: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
         limits = tuple(sorted(resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()))
         own_bond = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
         key = (int(topology.link_src[link]), int(topology.link_dst[link]), limits, own_bond)
-        merged.setdefault(key, []).append(link)
-    bonds = tuple(tuple(members) for members in merged.values())
+        links_by_key.setdefault(key, []).append(link)
+    bonds = tuple(tuple(members) for members in links_by_key.values())
     shift = len(bonds) - links  # limits were numbered after the links, and are now after the bonds
     instance = Instance(
         topology, collective, bonds,
-        np.array([key[0] for key in merged], np.int32), np.array([key[1] for key in merged], np.int32),
+        np.array([key[0] for key in links_by_key], np.int32), np.array([key[1] for key in links_by_key], np.int32),
         (*(sum((capacity[x] for x in bond), Fraction(0)) for bond in bonds), *capacity[links:]),
-        tuple(tuple(limit + shift for limit in key[2]) for key in merged), _group_blocks(collective),
+        tuple(tuple(limit + shift for limit in key[2]) for key in links_by_key), _group_blocks(collective),
     )  # fmt: skip
     # Report an unreachable destination here, by rank, rather than as an unsatisfiable search later.
     for kind in instance.kinds:
@@ -227,9 +227,9 @@ def _group_blocks(collective: Collective) -> tuple[Kind, ...]:
     blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
     for block, weight in enumerate(collective.weights.tolist()):
         # Blocks without weight and blocks that every destination already holds need no transfers.
-        lacking = tuple(sorted(destinations_of[block] - holders_of[block]))
-        if weight and lacking:
-            blocks_of.setdefault((tuple(sorted(holders_of[block])), lacking), []).append((block, weight))
+        lacking_ranks = tuple(sorted(destinations_of[block] - holders_of[block]))
+        if weight and lacking_ranks:
+            blocks_of.setdefault((tuple(sorted(holders_of[block])), lacking_ranks), []).append((block, weight))
     return tuple(
         Kind(holders, dests, tuple(b for b, _ in blocks), tuple(w for _, w in blocks))
         for (holders, dests), blocks in blocks_of.items()
@@ -249,8 +249,8 @@ def _list_arcs(instance: Instance) -> Arcs:
     for rank in range(ranks):
         # A rank that has only direct links needs no search: every bond is an arc.
         if not all(head[bond] < ranks for bond in out[rank]):
-            new_paths, complete = _paths_through_switches(rank, out, head, ranks)
-            exhaustive &= complete
+            new_paths, is_complete = _paths_through_switches(rank, out, head, ranks)
+            exhaustive &= is_complete
             paths += new_paths
         else:
             paths += [(bond,) for bond in out[rank]]
@@ -273,9 +273,9 @@ def _paths_through_switches(
     paths_to: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     paths_to_switch: dict[int, int] = defaultdict(int)
     level: list[tuple[tuple[int, ...], frozenset[int]]] = [((), frozenset())]
-    complete = True
+    is_complete = True
     while level:
-        following = []
+        next_level = []
         for path, visited in level:
             node = head[path[-1]] if path else rank
             for bond in out[node]:
@@ -286,12 +286,12 @@ def _paths_through_switches(
                     if len(paths_to[end]) < MOST_PATHS:
                         paths_to[end].append((*path, bond))
                     else:
-                        complete = False
+                        is_complete = False
                 # Pruning bounds the work; a pruned search is not exhaustive, so it can find plans but not refute them.
                 elif paths_to_switch[end] < MOST_PATHS:
                     paths_to_switch[end] += 1
-                    following.append(((*path, bond), visited | {end}))
+                    next_level.append(((*path, bond), visited | {end}))
                 else:
-                    complete = False
-        level = following
-    return [path for end in sorted(paths_to) for path in paths_to[end]], complete
+                    is_complete = False
+        level = next_level
+    return [path for end in sorted(paths_to) for path in paths_to[end]], is_complete

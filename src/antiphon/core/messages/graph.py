@@ -57,9 +57,9 @@ class MessageGraph:
         object.__setattr__(self, "combined", _check_longs(combined, "combined", MOST_BYTES))
         if not len(self.dst) == len(self.nbytes) == len(self.combined) == count:
             raise Invalid("messages: src, dst and nbytes differ in length")
-        wrong = np.flatnonzero(self.combined > self.nbytes)
-        if wrong.size:
-            raise Invalid(f"combined[{wrong[0]}]: more bytes than the message has")
+        excessive = np.flatnonzero(self.combined > self.nbytes)
+        if excessive.size:
+            raise Invalid(f"combined[{excessive[0]}]: more bytes than the message has")
         object.__setattr__(self, "deps_ptr", _check_longs(self.deps_ptr, "deps_ptr", 2**62))
         object.__setattr__(self, "deps", column(self.deps, "deps", 0, max(count, 1)))
         if (
@@ -75,9 +75,9 @@ class MessageGraph:
             raise Invalid("messages: left has one flag for each of deps, seconds one figure from 0 on for each message")
         object.__setattr__(self, "left", counts_when_left)
         object.__setattr__(self, "seconds", seconds)
-        ring = cycle_of(self.deps_ptr, self.deps)
-        if ring:
-            raise Invalid(cycle_text(ring))
+        cycle = cycle_of(self.deps_ptr, self.deps)
+        if cycle:
+            raise Invalid(cycle_text(cycle))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -102,7 +102,7 @@ class MessageGraph:
         item = 2 * self.deps.astype(np.int64) + self.left
         items = distinct(item)
         condition = np.searchsorted(items, item)
-        done_items, left_items = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
+        done_items, left_items = (np.flatnonzero((items & 1) == has_left) for has_left in (0, 1))
         left_ptr = as_int32(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
         # The conditions of each message in ascending order, as CSR consumers expect.
         order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
@@ -112,11 +112,11 @@ class MessageGraph:
         )  # fmt: skip
 
 
-def cycle_text(ring: list[int], item_name: str = "message") -> str:
+def cycle_text(cycle: list[int], item_name: str = "message") -> str:
     """Describe messages that wait for each other in a cycle."""
-    if len(ring) == 1:
-        return f"{item_name} {ring[0]} waits for itself; remove that dependency"
-    shown = [str(i) for i in ring[:MAX_SHOWN]] + (["..."] if len(ring) > MAX_SHOWN else []) + [str(ring[0])]
+    if len(cycle) == 1:
+        return f"{item_name} {cycle[0]} waits for itself; remove that dependency"
+    shown = [str(i) for i in cycle[:MAX_SHOWN]] + (["..."] if len(cycle) > MAX_SHOWN else []) + [str(cycle[0])]
     return (
         f"{item_name}s wait for each other in a circle: {' waits for '.join(shown)}; remove one of these dependencies"
     )
@@ -147,16 +147,16 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     component_count, component = connected_components(arcs, directed=True, connection="strong")
     if component_count == count:
         return []
-    inside = component[owner] == component[deps]
-    after = np.full(count, -1, np.int32)  # per message in a cycle: one that it waits for within the cycle
-    after[owner[inside]] = deps[inside]
+    is_inside = component[owner] == component[deps]
+    next_in_cycle = np.full(count, -1, np.int32)  # per message in a cycle: one that it waits for within the cycle
+    next_in_cycle[owner[is_inside]] = deps[is_inside]
     # Follow one dependency inside the component from message to message until one repeats.
-    at, following = int(owner[inside].min()), after.tolist()
+    message, next_message = int(owner[is_inside].min()), next_in_cycle.tolist()
     path: dict[int, int] = {}
-    while at not in path:
-        path[at] = len(path)
-        at = following[at]
-    return list(path)[path[at] :]
+    while message not in path:
+        path[message] = len(path)
+        message = next_message[message]
+    return list(path)[path[message] :]
 
 
 def _check_longs(values: Longs, column_name: str, bound: int) -> Longs:
@@ -164,9 +164,9 @@ def _check_longs(values: Longs, column_name: str, bound: int) -> Longs:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise Invalid(f"{column_name}: expected a list of whole numbers")
-    wrong = np.flatnonzero((array < 0) | (array >= bound)) if array.size else np.zeros(0, np.int64)
-    if wrong.size:
-        raise Invalid(f"{column_name}[{wrong[0]}] = {array[wrong[0]]} is out of range (0 to {bound - 1})")
+    out_of_range = np.flatnonzero((array < 0) | (array >= bound)) if array.size else np.zeros(0, np.int64)
+    if out_of_range.size:
+        raise Invalid(f"{column_name}[{out_of_range[0]}] = {array[out_of_range[0]]} is out of range (0 to {bound - 1})")
     out = array.astype(np.int64)
     out.setflags(write=False)
     return out

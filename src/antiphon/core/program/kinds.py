@@ -3,9 +3,9 @@
 A program is a schedule compiled to operations per rank. Operations move and combine *parts*, intervals of buffers. A
 part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
 of weight; point `whole + part / denominator` is at element unit * whole + floor(unit * part / denominator), where
-`unit` is the number of elements per weight 1. The base states the buffer and a shift, or the slot of scratch and the
-point (origin) at which the slot begins. A *class* is a size of slots, given in units of weight, too. All of this is
-independent of `unit`, so a program is valid for every size.
+`unit` is the number of elements per weight 1. A base names the input or output buffer and its shift against that line,
+or a slot of scratch and the point (its origin) at which the slot begins. A *class* is a size of slots, in units of
+weight, too. All of this is independent of `unit`, so a program is valid for every size.
 
 Example: an allreduce of a block of weight 1 in thirds. The middle third is the part from point 1/3 to 2/3; at unit = 10
 it is elements 3 to 5. `chunked` takes unit = 3, the least at which no point is rounded, for formats that count in
@@ -50,6 +50,8 @@ class Program:
     A column `x_ptr` delimits the rows of table x that belong to owner i: rows x_ptr[i] to x_ptr[i + 1] - 1. Operations,
     bases, slots and the finish table belong to ranks; parts and waits belong to operations.
 
+    `channels`, `label`
+        The number of channels, over which messages are spread by chunk; a name for people.
     `point_*`
         Points on the line of all blocks.
     `base_*`
@@ -168,8 +170,8 @@ class Program:
     @cached_property
     def weights(self) -> tuple[Longs, Longs]:
         """The weights of the input and of the output buffer of every rank."""
-        first, last = sides(self.collective, self.in_place)
-        return first.size, last.size
+        input_side, output_side = sides(self.collective, self.in_place)
+        return input_side.size, output_side.size
 
     def __repr__(self) -> str:
         place = ", in place" if self.in_place else ""
@@ -206,11 +208,11 @@ def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> L
     >>> positions(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 2, 7)
     array([ 0,  3,  7, 10])
     """
-    top: Any = numerators
+    products: Any = numerators
     # numerator < denominator, so the product fits in 64 bits below this; beyond, use Python's integers.
     if unit * denominator >= 2**63:
-        top = numerators.astype(object)
-    out: Longs = units * np.int64(unit) + np.asarray(top * unit // denominator).astype(np.int64)
+        products = numerators.astype(object)
+    out: Longs = units * np.int64(unit) + np.asarray(products * unit // denominator).astype(np.int64)
     return out
 
 
@@ -289,10 +291,10 @@ def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
     `format_name`, if a buffer has more than `max_chunks` chunks.
     """
     unit = grain(program)
-    heaviest = int(max(size.max(initial=0) for size in program.weights))
-    if unit * max(heaviest, 1) > max_chunks:
+    max_weight = int(max(size.max(initial=0) for size in program.weights))
+    if unit * max(max_weight, 1) > max_chunks:
         raise Unsupported(
-            f"{format_name}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} "
+            f"{format_name}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * max_weight} "
             f"in a buffer, of at most {max_chunks}; take fewer chunks, or a planner that cuts blocks evenly"
         )
     # Scratch is known only after binding, so it is checked second.

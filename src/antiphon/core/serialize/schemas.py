@@ -46,14 +46,14 @@ class AbilityRow(Row):
     reduce: bool = False
     through: bool = False
     own: bool = False
-    at_once: int = 0
+    at_once: int = 0  # joints per step; 0: no limit
     operators: list[str] = []
     types: list[str] = []
 
 
 class CardRow(Row):
     name: str
-    serves: list[int]
+    serves: list[int]  # nodes
     bandwidth: Exact | None = None
 
 
@@ -65,7 +65,7 @@ class TopologyRow(Row, kw_only=True):
     switches: int = 0
     unit: Exact | None = None
     types: list[TypeRow]
-    links: list[tuple[int, int, int]]
+    links: list[tuple[int, int, int]]  # (source, destination, index into `types`)
     limits: list[LimitRow] = []
     places: list[str] | None = None
     abilities: list[AbilityRow] = []
@@ -79,8 +79,8 @@ class WantedRow(Row):
 
 class BlockRow(Row, kw_only=True):
     weight: int = 1
-    pre: list[int | tuple[int, int]]
-    post: list[int | WantedRow]
+    pre: list[int | tuple[int, int]]  # ranks, or (rank, id of its contribution)
+    post: list[int | WantedRow]  # ranks that want all contributions, or those listed
 
 
 class GroupRow(Row, kw_only=True):

@@ -1,8 +1,8 @@
 """Collectives of sums: every rank has an input, and wants the sum of certain ranks' inputs (allreduce, scan, exscan).
 
-Every schedule of such a collective brings each input to the ranks whose sums include it, as a broadcast
-does, and to each rank the inputs of its sum, as a reduce does. Each of these is posed here as a collective that only
-copies; a reduce as its inverse, a broadcast on the machine with all links reversed.
+Every schedule of such a collective contains, for each input, a broadcast to the ranks whose sums include it, and for
+each rank a reduce of the inputs of its sum. Synthesis (planners/synth) and its certificates use these: this file states
+each as a collective that only copies. A reduce becomes its inverse: a broadcast on the reversed machine.
 
 Example: a scan among 3 ranks. Rank 1 wants inputs 0 and 1: `sources[1]` is {0, 1}. Input 1 must get to rank 2, so
 `broadcasts()[1]` copies a block from rank 1 to ranks 1 and 2.
@@ -28,36 +28,37 @@ class SumRelation:
         """Return the collective that copies every input, as a block of its own, to the ranks that want it."""
         if self.collective.kind == "allreduce":
             return Collective("allgather", self.collective.ranks, self.collective.members)
-        return self._copies({source: self._takers(source) for source in self.inputs})
+        return self._copies({source: self._receivers_of(source) for source in self.inputs})
 
     def broadcasts(self) -> dict[int, Collective]:
         """Return per rank the broadcast of its input to all ranks that want it; without those that need no transfer."""
-        return self._without_idle({source: self._takers(source) for source in self.inputs})
+        return self._without_idle({source: self._receivers_of(source) for source in self.inputs})
 
     def reduces(self) -> dict[int, Collective]:
         """Return per rank the inverse of the reduce to it; without those that need no transfer."""
         return self._without_idle(self.sources)
 
-    def _without_idle(self, takers: Mapping[int, Iterable[int]]) -> dict[int, Collective]:
+    def _without_idle(self, receivers: Mapping[int, Iterable[int]]) -> dict[int, Collective]:
+        """Return per root the broadcast to its receivers; without roots that are their only receiver."""
         if self.collective.kind == "allreduce":
             ranks, members = self.collective.ranks, self.collective.members
-            return {root: Collective("broadcast", ranks, members, (root,)) for root in takers}
-        return {root: self._copies({root: dests}) for root, dests in takers.items() if set(dests) - {root}}
+            return {root: Collective("broadcast", ranks, members, (root,)) for root in receivers}
+        return {root: self._copies({root: dests}) for root, dests in receivers.items() if set(dests) - {root}}
 
-    def _takers(self, source: int) -> list[int]:
+    def _receivers_of(self, source: int) -> list[int]:
         return [rank for rank, ranks in self.sources.items() if source in ranks]
 
-    def _copies(self, takers: Mapping[int, Iterable[int]]) -> Collective:
-        """Return the collective that copies a block from every source to its takers."""
-        blocks = [(source, sorted(ranks)) for source, ranks in takers.items() if set(ranks) - {source}]
+    def _copies(self, receivers: Mapping[int, Iterable[int]]) -> Collective:
+        """Return the collective that copies a block from every source to its receivers."""
+        blocks = [(source, sorted(ranks)) for source, ranks in receivers.items() if set(ranks) - {source}]
         pre = [(block, source, 0) for block, (source, _) in enumerate(blocks)]
         post = [(block, rank, None) for block, (_, ranks) in enumerate(blocks) for rank in ranks]
         return Collective("custom", self.collective.ranks, custom=custom_relation(pre, post, self.collective.ranks))
 
 
 def sums_of(collective: Collective) -> SumRelation | None:
-    """Return the collective as sums of ranks' inputs; None if it is none: several blocks, or inputs that begin joined
-    or at several ranks.
+    """Return the collective as sums of ranks' inputs; None if it has several blocks, or inputs that begin joined or at
+    several ranks.
     """
     relation = collective.relation
     if collective.kind not in ("allreduce", "custom") or collective.blocks != 1 or not collective.weights.all():

@@ -99,8 +99,8 @@ class Abilities:
         """Look up the abilities of all nodes."""
         nodes = topology.nodes + topology.ranks
         op = "sum" if op == "avg" else op  # ranks divide, once
-        no = np.zeros(nodes, np.bool_)
-        out = Abilities(no, no.copy(), no.copy(), no.copy(), np.zeros(nodes, np.int64))
+        flags = np.zeros(nodes, np.bool_)
+        out = Abilities(flags, flags.copy(), flags.copy(), flags.copy(), np.zeros(nodes, np.int64))
         for node, ability in enumerate(topology.abilities, topology.ranks):
             out.multicast[node], out.reduce[node] = ability.multicast, ability.can_combine(op, dtype)
             out.through[node], out.own[node], out.at_once[node] = ability.through, ability.own, ability.at_once
@@ -192,26 +192,24 @@ def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int,
     Faults: the paths are no tree, take parallel links, or leave or reach a rank by several links.
     """
     first = joints.row[joints.ptr[:-1]]
-    wrong: dict[int, str] = {}
+    reasons: dict[int, str] = {}
 
     def report(faulty: Longs, why: str) -> None:
         for joint in distinct(faulty).tolist():
-            wrong.setdefault(int(first[joint]), why)
+            reasons.setdefault(int(first[joint]), why)
 
-    rank = (tree.node < topology.ranks) | (tree.node >= topology.nodes)
-    report(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
+    is_rank = (tree.node < topology.ranks) | (tree.node >= topology.nodes)
+    report(tree.joint[is_rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
     directed_pairs = tree.tail * len(tree.node) + tree.head
-    ordered = np.sort(directed_pairs)
-    report(
-        tree.joint[ordered[~run_starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes"
-    )
+    pairs = np.sort(directed_pairs)
+    report(tree.joint[pairs[~run_starts(pairs)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
     edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(joints))
     vertices = np.bincount(tree.joint, minlength=len(joints))
     reached = np.bincount(tree.joint[tree.order], minlength=len(joints))
     # A connected graph with n vertices and n - 1 edges is a tree.
     no_tree = np.flatnonzero((edges != vertices - 1) | (reached != vertices))
     report(no_tree, "goes by paths that are no tree: two of them part and meet again, or never meet")
-    return wrong
+    return reasons
 
 
 def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> dict[int, str]:
@@ -220,23 +218,23 @@ def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: 
     `tree`: of joints that `shape_faults` passed.
     """
     first = joints.row[joints.ptr[:-1]]
-    wrong: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
     # Vertices at which a multicast tree branches, or branches of a reduction tree meet, without the ability.
-    split = single_source & (tree.out > 1) & ~abilities.multicast[tree.node]
-    meets = ~single_source & ~fans_out & (tree.into > 1) & ~abilities.reduce[tree.node]
-    for vertex in np.flatnonzero(split | meets).tolist():
-        ability = "multicast" if split[vertex] else "combine"
+    cannot_branch = single_source & (tree.out > 1) & ~abilities.multicast[tree.node]
+    cannot_merge = ~single_source & ~fans_out & (tree.into > 1) & ~abilities.reduce[tree.node]
+    for vertex in np.flatnonzero(cannot_branch | cannot_merge).tolist():
+        ability = "multicast" if cannot_branch[vertex] else "combine"
         name = topology.node_name(int(tree.node[vertex]))
-        wrong.setdefault(int(first[tree.joint[vertex]]), f"needs {name} to {ability}, which it cannot")
+        reasons.setdefault(int(first[tree.joint[vertex]]), f"needs {name} to {ability}, which it cannot")
     for joint in _no_hub(joints, tree, abilities).tolist():
         why = "has several sources and several destinations, but no switch on its way can be where combining ends and "
-        wrong.setdefault(int(first[joint]), why + "sending on begins (through)")
+        reasons.setdefault(int(first[joint]), why + "sending on begins (through)")
     for joint, node in _no_way_back(joints, tree, topology, abilities):
         name = topology.node_name(node)
         why = f"needs what the rank has itself to cross {name}, too, but no link leads back"
-        wrong.setdefault(int(first[joint]), why)
-    return wrong
+        reasons.setdefault(int(first[joint]), why)
+    return reasons
 
 
 def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> list[tuple[int, int]]:
@@ -285,9 +283,9 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     def lacks_ability(vertices: Longs, into: Longs, out: Longs) -> Bools:
         return ((into > 1) & cannot_reduce[vertices]) | ((out > 1) & cannot_multicast[vertices])
 
-    every = np.arange(len(node))
+    all_vertices = np.arange(len(node))
     # The links between p and q do not count for p's own branching: they lead to or from the hub.
-    fault_if_hub_above = lacks_ability(every, tree.into - from_parent, tree.out - to_parent)
+    fault_if_hub_above = lacks_ability(all_vertices, tree.into - from_parent, tree.out - to_parent)
     fault_if_hub_above |= ((sources_below > 0) & ~to_parent) | ((destinations_below > 0) & ~from_parent)
     fault_if_hub_below = lacks_ability(parent, tree.into[parent] - to_parent, tree.out[parent] - from_parent)
     fault_if_hub_below |= (joints.sources[tree.joint] > sources_below) & ~from_parent
@@ -297,7 +295,7 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     faults_at_root = np.bincount(tree.joint[has_parent & fault_if_hub_above], minlength=len(joints))[tree.joint]
     change = np.where(has_parent, fault_if_hub_below.astype(np.int64) - fault_if_hub_above, 0)
     faults = faults_at_root + _sum_upward(tree, change)
-    can_be_hub = abilities.through[node] & ~lacks_ability(every, tree.into, tree.out) & (faults == 0)
+    can_be_hub = abilities.through[node] & ~lacks_ability(all_vertices, tree.into, tree.out) & (faults == 0)
     return np.flatnonzero(needs_hub & (np.bincount(tree.joint[can_be_hub], minlength=len(joints)) == 0))
 
 

@@ -11,8 +11,12 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True)
 class Fault:
-    """The first fault of a schedule. kind: topology | share | route | joint | race | empty | self | post | order |
-    claim.
+    """The first fault of a schedule.
+
+    `kind`: "topology" (for another number of ranks), "share" (chunks do not tile a block), "route" (no such path),
+    "joint" (no switch can do it), "race" (writes to one cell in one step, not all of them reduces), "empty" (reads a
+    cell without data), "self" (reads and writes one cell), "post" (a wrong result), "order" (combines out of order) or
+    "claim" (a claimed figure is not the recomputed one).
     """
 
     kind: str
