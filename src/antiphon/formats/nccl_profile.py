@@ -26,7 +26,7 @@ from antiphon.cost.replay.recorded import RankCall, RankTrace
 from antiphon.errors import Invalid, Unsupported, quote
 
 MAX_LINES = 2**20  # of a log of the Inspector
-MAX_HEAD_BYTES = 2**16  # searched for the sign of the Inspector
+MAX_HEAD_BYTES = 2**16  # of a file, searched for a key that only the Inspector writes
 # A log of more than FREE_LINES lines must have MIN_LINE_BYTES bytes per line, as real ones have: a file of millions of
 # tiny lines is refused before any is parsed.
 FREE_LINES = 2**10
@@ -40,13 +40,8 @@ _ITEMSIZES = {
     "ncclInt8": 1, "ncclUint8": 1, "ncclFloat8e4m3": 1, "ncclFloat8e5m2": 1, "ncclFloat16": 2, "ncclBfloat16": 2,
     "ncclInt32": 4, "ncclUint32": 4, "ncclFloat32": 4, "ncclInt64": 8, "ncclUint64": 8, "ncclFloat64": 8,
 }  # fmt: skip
-_PER_RANK = (
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "gather",
-    "scatter",
-)  # collectives of which the example plugin counts one rank's block
+# Collectives of which the example plugin counts one rank's block, and nccl-tests the blocks of all ranks.
+_PER_RANK = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 NOTE = "a profiler of NCCL shows nothing of computation: all collectives are taken to be waited for, none to be hidden"
 
 
@@ -95,6 +90,7 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
     recordings = []
     for rank, calls in ranks.items():
         groups = {group: ProcessGroup(group, group_ranks[group], ()) for *_, group in calls}
+        # A call runs from the moment at which it is called; the lane is the communicator; there is one training step.
         collectives = [
             RankCall(
                 kind, nbytes * (group_ranks[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0
@@ -123,7 +119,7 @@ def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Seq
 
 # ---- the Inspector ----
 
-# The fields of a line that are read, by their names in the file
+# Classes for the fields of a line that are read; names are those in the file.
 
 
 class _Header(msgspec.Struct):
@@ -205,11 +201,11 @@ def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
     now = 0.0
     has_stamps = all(record.coll_perf.event_trace_ts is not None for record in records)
 
-    def order(record: _Record) -> int:
+    def sort_key(record: _Record) -> int:
         stamps = record.coll_perf.event_trace_ts
         return stamps.coll_start_ts if has_stamps and stamps else record.coll_perf.coll_sn
 
-    for record in sorted(records, key=order):
+    for record in sorted(records, key=sort_key):
         group = record.header.id
         groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, ()))
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts

@@ -28,8 +28,8 @@ _LABELS = {
 def optimality_text(certificate: Mapping[str, Any]) -> str:
     """Return what a schedule's certificate proves, in words."""
     label = certificate["proof"]
-    means = _LABELS[label].format(k=certificate["k"])
-    return f"{label}: {f'of its halves: {means}' if certificate['about'] == COMPOSED else means}"
+    meaning = _LABELS[label].format(k=certificate["k"])
+    return f"{label}: {f'of its halves: {meaning}' if certificate['about'] == COMPOSED else meaning}"
 
 
 def frontier_text(frontier: Frontier) -> str:
@@ -49,8 +49,8 @@ def frontier_text(frontier: Frontier) -> str:
     if any(point.has_no_certificate for point in frontier.points):
         lines += paragraph("no certificate: only the bounds below are proved, nothing for that many steps", rest="    ")
     for label in dict.fromkeys(point.proof for point in frontier.points):
-        ks = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
-        lines += paragraph(f"{label}: {_LABELS[label].format(k=ks[0] if ks else 'k')}", rest="    ")
+        k_values = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
+        lines += paragraph(f"{label}: {_LABELS[label].format(k=k_values[0] if k_values else 'k')}", rest="    ")
     if any(_is_of_halves(point) for point in frontier.points):
         lines += paragraph(
             "of halves: of reducescatter, then allgather; the proof is that of the allgather. An allreduce that is "
@@ -113,7 +113,7 @@ def _unfinished_lines(frontier: Frontier) -> list[str]:
 
 
 def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[str]) -> list[str]:
-    """Return what `verify --proof` rechecked, and what it could not."""
+    """Return what `verify --proof` rechecked, what it trusts a solver for, and what it only repeats from the file."""
     lines = []
     for title, texts in (
         ("rechecked without a solver:", proved),

@@ -9,20 +9,20 @@ from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 
 
 def short_names(machines: Sequence[MachineResult]) -> tuple[str, dict[str, str]]:
-    """Return what all names begin with, and each name without it."""
-    shared = shared_prefix([m.machine for m in machines])
-    return shared, {m.machine: m.machine[len(shared) :] for m in machines}
+    """Return the prefix that all names share, and by name the name without it."""
+    prefix = shared_prefix([m.machine for m in machines])
+    return prefix, {m.machine: m.machine[len(prefix) :] for m in machines}
 
 
 def conclusions(result: SweepResult) -> list[str]:
     """Return which machine is the fastest, and which are the best for their price; [] if none could be planned for."""
     machines = result.machines()
     planned = [m for m in machines if m.relative_time is not None]
-    shared, short = short_names(machines)
+    prefix, short = short_names(machines)
     if not planned:
         return []
-    of_all = f"{plural(len(machines), 'machine')}{f' {shared}...' if shared else ''}"
-    lines = [f"{short[planned[0].machine]} is the fastest of {of_all}"]
+    scope = f"{plural(len(machines), 'machine')}{f' {prefix}...' if prefix else ''}"
+    lines = [f"{short[planned[0].machine]} is the fastest of {scope}"]
     for name in result.request.prices:
         names = "; ".join(short[m.machine] for m in planned if name in m.on_front)
         lines += [f"best for their price ({name}): {names}"] if names else []

@@ -50,15 +50,14 @@ def _(machine: Topology) -> str:
 
 
 @html_of.register
-def _(limits: Bound) -> str:
-    rate = format_bandwidth(limits.bytes_per_second) if limits.bytes_per_second else "any rate"
-    steps = words.plural(limits.latency_steps, "step")
-    rows = [["latency", steps, ""], ["bandwidth", f"{rate} of nbytes", f"R/C = {limits.inverse}; {limits.note}"]]
-    if limits.unaided is not None and limits.without_switches not in (None, limits.bytes_per_second):
-        unaided = format_bandwidth(limits.without_switches or 0)
-        rows.append(
-            [conditions_text(limits.unaided.assumes), f"{unaided} of nbytes", f"R/C = {limits.unaided.inverse}"]
-        )
+def _(bound: Bound) -> str:
+    rate = format_bandwidth(bound.bytes_per_second) if bound.bytes_per_second else "any rate"
+    steps = words.plural(bound.latency_steps, "step")
+    rows = [["latency", steps, ""], ["bandwidth", f"{rate} of nbytes", f"R/C = {bound.inverse}; {bound.note}"]]
+    # The bound without the help of switches, if it is another one.
+    if bound.unaided is not None and bound.without_switches not in (None, bound.bytes_per_second):
+        unaided = format_bandwidth(bound.without_switches or 0)
+        rows.append([conditions_text(bound.unaided.assumes), f"{unaided} of nbytes", f"R/C = {bound.unaided.inverse}"])
     return _page([f"No schedule takes fewer than {steps}, or moves more than {rate}"], _table(["", "bound", ""], rows))
 
 
@@ -88,8 +87,8 @@ def _(tuning: Tuning) -> str:
         head, cells = range_cells(group_ranges([r for r in tuning.ranges if r.collective == kind]))
         rows += [[*([kind] if len(kinds) > 1 else []), *row] for row in cells]
     picture = _picture(lambda: chart(tuning, kinds[0], *CHART_SIZE)) if len(kinds) == 1 else ""
-    key = _note("in colour the best plans, dashed what stands for NCCL, dotted the lower bound") if picture else ""
-    return _page(lines, picture, key, _table([*(["collective"] if len(kinds) > 1 else []), *head], rows))
+    caption = _note("in colour the best plans, dashed what stands for NCCL, dotted the lower bound") if picture else ""
+    return _page(lines, picture, caption, _table([*(["collective"] if len(kinds) > 1 else []), *head], rows))
 
 
 @html_of.register
@@ -113,19 +112,25 @@ def _(result: SweepResult) -> str:
 
 
 def recording_html(plan: Plan | None, calls: Sequence[Mapping[str, Any]]) -> str:
-    """Return what a trace holds: the calls by collective."""
-    times: dict[tuple[str, int], list[float]] = defaultdict(list)
+    """Return the calls of a trace by collective and size, and the plan that it contains (None: none)."""
+    durations: dict[tuple[str, int], list[float]] = defaultdict(list)  # seconds of each call
     for row in calls:
-        times[row["collective"], row["nbytes"]].append(float(row["duration_us"] or 0) * 1e-6)
+        durations[row["collective"], row["nbytes"]].append(float(row["duration_us"] or 0) * 1e-6)
     ranks = words.plural(len({row["rank"] for row in calls}), "rank")
-    total = sum(map(sum, times.values()))
+    total = sum(map(sum, durations.values()))
     verdict = f"{words.plural(len(calls), 'call')} of collectives at {ranks}, {format_seconds(total)} in all"
     if not calls:
         verdict = "The messages of a plan" if plan is not None else "No calls of collectives"
-    by_time = sorted(times.items(), key=lambda item: -sum(item[1]))
+    by_time = sorted(durations.items(), key=lambda item: -sum(item[1]))
     rows = [
-        [kind, format_size(nbytes), str(len(each)), format_seconds(sum(each) / len(each)), format_seconds(max(each))]
-        for (kind, nbytes), each in by_time
+        [
+            kind,
+            format_size(nbytes),
+            str(len(times)),
+            format_seconds(sum(times) / len(times)),
+            format_seconds(max(times)),
+        ]
+        for (kind, nbytes), times in by_time
     ]
     head = ["collective", "nbytes", "calls", "mean time", "longest"]
     return _page([verdict], _table(head, rows) if rows else "", html_of(plan) if plan is not None else "")
@@ -135,7 +140,7 @@ def recording_html(plan: Plan | None, calls: Sequence[Mapping[str, Any]]) -> str
 
 
 def _page(conclusions: Sequence[str], *elements: str) -> str:
-    """Return conclusions in bold, then the elements that are there."""
+    """Return conclusions in bold, then the elements that are not empty."""
     lines = [f"<p><b>{escape(line)}</b></p>" for line in conclusions]
     return "\n".join(["<div>", *lines, *filter(None, elements), "</div>"])
 
@@ -145,7 +150,7 @@ def _note(text: str) -> str:
 
 
 def _picture(draw: Callable[[], str]) -> str:
-    """Return a picture on white, or nothing where it would be too large."""
+    """Return a picture on white; "" if it is too large, or cannot be drawn."""
     try:
         svg = draw()
     except AntiphonError:

@@ -19,8 +19,8 @@ from antiphon.select import uses_text
 from antiphon.show.columns import fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
 
-WIDEST_MATRIX = 16  # nodes of a matrix of bandwidths
-MAX_LIMITS = 8  # shared limits that are listed one by one
+WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
+MAX_LIMITS = 8  # most shared limits, or switches, that are listed one by one
 MAX_ROWS = 40  # of a table of links
 KIND_HEAD = ["kind", "bandwidth", "units", "latency", "links"]
 
@@ -75,9 +75,9 @@ def _units_text(number: Fraction) -> str:
 
 def _links_by_places(topology: Topology) -> list[str]:
     """Return a table of links, counted by the places that they join with numbers left out; at most 40 rows."""
-    pattern = [re.sub(r"\d+", "*", place) for place in topology.places]
+    patterns = [re.sub(r"\d+", "*", place) for place in topology.places]
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
-    counted = Counter((pattern[a], pattern[b], kind) for a, b, kind in ends)
+    counted = Counter((patterns[a], patterns[b], kind) for a, b, kind in ends)
     rows = []
     for (a, b, kind), count in counted.items():
         reverse = counted[b, a, kind] if a != b else count
@@ -158,7 +158,7 @@ def _link_matrix(topology: Topology) -> list[str]:
 
 
 def plan_text(claims: Mapping[str, Any]) -> str:
-    """Return the claims of a plan in a few lines: what it is, its size, and its gaps to the bounds."""
+    """Return the claims of a plan (`Entry.claims`) in a few lines: what it is, its size, and its gaps to the bounds."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
     title = f"{claims.get('groups') or claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
@@ -171,15 +171,15 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         unicast_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
         lines += labelled("uses", f"{uses_text(claims['uses'])}{unicast_text}")
     if claims.get("rate") is not None:
-        details = claims.get("found") or {}
+        details = claims.get("found") or {}  # facts that the planner states
         proof_text = ": no schedule is faster" if details.get("optimal") else ""
         if not proof_text and details.get("optimal_without_switches"):
             proof_text = ": no schedule is faster without the help of switches"
         lines += labelled("rate", f"{claims['rate']} unit links with ever finer pieces{proof_text}")
         if details.get("trees"):
             trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"
-            deep = f", {details['deepest']} deep" if details.get("deepest") else ""
-            lines += labelled("trees", f"{trees}{deep}; {details.get('how', '')}")
+            depth = f", {details['deepest']} deep" if details.get("deepest") else ""
+            lines += labelled("trees", f"{trees}{depth}; {details.get('how', '')}")
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]

@@ -2,7 +2,8 @@
 
 Input: rows (plan, ranks, nbytes, seconds). Each plan's time is a sum of known factors times the parameters (plans.py):
 alpha per step, beta per byte received, gamma per byte added, delta per byte of memory access, epsilon per byte and
-sender beyond the threshold w_t. For a fixed w_t that is linear, so one non-negative least-squares problem is solved per
+sender beyond the threshold w_t. Most telling is plan cps (co-located parameter servers: every rank receives from all
+others at once). For a fixed w_t that is linear, so one non-negative least-squares problem is solved per
 w_t and the best is kept (linear.py). Output: `GenmodelFit`, each parameter with a 95 % interval and a state; if data
 determine only combinations (such as G = 2 beta + gamma from allreduces), these are listed instead.
 
@@ -53,9 +54,7 @@ PARAMETERS: dict[str, dict[str, float]] = {
     "epsilon": {"epsilon": 1.0},
 }
 INCAST_CONFIDENCE = 0.99  # confidence of the F-test that incast improves the fit
-MAX_UNREPORTED_ERROR = (
-    0.1  # a root mean square error above this means that the model does not describe the measurements
-)
+MAX_UNREPORTED_ERROR = 0.1  # root mean square of relative errors; above it the model does not describe the measurements
 MIN_SIZES = 3  # least number of message sizes for checking that time is linear in size
 MAX_THRESHOLD_DISTANCE = 1  # w_t is determined if its interval reaches at most this many senders to either side
 
@@ -89,7 +88,8 @@ class GenmodelFit:
         if self.models.best is None:
             return Estimate("w_t", self.parameters[INCAST].state)
         best = self.models.best
-        low, high = (pick(key for key in self.models.plausible_thresholds if key is not None) for pick in (min, max))
+        thresholds = [key for key in self.models.plausible_thresholds if key is not None]
+        low, high = min(thresholds), max(thresholds)
         if len(self.models.tied_thresholds) > 1:
             return Estimate("w_t", UNDETERMINED, None, float(low), float(high))
         is_narrow = best - low <= MAX_THRESHOLD_DISTANCE and high - best <= MAX_THRESHOLD_DISTANCE
@@ -97,7 +97,7 @@ class GenmodelFit:
 
     @cached_property
     def combinations(self) -> list[Estimate]:
-        """If parameters are not determined separately: the combinations that are, without redundant ones."""
+        """The determined combinations that are independent of the determined parameters and of each other."""
         models = self.models
         vectors: list[Floats] = []
         for name, parameter in self.parameters.items():
@@ -117,8 +117,7 @@ class GenmodelFit:
         return estimates
 
     def _candidate_combinations(self) -> Iterator[tuple[str, Weights]]:
-        """Yield combinations worth naming, then all remaining ones."""
-        # Order matters: readable combinations first; the echelon basis covers the remaining determined ones.
+        """Yield combinations by name: first those that are easy to read, then a basis of all determined ones."""
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
@@ -152,11 +151,11 @@ class GenmodelFit:
         for vector in echelon_basis(models.solution):
             if all(models.solutions[key].determines(vector) for key in incast_thresholds):
                 continue
-            plain = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
+            weights = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, incast_column] for key in incast_thresholds}
             # the weight of incast is the value that this combination takes if all time is incast with epsilon = 1
-            extra = {key: models.solution.value_for_target(vector, column) for key, column in columns.items()}
-            yield f"{_format_weights(plain)} + incast", _weights_with_incast(plain, extra)
+            incast_weights = {key: models.solution.value_for_target(vector, column) for key, column in columns.items()}
+            yield f"{_format_weights(weights)} + incast", _weights_with_incast(weights, incast_weights)
 
     @property
     def fitted(self) -> Floats:
@@ -292,7 +291,7 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
 
 
 def _count_factors(measured: Sequence[PlanTime]) -> dict[str, Floats]:
-    """Return the factor of each parameter in every measurement."""
+    """Return by parameter its factor in every measurement: its value times the factor is seconds."""
     factors = [(count_terms(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
         "alpha": np.array([c.alpha for c, _ in factors]),
@@ -327,7 +326,7 @@ def _incast_improves_fit(without_incast: Solution, best: Solution, degrees_of_fr
     """Return whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
     from scipy.special import fdtri
 
-    # F-test with (2, freedom) degrees: gain per added parameter over the residual variance.
+    # F-test with (2, degrees_of_freedom): gain per added parameter over the residual variance.
     improvement = without_incast.squares - best.squares
     rounding = EXACT * len(best.target)
     return improvement > max(
@@ -335,9 +334,9 @@ def _incast_improves_fit(without_incast: Solution, best: Solution, degrees_of_fr
     )
 
 
-def _weights_with_incast(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:
-    """Return these weights plus that of incast, by threshold."""
-    return lambda w_t: {**plain, INCAST: 0.0 if w_t is None else extra.get(w_t, 0.0)}
+def _weights_with_incast(weights: Mapping[str, float], incast_weights: Mapping[int, float]) -> Weights:
+    """Return these weights plus that of incast, which depends on the threshold."""
+    return lambda w_t: {**weights, INCAST: 0.0 if w_t is None else incast_weights.get(w_t, 0.0)}
 
 
 def _format_weights(weights: Mapping[str, float]) -> str:

@@ -12,8 +12,8 @@ and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s 
 A *regime* is a range of sizes in which the library uses one protocol, so that L, o_s, ... are constants (or grow evenly
 with the size). Stages: medians per size with errors (_loggp_medians), breaks between regimes (_loggp_lines), and per
 regime robust lines through four *signals* computed from the medians: half a round trip, gap, o_s, o_r. Every estimate
-is a *row* of factors for the medians, so its error follows from theirs. A figure that the data do not determine is
-marked, not guessed.
+is a linear combination of the medians; the vector of its factors is called a *row*, and its error follows from the
+errors of the medians. A figure that the data do not determine is marked, not guessed.
 
 A rank sends through *ports*: a port is busy for g + (s-1) G with each message. With several ports, or if the ranks
 share another resource, n messages take fewer than n - 1 further *turns* of that time.
@@ -106,10 +106,10 @@ class LogGPFit:
         """By size, the seconds by which several messages without delay take longer than one."""
         medians = self.medians
         start = [self.regime_of(size).start for size in medians.sizes]
-        bytes_ = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)
+        transfer = np.array([figures["G"] for figures in start]) * (medians.sizes - 1)  # (s-1) G, seconds
         # (n-1) [g + (s-1) G] with one port; fewer turns with several, or the shared resource if that takes longer.
-        gaps: Floats = (np.array([figures["g"] for figures in start]) + bytes_) * medians.turns
-        return gaps if medians.shared_limit is None else np.maximum(gaps, bytes_ * medians.shared_limit)
+        gaps: Floats = (np.array([figures["g"] for figures in start]) + transfer) * medians.turns
+        return gaps if medians.shared_limit is None else np.maximum(gaps, transfer * medians.shared_limit)
 
     @cached_property
     def relative_errors(self) -> tuple[float, float]:
@@ -207,7 +207,7 @@ def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
 
 @dataclass
 class _Figures:
-    """The figures of a regime as they are fitted one after the other; fields as in `Regime`."""
+    """The figures of a regime, filled in one after the other while they are fitted; fields as in `Regime`."""
 
     figures: dict[str, Estimate] = field(default_factory=dict)
     growth: dict[str, Estimate] = field(default_factory=dict)
@@ -216,28 +216,28 @@ class _Figures:
 
 
 class _Fitter:
-    """Fit one regime. Every estimate is a row of factors for the medians, so its error follows from theirs."""
+    """Fit one regime, the sizes `span` of the medians. Row: see the module."""
 
     def __init__(self, medians: Medians, span: slice) -> None:
         self.medians, self.span = medians, span
         self.sizes = medians.sizes[span]
         self.degrees_of_freedom = 1
-        widening = []
+        error_factors = []  # per signal
         self.weights: dict[str, Floats] = {}
         degrees_of_freedom = 0
         for name in ("half", "gap", "o_s", "o_r"):
             y, sd = medians.signal(name)[span], medians.usable_errors(name, medians.error_of[name])[span]
             self.weights[name] = weights_of(self.sizes, (y, sd))
             # Chi-squared per degree of freedom about a line: above 1, its root widens the errors of the signal.
-            excess_sizes = int(np.isfinite(sd).sum()) - 2
+            freedom = int(np.isfinite(sd).sum()) - 2
             chi_squared = 0.0
-            if excess_sizes > 0:
+            if freedom > 0:
                 line = dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
-                chi_squared = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / excess_sizes
-                degrees_of_freedom += excess_sizes
-            widening.append(math.sqrt(max(chi_squared, 1.0)))
+                chi_squared = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / freedom
+                degrees_of_freedom += freedom
+            error_factors.append(math.sqrt(max(chi_squared, 1.0)))
         self.degrees_of_freedom = max(degrees_of_freedom, 1)
-        self.errors = medians.errors * np.repeat(widening, len(medians.sizes))
+        self.errors = medians.errors * np.repeat(error_factors, len(medians.sizes))
 
     def regime(self) -> Regime:
         """Fit all parameters of the regime."""
@@ -253,7 +253,7 @@ class _Fitter:
         return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
 
     def _fit_gap(self, fit: _Figures) -> Floats:
-        """Fit g and G; if one is negative, drop it and fit the other alone. Return rows of (s-1) G."""
+        """Fit g and G; if one is negative, drop it and fit the other alone. Return the row of (s-1) G for each size."""
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
@@ -282,10 +282,10 @@ class _Fitter:
         return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.medians.maps["gap"][self.span])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
-        """Return a function that gives rows of g and G if ports limit small messages and a shared resource, or nothing,
-        large ones.
+        """Return a function from columns (0: g, 1: G) to their rows, for ranks with several ports.
 
-        g is fitted to the sizes that ports certainly limit, G to half round trips.
+        Ports limit small messages; a shared resource, or nothing, limits large ones. So g is fitted to the sizes that
+        ports certainly limit, and G to half round trips.
         """
         medians, x = self.medians, self.sizes - 1
         half = medians.maps["half"][self.span]
@@ -301,7 +301,8 @@ class _Fitter:
         port_limited = (turns > 0) & (
             port_seconds > MIN_PORT_RATIO * shared_seconds + NEGLIGIBLE * medians.many[self.span]
         )
-        design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
+        # Columns: g, G, half a round trip of one byte, seconds per further byte at a port. Rows: gaps, then half trips.
+        design = np.zeros((2 * len(x), 4))
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
         error = np.sqrt(dot(gap**2, medians.errors**2))
@@ -310,6 +311,7 @@ class _Fitter:
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
+            # Without sizes that ports limit, g (column 0) cannot be fitted.
             chosen = [column for column in (*columns, 2, 3) if column or port_limited.any()]
             out = np.zeros((4, len(medians.flat)))
             out[chosen] = matmul(pseudo_inverse(design[:, chosen] * root[:, None]) * root, matrix)
@@ -319,7 +321,7 @@ class _Fitter:
         return lines
 
     def _fit_overhead(self, name: str, matrix: Floats, fit: _Figures, minimum: float) -> Floats:
-        """Fit a figure as a constant, or as a line if a slope is certain. Return rows: its value at each size."""
+        """Fit a figure as a constant, or as a line if a slope is certain. Return the row of its value at each size."""
         x = self.sizes - self.sizes[0]
         weights = self.weights["half" if name == "L" else name]
         zero = np.zeros_like(matrix)
@@ -348,10 +350,7 @@ class _Fitter:
         return out
 
     def _row_value(self, row: Row) -> float:
-        """Return the value of an estimate; zero if it is negligible compared with the times it is computed from.
-
-        Its sign would only be rounding.
-        """
+        """Return the value of an estimate; 0 if it is negligible against its terms, as then its sign is rounding."""
         value = float(dot(row, self.medians.flat))
         return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
@@ -368,25 +367,25 @@ class _Fitter:
 
     def _row_estimate(self, name: str, row: Row) -> Estimate:
         """Return an estimate with its interval and state; negative values are undetermined."""
-        value, half = self._row_value(row), self._half_width(row)
+        value, half_width = self._row_value(row), self._half_width(row)
         if value < 0:
             return Estimate(name, UNDETERMINED)
-        is_narrow = half <= max(MAX_HALF_WIDTH * value, IMMATERIAL * self._row_scale(row))
-        state, low = DETERMINED if is_narrow else WEAK, max(value - half, 0.0)
-        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(value + half))
+        is_narrow = half_width <= max(MAX_HALF_WIDTH * value, IMMATERIAL * self._row_scale(row))
+        state, low = DETERMINED if is_narrow else WEAK, max(value - half_width, 0.0)
+        return Estimate(name, state, round_portably(value), round_portably(low), round_portably(value + half_width))
 
     def _signed_estimate(self, name: str, row: Row) -> Estimate:
-        value, half = self._row_value(row), self._half_width(row)
-        return Estimate(
-            name, DETERMINED, round_portably(value), round_portably(value - half), round_portably(value + half)
-        )
+        """Return an estimate that may be negative, with its interval."""
+        value, half_width = self._row_value(row), self._half_width(row)
+        low, high = round_portably(value - half_width), round_portably(value + half_width)
+        return Estimate(name, DETERMINED, round_portably(value), low, high)
 
 
 def _apply_lines(lines: Floats, matrix: Floats) -> Floats:
-    """Return the rows of the lines, applied to the figures of the matrix; sums that cancel up to rounding become
-    exactly 0.
+    """Return lines @ matrix; sums that cancel up to rounding become exactly 0.
 
-    A transfer fitted to half round trips, say, leaves no slope in them.
+    `lines`: factors of a line's coefficients for its figures; `matrix`: the row of each figure. A term whose slope was
+    fitted to half round trips, say, leaves no slope in what remains of them.
     """
     product = matmul(lines, matrix)
     return np.where(np.abs(product) <= NEGLIGIBLE * matmul(np.abs(lines), np.abs(matrix)), 0.0, product)
@@ -402,14 +401,14 @@ def _regime_remarks(regime: Regime) -> Iterator[str]:
             "no measurement determines it)"
         )
     ends = np.array([regime.low, regime.high], float)
-    below = regime.line("L", ends)
-    if (below < 0).any():
+    latencies = regime.line("L", ends)  # at both ends of the range; below 0 if the other terms exceed half a round trip
+    if (latencies < 0).any():
         overheads = regime.line("o_s", ends) + regime.line("o_r", ends)
         yield (
             f"{where}: overheads and transfer together are more than half a round trip, by up to "
-            f"{-below.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
+            f"{-latencies.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
         )
-        if (below + overheads < NEGLIGIBLE * below).any():
+        if (latencies + overheads < NEGLIGIBLE * latencies).any():
             yield f"{where}: a message alone is faster than one of many by so much that a profile cannot say both"
 
 

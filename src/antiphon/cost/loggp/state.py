@@ -58,8 +58,8 @@ class Cost(NamedTuple):
     send: Floats  # o_s
     receive: Floats  # o_r
     gap: Floats  # g: least time between two messages of a port
-    flight: Floats  # G (b - 1): from the first byte to the last
-    busy: Floats  # G b: for which it occupies a NIC
+    flight: Floats  # G (b - 1): time from the first byte to the last
+    busy: Floats  # G b: time that it occupies a NIC
     work: Floats  # gamma times the bytes that are combined, plus other local work; 0: it is not combined
 
 
@@ -93,7 +93,7 @@ class Workspace(NamedTuple):
     """
 
     heap: Floats  # the event queue, see heap.py
-    lists: Longs
+    lists: Longs  # of the event queue, too
     event: NDArray[np.uint8]  # number in the queue -> kind of event: ASK, SEND, ...
     needed: Ints  # m -> number of conditions that it still needs
     waits: Ints  # c -> number of contributions still missing
@@ -195,21 +195,20 @@ def sort_ascending(values: Ints, count: int) -> None:
         sorted_so_far += 1
     if sorted_so_far == count:
         return
-    gap = count // 2  # distance of the elements compared; it shrinks by 5/11 per pass, and is 1 in the last
-    while gap > 0:
-        for i in range(gap, count):
+    stride = count // 2  # distance of the elements compared; it shrinks to 5/11 per pass, and is 1 in the last
+    while stride > 0:
+        for i in range(stride, count):
             value, at = values[i], i
-            while at >= gap and values[at - gap] > value:
-                values[at] = values[at - gap]
-                at -= gap
+            while at >= stride and values[at - stride] > value:
+                values[at] = values[at - stride]
+                at -= stride
             values[at] = value
-        gap = gap * 5 // 11 if gap > 2 else gap - 1
+        stride = stride * 5 // 11 if stride > 2 else stride - 1
 
 
 @compiled
 def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
-    """Return index and value of the least of times[first:first + count], the first of equal ones: of the port or NIC
-    that is idle first.
+    """Return index and value of the least of times[first:first + count]: the port or NIC that is idle first.
 
     >>> place, moment = find_earliest(np.array([0.0, 7.0, 4.0, 4.0]), 1, 3)
     >>> place, float(moment)
@@ -224,8 +223,7 @@ def find_earliest(times: Floats, first: int, count: int) -> tuple[int, float]:
 
 @inlined
 def find_latest_before(times: Floats, first: int, count: int, time: float) -> tuple[int, float]:
-    """Return index and value of the greatest of times[first:first + count] that is at most `time`; if none is, of the
-    least.
+    """Return index and value of the greatest of times[first:first + count] up to `time`; the least if all are later.
 
     Of the NICs that are idle by then, this is the one that was busy last. The others remain idle for messages that
     arrived earlier, but whose events are processed later.

@@ -1,4 +1,4 @@
-"""Which generation of GPUs a machine has, as far as its name and links say.
+"""Find the generation of GPUs of a machine by its name and links; library.py asks for its figures.
 
 Machines of the catalogue are recognised by name (with changes such as " only 0,1,4" after it), probed machines by the
 GPU model that the tool reported. A name alone is not enough: the links within the nodes must be those of the
@@ -20,7 +20,7 @@ from antiphon.errors import AntiphonError
 from antiphon.topologies.degraded import DEGRADED
 from antiphon.topologies.spec import machine_of
 
-# What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
+# Changes to a machine stand behind its name (core/reshape); a long list of ranks is cut off by "...".
 _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
 # As probed: count x model, joined by a fabric
@@ -42,11 +42,9 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
         box, changes = _catalogue_box(machine.name), machine.name.removeprefix(_catalogue_spec(machine.name))
         if not _matches_box(place, box, slowed=DEGRADED in changes):
             return None
-        own = box_of(machine.name)
-        return (
-            calls,
-            "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
-        )
+        name = box_of(machine.name)
+        is_own = name in calls.measured or not calls.calibrated_by
+        return calls, "" if is_own else f"GPUs of {name} taken for {calls.name}"
     model = _PROBED.fullmatch(machine.name)
     generation = model and generation_named(model["model"], catalogue)
     if not model or not generation or generation not in catalogue:
@@ -71,8 +69,7 @@ def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
 
 
 def box_of(name: str) -> str:
-    """Return the machine of the catalogue that one of this name is, or is made of; an instance by its name alone; "" if
-    none."""
+    """Return `_catalogue_box`, but for Amazon's machines the name of the instance alone."""
     return _catalogue_box(name).removeprefix(EC2)
 
 
@@ -82,10 +79,10 @@ def _catalogue_spec(name: str) -> str:
 
 
 def _catalogue_box(name: str) -> str:
-    """Return the machine of the catalogue that one of this name is, or is made of.
+    """Return the machine of the catalogue that a name means, or that its boxes are; "" if none.
 
-    `cluster:box=hgx-h100:sharp=false,boxes=2` is made of hgx-h100. "" if the name has more in it than the catalogue and
-    changes put there.
+    `cluster:box=hgx-h100:sharp=false,boxes=2` has boxes hgx-h100. A name with more than a catalogue's name and changes
+    is none of the catalogue.
     """
     spec = _catalogue_spec(name)
     if not _CHANGED.fullmatch(name.removeprefix(spec)):
@@ -98,21 +95,21 @@ def _catalogue_box(name: str) -> str:
 
 
 def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
-    """Return whether its nodes are no larger than the box, with the same wires within, or slower ones if `slowed`."""
-    own = _place_within(box)
-    if own is None or place.local > own.local:
+    """Return whether nodes are no larger than a box, and have its links within; slower ones are allowed if `slowed`."""
+    full_box = _place_within(box)
+    if full_box is None or place.local > full_box.local:
         return False
-    is_complete = (place.local, place.pairs) == (own.local, own.pairs * place.nodes)
-    if not place.all_meet and not is_complete and (place.nodes > 1 or (place.local == own.local and not slowed)):
+    is_complete = (place.local, place.pairs) == (full_box.local, full_box.pairs * place.nodes)
+    if not place.all_meet and not is_complete and (place.nodes > 1 or (place.local == full_box.local and not slowed)):
         return False  # several meshes with failed links may have no ring
-    if not place.all_meet and is_complete and not slowed and place.wire != own.wire:
+    if not place.all_meet and is_complete and not slowed and place.wire != full_box.wire:
         return False
     fastest = dict[str, Fraction]()
-    for kind, bandwidth in own.inner:
+    for kind, bandwidth in full_box.inner:
         fastest[kind] = max(bandwidth, fastest.get(kind, bandwidth))
     if slowed:
         return all(bandwidth <= fastest.get(kind, 0) for kind, bandwidth in place.inner)
-    return place.inner <= own.inner
+    return place.inner <= full_box.inner
 
 
 def kinds_within(calls: Calls) -> set[str]:

@@ -54,11 +54,11 @@ def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> O
     `serial`: collectives of a group run one after another, as in our runtimes, independently of the recorded lanes.
     Raises Invalid if a rank waits for a collective that never begins. O(items).
     """
-    begun = begin_times(job)
-    lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
+    begins = begin_times(job)
+    lines = {rank: RankLine(items, begins[rank]) for rank, items in job.ranks.items()}
     calls, keeps_recorded_time = Calls(job, serial), list_kept_times(job, seconds)
-    waited = [0.0] * len(job.calls)
-    awake = list(lines)
+    waited = [0.0] * len(job.calls)  # per collective, the sum over ranks
+    awake = list(lines)  # ranks that can advance
     while awake:
         rank = awake.pop()
         line = lines[rank]
@@ -79,7 +79,7 @@ def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> O
                     calls.waiting_ranks[item.call].append(rank)
                     break
                 if keeps_recorded_time[item.call]:
-                    end -= item.seconds
+                    end -= item.seconds  # it was done so much earlier at this rank than at the last
                 waited[item.call] += max(end - line.now, 0.0)
                 line.now = max(line.now, end)
             elif item.kind == STEP:
@@ -97,11 +97,14 @@ def list_kept_times(job: Job, seconds: Sequence[float]) -> list[bool]:
 
 
 def make_outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
-    """Return the result from the ends of steps per rank and the waits per collective."""
+    """Return the result.
+
+    `ends`: per rank when it began and when each step ended. `waited`: per collective the waits, summed over ranks.
+    """
     step_count = min(len(rank_ends) for rank_ends in ends) - 1
     steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
-    mean = [total / max(len(callers), 1) for total, callers in zip(waited, calls.callers, strict=True)]
-    return Outcome(steps, mean, [end or 0.0 for end in calls.ends])
+    mean_waits = [total / max(len(callers), 1) for total, callers in zip(waited, calls.callers, strict=True)]
+    return Outcome(steps, mean_waits, [end or 0.0 for end in calls.ends])
 
 
 class Calls:
@@ -134,7 +137,7 @@ class Calls:
 
 
 def _list_lanes(job: Job, serial: bool) -> list[list[int]]:
-    """List the collectives of each lane in order. `serial`: by lanes of one rank and process group, not as recorded."""
+    """List the collectives of each lane in order. `serial`: a lane for each rank and process group, not as recorded."""
     if not serial:
         return [list(lane) for lanes in job.lanes.values() for lane in lanes]
     by_group: dict[tuple[int, int], list[int]] = {}

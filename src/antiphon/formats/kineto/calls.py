@@ -24,9 +24,9 @@ _BYTES = {  # of an element, by PyTorch's name of the type in lower case
     "complexfloat": 8, "complexdouble": 16, "c10::complex<float>": 8, "c10::complex<double>": 16,
 }  # fmt: skip
 CALL_PREFIXES = ("c10d::", "antiphon:", "gloo:", "nccl:", "_c10d_functional::", "record_param_comms", "ucc:", "mpi:")
-MAX_DEPTH = 4  # lists of lists of tensors
+MAX_DEPTH = 4  # of nested lists of tensors
+MAX_MEMBERS = 2**16  # ranks of a process group that are read from an event
 Groups = dict[str, ProcessGroup]
-MAX_MEMBERS = 2**16
 
 
 class CollectiveCall(NamedTuple):
@@ -44,7 +44,7 @@ def args_of(event: Event) -> Mapping[str, Any]:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the collective that a name means, with or without a v at its end (alltoallv); None if it means none."""
+    """Return the collective of a name such as "nccl:all_reduce" or "alltoallv"; None if it is none."""
     bare = name.rpartition(":")[2].lower()
     return "barrier" if bare == "barrier" else kind_named(bare) or kind_named(bare.removesuffix("v"))
 
@@ -77,7 +77,7 @@ def count_elements(dims: object, depth: int = 0) -> int:
 
 
 def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
-    """Return elements as nccl-tests counts them, from those that a rank sends and receives. `size`: of the group."""
+    """Return elements as nccl-tests counts them, from those that a rank sends and receives. `size`: group size."""
     if kind == "allgather":
         return received or sent * size
     if kind == "gather":
@@ -113,9 +113,9 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
         notes.append(f"{label} count as computation")
         return None
     input_elements, output_elements = (args.get(key, 0) for key in ("In msg nelems", "Out msg nelems"))
-    members = args.get("Group size", size)
-    counts = (input_elements, output_elements, members)
-    if not all(isinstance(value, int) and 0 <= value < 2**50 for value in counts) or not members:
+    group_size = args.get("Group size", size)
+    counts = (input_elements, output_elements, group_size)
+    if not all(isinstance(value, int) and 0 <= value < 2**50 for value in counts) or not group_size:
         raise Invalid(f"{kind} at {event['ts']} us: In msg nelems, Out msg nelems or Group size is not there")
     item_bytes = bytes_of(args.get("dtype", ""))
     if item_bytes is None:
@@ -123,15 +123,17 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
     key = str(args.get("Process Group Name", ""))
     group = groups.get(key)
     # Names are reused: a group of another size than the first of its name gets a key of its own, as one without a name.
-    if group is None or group.size != members:
-        key = f"{key or 'group'} of {members}" if group is not None or not key else key
-        groups.setdefault(key, ProcessGroup(key, members, _parse_members(args.get("Process Group Ranks"), members)))
-    elements = count_as_nccl_tests(kind, input_elements, output_elements, members)
+    if group is None or group.size != group_size:
+        key = f"{key or 'group'} of {group_size}" if group is not None or not key else key
+        groups.setdefault(
+            key, ProcessGroup(key, group_size, _parse_members(args.get("Process Group Ranks"), group_size))
+        )
+    elements = count_as_nccl_tests(kind, input_elements, output_elements, group_size)
     return CollectiveCall(kind, elements * item_bytes, key)
 
 
-def _parse_members(listed: object, count: int) -> tuple[int, ...]:
+def _parse_members(text: object, count: int) -> tuple[int, ...]:
     """Parse "[0, 1, 2, 3]"; PyTorch abbreviates long lists, which give ()."""
-    words = str(listed).strip("[]").split(",", MAX_MEMBERS) if listed else []
+    words = str(text).strip("[]").split(",", MAX_MEMBERS) if text else []
     ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)
     return ranks if len(ranks) == len(words) == count else ()

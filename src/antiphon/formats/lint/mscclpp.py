@@ -14,7 +14,7 @@ from antiphon.units import format_size
 
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
 SWITCH_TYPES = ("float16", "bfloat16", "float32", "int32", "uint32")  # that switches add, by NVLink's multicast
-SWITCH_OPERATIONS = {"glres", "gstore", "gstorepkt"}
+SWITCH_OPERATIONS = {"glres", "gstore", "gstorepkt"}  # reduce; multicast, of data or of packets with flags
 # Collectives for which the NCCL interface asks the selector
 SELECTED_KINDS = ("allreduce", "allgather", "reducescatter", "broadcast")
 REDUCING_KINDS = ("allreduce", "reduce", "reducescatter")
@@ -53,7 +53,7 @@ def _check_type(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
-    """Report types that switches cannot add, and remark what memory they reach (the executor binds allocations)."""
+    """Report types that switches cannot add, and note that they reach only certain allocations."""
     if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in SWITCH_TYPES:
         yield Finding(
             "refused",
@@ -71,7 +71,7 @@ def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     """Report an indivisible size: the call ends in an error, as the selector chose the plan without checking it."""
-    align = head.extra.get("alignment", 16)
+    align = head.extra.get("alignment", 16)  # bytes of each chunk must be a multiple of this
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
         yield Finding(
             "refused",

@@ -1,5 +1,7 @@
-"""What writers of rules for stock libraries (NCCL's tuner, MPI) share: adjacent size ranges of a plan that get the same
-rule are merged; notes count the rules written."""
+"""Helpers of the writers of rules for stock libraries (NCCL's tuner, MPI, UCC): merge size ranges, count rules.
+
+Example: entries for 0 to 1 KB, 1 to 4 KB and from 4 KB on that all get the rule "ring" become one range from 0 on.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range(Generic[T]):
-    """`value` holds for start <= nbytes < stop (None: without end); None: no statement about these sizes."""
+    """The rule `value` for start <= nbytes < stop. `stop` None: without end; `value` None: no rule for these sizes."""
 
     start: int
     stop: int | None
     value: T | None
 
 
-def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
-    """Return the value that `of` gives each entry, by range of sizes, equal neighbours merged. O(entries)."""
+def merge_ranges(plan: Plan, rule_of: Callable[[Entry], T | None]) -> list[Range[T]]:
+    """Return the rule of each entry by range of sizes; neighbours with equal rules are merged. O(entries)."""
     merged: list[Range[T]] = []
     for entry in plan.entries:
-        value = of(entry)
+        value = rule_of(entry)
         # Entries are adjacent, so equal neighbours can be one range.
         if merged and merged[-1].value == value:
             merged[-1] = replace(merged[-1], stop=entry.stop)
@@ -37,31 +39,34 @@ def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
 
 
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
-    """Return notes: the number of rules written, and of ranges left to the library, by reason."""
-    # without rules all reasons are alike: a writer that has others refuses to write a file without rules
+    """Return notes: the number of rules written, and of ranges left to the library, by reason.
+
+    `reasons`: why, for each range that was left. If all were left, the reason is that the library's choice is as good:
+    for other reasons the writers refuse to write a file without rules.
+    """
     if not rules:
         return [f"rules written: none: {library}'s own choice is as good"]
-    left_texts = [
+    reason_notes = [
         f"left to {library}: {count} {'range' if count == 1 else 'ranges'}: {reason}"
         for reason, count in Counter(reasons).items()
     ]
-    return [f"rules written: {rules}", *left_texts]
+    return [f"rules written: {rules}", *reason_notes]
 
 
 def planner_of(entry: Entry) -> str:
-    """Return the name of the planner: what the plan claims, else what the schedule says of itself."""
+    """Return the name of the planner that the plan claims, or else the one in the schedule's provenance."""
     return str(entry.claims.get("planner") or entry.schedule.provenance.get("planner") or "")
 
 
-def refuse_subset(plan: Plan, who: str) -> None:
+def refuse_subset(plan: Plan, format_name: str) -> None:
     """Raise Unsupported unless all ranks are members: a library's rules are for communicators of all ranks."""
     if len(plan.collective.members) != plan.topology.ranks:
         raise Unsupported(
-            f"{who}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one for a "
-            "machine of just these (--only)"
+            f"{format_name}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one "
+            "for a machine of just these (--only)"
         )
 
 
 def first_plan(plans: Mapping[str, Plan]) -> Plan:
-    """Return any of the plans of a table, to look up the machine that all of them have."""
+    """Return any of the plans of a table, to look up their common machine."""
     return next(iter(plans.values()))

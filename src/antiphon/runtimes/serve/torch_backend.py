@@ -67,8 +67,8 @@ def create(options: Any, _: Any = None) -> AntiphonGroup:
             world_ranks or list(range(options.group_size)), world_size, is_world,
         )  # fmt: skip
     except BaseException:
-        # PyTorch names the default group by a count of attempts, and groups meet under their names. Processes at which
-        # this attempt failed begin with the same name again as those that destroy what they created.
+        # PyTorch names the default group by a count of attempts, and processes meet under that name. If others succeed
+        # where this one failed, and destroy their group to try again, their count is reset. So reset it here, too.
         if is_world and not dist.is_initialized():
             distributed_c10d._world.group_count = 0
         raise
@@ -77,7 +77,8 @@ def create(options: Any, _: Any = None) -> AntiphonGroup:
 class AntiphonGroup(QueuedGroup):
     """The collectives of a process group, as methods that PyTorch calls.
 
-    All return a work object, except monitored_barrier. `opts` is PyTorch's options object of the collective.
+    All return a work object, except monitored_barrier. `opts` is PyTorch's options object of the collective. Methods
+    named `..._coalesced` and `..._single` are PyTorch's calls with lists of tensors, and with one tensor for all ranks.
     """
 
     def allreduce(

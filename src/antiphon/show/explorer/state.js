@@ -1,4 +1,4 @@
-// What the page shows, in one object that the address's fragment repeats, so that a link shows the same.
+// What the page shows, in one object. The fragment of the page's address repeats it, so that a link shows the same.
 
 const DEFAULTS = {
   group: 0, // number of the collective
@@ -25,14 +25,14 @@ let pending = null;
 const CHOICES = { colour: ["load", "kind"], times: ["recorded", "model"], rows: ["ranks", "links"], theme: ["", "light", "dark"] };
 const clip = (value) => Math.min(Math.max(value, 0), 1);
 
-// Take the state from the address. Anyone may have written it: what makes no sense becomes the default.
+// Take the state from the page's address. Anyone may have written it, so invalid values become the default.
 export function readFragment() {
   const query = new URLSearchParams(location.hash.slice(1));
-  for (const [key, usual] of Object.entries(DEFAULTS)) {
+  for (const [key, fallback] of Object.entries(DEFAULTS)) {
     const text = query.get(key);
-    const value = typeof usual === "number" ? Number(text ?? usual) : text ?? usual;
-    const makesSense = typeof usual === "number" ? Number.isFinite(value) : !CHOICES[key] || CHOICES[key].includes(value);
-    state[key] = makesSense ? value : usual;
+    const value = typeof fallback === "number" ? Number(text ?? fallback) : text ?? fallback;
+    const isValid = typeof fallback === "number" ? Number.isFinite(value) : !CHOICES[key] || CHOICES[key].includes(value);
+    state[key] = isValid ? value : fallback;
   }
   for (const key of ["time", "from", "to"]) state[key] = clip(state[key]);
   if (state.to - state.from < 1e-7) Object.assign(state, { from: 0, to: 1 });
@@ -41,8 +41,8 @@ export function readFragment() {
 
 function writeFragment() {
   const query = new URLSearchParams();
-  for (const [key, usual] of Object.entries(DEFAULTS))
-    if (state[key] !== usual) query.set(key, typeof state[key] === "number" ? Number(state[key].toFixed(9)) : state[key]);
+  for (const [key, fallback] of Object.entries(DEFAULTS))
+    if (state[key] !== fallback) query.set(key, typeof state[key] === "number" ? Number(state[key].toFixed(9)) : state[key]);
   const text = query.toString().replaceAll("%3A", ":").replaceAll("%2C", ",");
   if (text === location.hash.slice(1)) return;
   try {
@@ -50,7 +50,7 @@ function writeFragment() {
   } catch { /* a frame in a notebook has no address of its own */ }
 }
 
-// Call `listener(changed)` after every change: `changed` holds the names of what is new.
+// Call `listener(changed)` after every change; `changed` is the set of the keys that changed.
 export const listen = (listener) => listeners.push(listener);
 
 export function update(changes) {
@@ -62,6 +62,7 @@ export function update(changes) {
   pending = setTimeout(writeFragment, 150); // playing changes the time sixty times a second
 }
 
+// What is followed, as { kind: "rank", id: 3 }; kind "" for nothing.
 export const picked = () => {
   const [, kind, id] = /^(rank|node|link|message|chunk|step):(\d{1,9})$/.exec(state.pick) || [];
   return { kind: kind || "", id: Number(id || 0) };

@@ -1,4 +1,7 @@
-// The timeline: a row per rank or link, with a bar for what it does; zoomed and panned; the critical path in its colour.
+// The timeline: a row per rank or link, with a bar for each transfer; zoomed and panned; the critical path has a colour.
+//
+// `run` is a Run (run.js): messages by start, times in ticks (basics.js). `state` is what the page shows (state.js);
+// "followed" is what the user picked. A share is a fraction of the total time; `use` is one message on one link.
 
 import { bisect, clamp, seconds, TICKS } from "./basics.js";
 import { picked, state, update } from "./state.js";
@@ -20,19 +23,19 @@ export class Timeline {
     this.listenToPointer();
   }
 
-  // `before`: what the time before the first transfer is, in a word.
+  // Show a run of `total` seconds (null: none). `before` labels the time before the first transfer, such as "launch".
   show(run, total, before) {
     this.run = run;
     this.before = before;
     this.total = total;
     this.scrolled = 0;
     this.rowsKey = "";
-    this.launch = run?.count ? run.start[0] / TICKS : 0; // until the first transfer begins
+    this.launch = run?.count ? run.start[0] / TICKS : 0; // share of the time before the first transfer
     if (run) this.surface.box.style.height = `${clamp(this.rows.length * ROW + AXIS + GAP, 120, 420)}px`;
     this.surface.redraw();
   }
 
-  // The rows: every rank that sends or receives, or every link in use, the busiest first; first of all what is followed.
+  // The rows: ranks that send or receive, by number, or links in use, the busiest first. Those followed come first.
   get rows() {
     const key = state.rows + state.pick;
     if (this.rowsKey === key) return this._rows;
@@ -68,6 +71,7 @@ export class Timeline {
   }
 
   get left() { return state.rows === "links" ? Math.min(this.labels, 210, this.surface.width * 0.34) : 62; }
+  // From a share of the time to pixels, and back.
   x(share) { return this.left + ((share - state.from) / (state.to - state.from)) * (this.surface.width - this.left - 8); }
   share(px) { return state.from + ((px - this.left) / (this.surface.width - this.left - 8)) * (state.to - state.from); }
 
@@ -103,7 +107,7 @@ export class Timeline {
     this.moveCursor();
   }
 
-  // The time before the first transfer, which the model takes for the call itself.
+  // The time before the first transfer, which the model charges for the call itself.
   drawLaunch(ctx, inner) {
     const x = Math.max(this.x(0), this.left), end = Math.min(this.x(this.launch), this.surface.width - 8);
     ctx.fillStyle = colour("frame");
@@ -159,6 +163,7 @@ export class Timeline {
 
   // Draw the items of a group that are in the window. Where several begin in one pixel they are one bar; then the next
   // that begins beyond it is found by bisection, so that a million of them take no longer than a screen of pixels.
+  // `groups`: as of groupBy (items null: 0, 1, ...); startOf, endOf, messageOf: of an item, in ticks.
   drawBars(ctx, groups, group, y, height, alpha, flags, startOf, endOf, messageOf) {
     const { run } = this;
     const item = groups.items ? (k) => groups.items[k] : (k) => k;

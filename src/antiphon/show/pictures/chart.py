@@ -1,8 +1,8 @@
 """Plot time against size as SVG: all candidates in grey, the best ones in colour, and the lower bound.
 
-`chart` draws one collective of a tuning, on logarithmic axes: predicted seconds, or (`relative`) the gap, which is the
-time divided by the lower bound. Each line is a candidate, with a style by its role: "best" if it wins some size, "nccl"
-if it stands for what NCCL would do, else "other". `chart_svg` makes a file of all collectives, with legends.
+`chart` draws one collective of a tuning, predicted seconds on logarithmic axes. Each line is a candidate, with a style
+by its role: "best" if it is fastest at some size, "nccl" if it stands for what NCCL would do, else "other".
+`chart_svg`, which the command line writes with --picture, returns a file of all collectives, with legends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Frame:
         return self.left + self.width * (math.log10(size) - self.low[0]) / ((self.high[0] - self.low[0]) or 1)
 
     def y(self, value: float) -> float:
-        """Return the pixel of a value, at most the edge."""
+        """Return the pixel of a value; values beyond the axis lie on its edge."""
         share = (math.log10(value) - self.low[1]) / ((self.high[1] - self.low[1]) or 1)
         return self.top + self.height * (1 - min(max(share, 0.0), 1.0))
 
@@ -54,18 +54,18 @@ def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
             number = next(i for i, c in enumerate(candidates) if c is range_.candidate)
             best.setdefault(number, COLOURS[len(best) % len(COLOURS)])
     timed = [i for i, c in enumerate(candidates) if c.seconds]
-    names, top = tuning.baselines.get(kind, ()), tuning.sizes[-1]
-    # among equals, prefer one that is best somewhere: its line then shows both
+    baseline_planners, max_size = tuning.baselines.get(kind, ()), tuning.sizes[-1]
+    # among equals, prefer a candidate that is best somewhere: one line then shows both
     nccl = min(
-        (i for i in timed if candidates[i].planner in names),
-        key=lambda i: (candidates[i].seconds[top], i not in best),
+        (i for i in timed if candidates[i].planner in baseline_planners),
+        key=lambda i: (candidates[i].seconds[max_size], i not in best),
         default=-1,
     )
     style_of = dict.fromkeys(timed, ("other", GREY))
     if nccl >= 0:
         style_of[nccl] = ("nccl", DARK)
-    beaten = {i: style for i, style in style_of.items() if i not in best}
-    return {i: ("best", colour) for i, colour in best.items()} | beaten
+    never_best = {i: style for i, style in style_of.items() if i not in best}
+    return {i: ("best", colour) for i, colour in best.items()} | never_best
 
 
 def frame_of(tuning: Tuning, kind: str, width: float, height: float) -> Frame:
@@ -75,11 +75,11 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float) -> Frame:
     if bound is not None:
         values += bound.times.values()
     values = [v for v in values if v > 0] or [1.0]
-    low, high = math.log10(min(values)) - 0.08, math.log10(max(values))
+    low, high = math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.05  # with margins, in decades
     left = 64.0 if width > 600 else 54.0
     return Frame(
         left, 14, width - left - 16, height - 14 - 46,
-        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high + 0.05),
+        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high),
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
 
 def chart_svg(tuning: Tuning) -> str:
     """Return a whole SVG file: one chart for each collective, below each other, with title and legend."""
-    width, tall = 900, 460
+    width, chart_height = 900, 460
     body: list[str] = []
     y = 0
     for kind in tuning.collectives:
@@ -192,9 +192,9 @@ def chart_svg(tuning: Tuning) -> str:
         rows = legend(tuning, kind)
         title = f"{kind} on {tuning.topology.name}: time by size, {model_text(tuning)}; {tuning.rests_on(kind)}"
         body.append(f'<text x="16" y="{y + 26}" font-size="15" font-weight="600">{escape(title)}</text>')
-        inner = chart(tuning, kind, width, tall).replace("<svg ", f'<svg y="{y + 40}" ', 1)
+        inner = chart(tuning, kind, width, chart_height).replace("<svg ", f'<svg y="{y + 40}" ', 1)
         body.append(inner)
-        y += 40 + tall
+        y += 40 + chart_height
         for n, (colour, dash, words) in enumerate(rows):
             x, at = 70 + 410 * (n % 2), y + 14 + 20 * (n // 2)
             body.append(f'<path d="M{x} {at} h30" stroke="{colour}" stroke-width="2.6" stroke-dasharray="{dash}"/>')

@@ -1,7 +1,7 @@
 """Draw a sweep: the price of each machine against its relative time, and the Pareto front.
 
-Both axes are logarithmic. A machine is a dot, in colour with its name if no other machine is as fast for the same
-money; the line joins those. With several price lists there is a panel for each, below one another.
+Both axes are logarithmic. A machine is a dot; those on the Pareto front (sweeps/results.py) have a colour and a name,
+and a line joins them. Each price list has a panel of its own, one below the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 
 WIDTH, HEIGHT = 900, 460
 MAX_TICKS = 8  # of an axis
-MAX_NAMES = 12  # machines that are all named; of more only those on the front are
+MAX_NAMES = 12  # up to so many machines all are named; else only those on the front
 LABEL_HEIGHT = 15  # pixels between labels, so that none covers another
 
 
@@ -44,6 +44,7 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     """Return the elements of one price list."""
     prices = [float(m.price[name] or 0) for m in machines]
     times = [float(m.relative_time or 1) for m in machines]
+    # Ends of the axes, as logarithms of (price, time), with margins.
     low = math.log10(min(prices)) - 0.03, math.log10(min(times)) - 0.02
     high = math.log10(max(prices)) + 0.03, math.log10(max(times)) + 0.08
     frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, low, high)
@@ -66,8 +67,8 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     points = [(frame.x(price), frame.y(time)) for price, time, _ in front]
     path = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     out.append(f'<path d="M{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
-    of_all = zip(prices, times, machines, strict=True)
-    for price, time, machine in sorted(of_all, key=lambda item: name in item[2].on_front):  # those on the front on top
+    dots = zip(prices, times, machines, strict=True)
+    for price, time, machine in sorted(dots, key=lambda item: name in item[2].on_front):  # those on the front on top
         colour = COLOURS[0] if name in machine.on_front else GREY
         text = f"{machine.machine}: {time:.3g} times the best, price {price:,.10g}"
         dot = f'cx="{frame.x(price):.1f}" cy="{frame.y(time):.1f}" r="5" fill="{colour}"'
