@@ -145,8 +145,8 @@ def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str, 
 @needs_a_compiler
 def test_a_call_that_hangs_is_stopped(tmp_path: Path) -> None:
     text = source(schedule_of("allreduce", "ring:ranks=3", "ring"), "ring:ranks=3")
-    assert "PATIENCE = 60" in text
-    changed = text.replace("PATIENCE = 60", "PATIENCE = 0.3").replace("w.signal(1, 2);", "", 1)
+    assert "CALL_TIMEOUT = 60" in text
+    changed = text.replace("CALL_TIMEOUT = 60", "CALL_TIMEOUT = 0.3").replace("w.signal(1, 2);", "", 1)
     assert changed.count("w.signal") < text.count("w.signal")
     assert told(compiled(tmp_path, changed), "-n 1 -p 0")[0::2] == (1, "# WRONG")
 

@@ -200,8 +200,8 @@ def test_nothing_is_recorded_when_it_is_off(job: Callable[..., Job]) -> None:
 def test_both_clocks_tell_the_same(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """By the processor's counter, where there is one, and by the kernel's nanoseconds."""
     made = antiphon.plan("allreduce", "full:ranks=2", planner="ring")
-    for kept in {tracing.keeps_time(), False}:
-        monkeypatch.setattr(tracing, "keeps_time", lambda kept=kept: kept)
+    for kept in {tracing.is_tsc_reliable(), False}:
+        monkeypatch.setattr(tracing, "is_tsc_reliable", lambda kept=kept: kept)
         one = job(made, 4096)
         before = recorder.time.monotonic_ns()
         one.go(5)

@@ -5,8 +5,8 @@ another (`run_forked_worker`), or as a program of its own (`run_worker_program`)
 
     child -> parent    (READY, None)            waiting for a job (workers only)
                        (SENT, value)            an intermediate result of the job
-                       (ENDED, (how, value))    `how` is RETURNED, RAISED (an error of this package), STARVED (out of
-                                                memory) or BROKEN (any other error)
+                       (ENDED, (outcome, value))   `outcome` is RETURNED, RAISED (an error of this package),
+                                                   STARVED (out of memory) or BROKEN (any other error)
     parent -> child    the job
 
 SIGTERM means: stop, and return the best result so far. It raises TimedOut in the job. A worker ends when the parent
@@ -33,7 +33,7 @@ from antiphon.errors import AntiphonError, TimedOut
 GIB = 2**30
 CHANNEL = 3  # file descriptor of the pipe to the parent, in a program of its own
 READY, SENT, ENDED = "ready", "sent", "ended"
-RETURNED, RAISED, STARVED, BROKEN = "returned", "raised", "starved", "broken"  # how a job ends
+RETURNED, RAISED, STARVED, BROKEN = "returned", "raised", "starved", "broken"  # outcomes of a job
 RAISE_INTERVAL = 0.2  # CPU seconds between two TimedOut raised in a job that catches the first and goes on
 _END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 Send = Callable[[Any], None]  # sends an intermediate result of a job to the parent
@@ -87,12 +87,12 @@ class Sender:
 
 
 def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: int | None) -> None:
-    """Run one job and send its result, or the error that it raised."""
-    how, value = outcome_of(work, job, sender.send_result, memory)
+    """Run one job and send its result, or the error that it raised. `memory`: its limit in bytes, for the message."""
+    outcome, value = outcome_of(work, job, sender.send_result, memory)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the job is over: nothing is left to stop
     sender.stop_pending = False
     try:
-        sender.send(ENDED, (how, value))
+        sender.send(ENDED, (outcome, value))
     except OSError:
         os._exit(1)  # the parent is gone
     except UnsendableError as error:
@@ -100,7 +100,7 @@ def run_job(sender: Sender, work: Callable[[Any, Send], Any], job: Any, memory: 
 
 
 def outcome_of(work: Callable[[Any, Send], Any], job: Any, send: Send, memory: int | None) -> tuple[str, Any]:
-    """Run one job; return how it ended and its value, or the error that it raised."""
+    """Run one job; return its outcome (RETURNED, ...) with its value, or with the error that it raised."""
     try:
         return RETURNED, work(job, send)
     except AntiphonError as error:
@@ -127,7 +127,8 @@ def run_forked_job(
 ) -> None:
     """Run one job in a forked process, which ignores Ctrl-C and ends with its parent, even if that is killed.
 
-    `grace`: whether SIGTERM raises TimedOut in the job; otherwise it kills the process.
+    `memory`: bytes that it may use beyond those at its start. `grace`: whether SIGTERM raises TimedOut in the job;
+    otherwise it kills the process.
     """
     _end_with_parent(parent)
     if memory is not None:
@@ -150,11 +151,12 @@ def run_forked_worker(
     channel: Connection, parent: int, work: Callable[[Any, Send], Any], prepare: Callable[[], None] | None,
     memory: int | None,
 ) -> None:  # fmt: skip
-    """Run one job after another in a forked process with a group of its own, until its channel is closed."""
+    """Run one job after another in a forked process with a process group of its own, until its channel is closed."""
     os.setsid()
     _end_with_parent(parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # until it has a job
-    # what it prints goes nowhere; new files, since another thread of the parent may have held the locks of these
+    # Discard its output. The file objects are new ones: the inherited ones may be locked, if another thread of the
+    # parent was printing at the fork.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)

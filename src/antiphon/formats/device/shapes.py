@@ -242,7 +242,8 @@ class Function:
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
             line = line_of(self.form_of[at], texts, self.classes)
             if self.by_steps and self.form_of[at] != ("step",):
-                line = line.replace("if (", "if (w.on && ", 1) if line.startswith("if (") else f"if (w.on) {line}"
+                is_conditional = line.startswith("if (")
+                line = line.replace("if (", "if (w.in_launch && ", 1) if is_conditional else f"if (w.in_launch) {line}"
             lines.append(line)
         self.statement_count += len(lines)
         row = self._row_lines(columns, piece.times)

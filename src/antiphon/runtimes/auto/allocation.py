@@ -1,11 +1,12 @@
-"""Determine the machine of a job from its question: one rank per process, in the order of the processes.
+"""Determine the machine of a job that asks for plans: one rank per process, in the order of the processes.
 
-The question (serve/auto_question) lists host, boot id and visible GPUs of every process. The machine is the one that
-the user named in $ANTIPHON_TOPOLOGY; else this host is probed, and with several hosts the same box is assumed in each,
-on the network that Slurm reports. Then every process gets a rank: as named in the environment, or the GPU that it sees.
+The question of the job (a text, serve/auto_question) lists host, boot id and visible GPUs of every process. The machine
+is the one that the user named in $ANTIPHON_TOPOLOGY; else this host is probed, and with several hosts the same box is
+assumed in each, on the network that Slurm reports. Then every process gets a rank: as named in the environment, or the
+GPU that it sees.
 
-    8 processes on one host of 8 GPUs, process 0 sees GPU 3 ("=3"), ...    ranks 3, ...
-    4 processes that all see "=4,5,6,7"                                   ranks 4, 5, 6, 7
+    8 processes on one host of 8 GPUs; CUDA_VISIBLE_DEVICES is 3 in process 0, ...    ranks 3, ...
+    4 processes with CUDA_VISIBLE_DEVICES=4,5,6,7 in each                            ranks 4, 5, 6, 7
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], probe: 
 
 
 def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
-    """Return the rank of the machine of every process."""
+    """Return the rank of every process in the machine."""
     machine = probed.machine
     if setting := environment.get(RANKS, ""):
         ranks = parse_ranks(setting, RANKS)
@@ -125,7 +126,7 @@ def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
 
 
 def _gpu_numbers(visible: str) -> list[int] | None:
-    """Return the numbers of the GPUs visible to a process; None if unset, or not by numbers."""
+    """Return the numbers of the GPUs visible to a process (`Process.visible`); None if unset, or not by numbers."""
     if visible == "-":
         return None
     words = visible.removeprefix("=").split(",")

@@ -1,9 +1,9 @@
 """Answer the question of a job: find its machine, then plans cached for an isomorphic machine, or plan.
 
 Input: the question of process 0 (a text that describes all processes). Output: the bytes of an `Answer` with a book of
-plans, or a line with the reason why there is none. Stages: determine the machine (`allocation`); look for plans of a
-machine that is the same up to numbering (`isomorphic`); else plan (`planning`), stopped by a timer when the budget of
-processor time is spent; cache the result.
+plans, or a line with the reason why there is none. Called by `python -m antiphon.runtimes.auto`. Stages: determine the
+machine (`allocation`); look for plans of a machine that is the same up to numbering (`isomorphic`); else plan
+(`planning`), stopped by a timer when the budget of processor time is spent; cache the result.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def answer_question(question: str, cache_file: Path | None) -> bytes:
 
 
 def _find_answer(question: str, cache_file: Path | None) -> Answer:
-    """Return the answer, from the cache or newly planned."""
+    """Return the answer: ALIKE (plans cached for an isomorphic machine) or PLANNED now."""
     probed = find_allocation(question)
     notes = [*probed.notes]
     folder = None if cache_file is None else cache_file.parent
@@ -74,6 +74,7 @@ def _find_answer(question: str, cache_file: Path | None) -> Answer:
     if cached is not None:
         return _make_answer(probed, ALIKE, cached[0], cached[1], notes)
     plans, gain = _plan_within_budget(probed, notes)
+    # `_plan_within_budget` notes that planning was stopped; incomplete plans are not for other jobs
     if folder is not None and not any("was stopped" in note for note in notes):
         with suppress(OSError):
             isomorphic.cache_plans(probed.machine, plans, gain, folder)
@@ -85,7 +86,7 @@ def _make_answer(probed: Probed, how: str, plans: list[Plan], gain: str, notes: 
 
 
 def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], str]:
-    """Plan within the budget of processor time; return the plans made by then."""
+    """Plan within the budget of processor time; return the plans made by then, and their predicted gains as text."""
     seconds = processor_budget()
     plans: list[Plan] = []
     gains: dict[str, Gain] = {}

@@ -1,4 +1,5 @@
-"""Read the records of the engine (native/api.h, ap_record) as arrays: what ran on a wire, and when.
+"""Read the records of the engine (native/api.h, ap_record) as arrays: what ran on a wire
+(a rank's connections to its peers), and when.
 
 While a `Trace` is started, the engine writes a record per send, receive, combination (fold) and call into a ring of
 memory, with begin and end by the processor's time stamp counter where that is reliable. `call(0)` returns the records
@@ -16,7 +17,9 @@ import numpy as np
 
 from antiphon.runtimes.engine.native import Array, Wire
 
-MIN_RECORDS, MAX_RECORDS = 2**8, 2**20  # of records kept, 40 bytes each
+MIN_RECORDS, MAX_RECORDS = 2**8, 2**20  # records of a ring, 40 bytes each
+# `peer`: the other rank of a message. `when`: 2 s for messages of step s, 2 s + 1 for its folds. `instance`: number of
+# the message or fold in the rank's plan. `kind`: SEND, ...
 RECORD = np.dtype(
     [
         ("begin", np.int64), ("end", np.int64), ("bytes", np.uint64), ("peer", np.uint32), ("when", np.uint32),
@@ -32,7 +35,7 @@ class _Ring(Structure):
     ]  # fmt: skip
 
 
-def keeps_time() -> bool:
+def is_tsc_reliable() -> bool:
     """Return whether the kernel itself uses the time stamp counter, which then is the same on all processors."""
     with suppress(OSError):
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text(encoding="ascii")
@@ -47,8 +50,8 @@ class Trace:
 
     def __init__(self, wire: Wire, room: int = MIN_RECORDS) -> None:
         self._wire, library = wire, wire.engine.library
-        self._tell, self._moment = library.ap_wire_trace, library.ap_trace_moment
-        self._ring = _Ring(ticks=int(keeps_time()))
+        self._set_trace, self._read_clocks = library.ap_wire_trace, library.ap_trace_moment
+        self._ring = _Ring(ticks=int(is_tsc_reliable()))
         self._allocate_records(room)
         self._began = self.moment()
         self.start()
@@ -60,24 +63,24 @@ class Trace:
 
     def start(self) -> None:
         """Start recording, or continue after `stop`."""
-        self._tell(self._wire.handle, byref(self._ring))
+        self._set_trace(self._wire.handle, byref(self._ring))
         self._wire.trace = self  # keeps it alive while the wire writes into it
 
     def stop(self) -> None:
         """Stop recording; necessary before the wire is closed."""
-        self._tell(self._wire.handle, None)
+        self._set_trace(self._wire.handle, None)
         self._wire.trace = None
 
     def fit(self, calls: int) -> None:
         """Drop all records, and make room for `calls` more calls, at most MAX_RECORDS. Between two runs only."""
-        each = self._ring.count // max(self._ring.calls, 1)
-        self._allocate_records(min(max(1 << (each * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
+        records_per_call = self._ring.count // max(self._ring.calls, 1)
+        self._allocate_records(min(max(1 << (records_per_call * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
         self._ring.calls = 0
 
     def moment(self) -> Array:
-        """Return the time by the clock of the records, and in nanoseconds of CLOCK_MONOTONIC."""
+        """Return the present time twice: by the clock of the records, and in nanoseconds of CLOCK_MONOTONIC."""
         times = np.zeros(2, np.int64)
-        self._moment(byref(self._ring), times.ctypes.data)
+        self._read_clocks(byref(self._ring), times.ctypes.data)
         return times
 
     @property
@@ -86,7 +89,7 @@ class Trace:
         return int(self._ring.calls)
 
     def count_complete(self) -> int:
-        """Return the number of last calls with all their records."""
+        """Return the number of latest calls whose records are all in the ring still."""
         return int(np.count_nonzero(self._in_order()["kind"] == CALL))
 
     def call(self, back: int) -> Array:

@@ -31,7 +31,7 @@ from antiphon.runtimes.lab.layout import Layout, lay_out
 
 KERNEL = str(Path(__file__).with_name("kernel.py"))
 SCRIPT = (sys.executable, "-I", "-S", KERNEL)
-_END_TIMEOUT = 10.0
+_END_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Lab:
 
     name: str
     keeper: int  # the process that keeps its namespaces (kernel.py)
-    began: str  # when that process began, in kernel ticks: tells it from a later one with the same number
+    began: str  # when that process began, in kernel ticks: distinguishes it from a later one with the same number
     about: dict[str, Any]  # the facts it was made from: topology, scale, ranks, hosts, devices, owner
     leashed: bool  # whether it ends with the process that made it
 
@@ -56,7 +56,7 @@ class Lab:
         return topology
 
     def change(self, batches: Sequence[Batch], dead: str | None = None) -> None:
-        """Run commands in its namespaces. `dead`: the dead parts that its processes learn of before that."""
+        """Run commands in its namespaces. `dead`: names of the links that are down from then on, for its processes."""
         spec = json.dumps({"batches": batches, "dead": dead}).encode() + b"\n"
         done = subprocess.run([*SCRIPT, "change", str(self.keeper)], input=spec, capture_output=True, check=False)
         if done.returncode:
@@ -212,7 +212,7 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
 def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
     need_root()
-    # Use the lab that is up, if it has the same machine and scale.
+    # Use the lab that is up, if it has the same machine (key()[1:8]: ranks to unit, without the name) and scale.
     existing = find_lab(name)
     if existing is not None:
         if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:

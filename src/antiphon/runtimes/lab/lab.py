@@ -1,7 +1,7 @@
 """The emulated cluster: a machine's links as rate-limited network devices between namespaces (docs/lab.md).
 
 Each rank and switch of the machine is a network namespace of Linux, each link a pair of virtual Ethernet devices whose
-rates are in proportion to the machine's (`scale`). Below are the operations of `antiphon lab`: up, down, status, run.
+rates are the machine's times `scale`. Below are the operations of `antiphon lab`: up, down, status, cut, run.
 """
 
 from __future__ import annotations
@@ -70,25 +70,26 @@ def lab_row(lab: Lab) -> Row:
 def lab_cut(name: str, links: Sequence[str]) -> Row:
     """Take these links of a lab down and bring all others up; after REROUTE seconds all ranks have paths around them.
 
-    Links are named as in `topology degrade`. Returns the names of what is dead, and whether all ranks reach each other.
-    """
+    Links are named as in `topology degrade`. Returns the names of the links that are down, and whether all ranks reach
+    each other."""
     need_root()
     return _cut_links(_the_lab(name), links)
 
 
 def _cut_links(lab: Lab, links: Sequence[str]) -> Row:
+    """Cut these links and bring all others up; see `lab_cut`."""
     layout, machine = lab.layout(), lab.machine()
     names = [failure_name(machine, link) for link in links]
     for text in names:
         if ":" in text:
             raise Invalid(f"link {text}: a lab cuts whole links; leave out the number of wires")
     dead = [pair_of(machine, text) for text in names]
-    around = layout.without(dead)
+    remaining_layout = layout.without(dead)
     lab.change(cut_batches(layout, dead), ",".join(names))
     if dead:
         time.sleep(REROUTE)
-    lab.change(route_batches(around))
-    return {"name": lab.name, "dead": names, "reachable": around.connected()}
+    lab.change(route_batches(remaining_layout))
+    return {"name": lab.name, "dead": names, "reachable": remaining_layout.connected()}
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[None]:
     """Cut links at their times while the block runs."""
     stopped = threading.Event()
 
-    def work() -> None:
+    def cut_links() -> None:
         began, links = time.monotonic(), list[str]()
         for cut in sorted(cuts, key=lambda cut: cut[1]):
             if stopped.wait(max(began + cut[1] - time.monotonic(), 0)):
@@ -105,7 +106,7 @@ def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[None]:
             with suppress(Failed):  # the lab has ended
                 _cut_links(lab, links)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=cut_links)
     thread.start()
     try:
         yield
@@ -124,10 +125,11 @@ def lab_command(
     quiet: bool = False,
     cuts: Sequence[Cut] = (),
 ) -> Row:
-    """Run a program in the lab of a machine (one made for it if none is up), or in that of a name ("": the only one).
+    """Run a program in the lab of a machine, or in the lab of this name ("": the only one that is up).
 
-    By mpiexec it is one MPI program (MPICH's), else it is started once for each rank with the environment variables of
-    PyTorch. `cuts`: links to cut meanwhile. Returns its exit code and time.
+    For a machine without a lab one is made, which ends with the program. A command that begins with mpiexec is one MPI
+    program (MPICH's), else it is started once for each rank with the environment variables of
+    PyTorch. `cuts`: links to cut while it runs. Returns its exit code and time.
     """
     need_root()
     # A name: the lab must be up. A machine: use its lab, or make one for this command.
@@ -144,6 +146,7 @@ def lab_command(
 
 
 def _the_lab(name: str) -> Lab:
+    """Return the lab of this name, or the only one; Invalid if there is none."""
     labs = find_labs()
     if not name and len(labs) == 1:
         return labs[0]

@@ -2,8 +2,9 @@
 
 Output: rows `RoundTrip`, from which the fit derives LogGP's parameters at each message size s: PRTT(n, d, s) is the
 time of n messages with a delay d between them, the last of which is answered. A delay is made of copies within the
-sender, since a schedule can only move data. Stages of `bench_loggp`: measure all schedules once with few copies; choose
-how many copies cover the gap between two messages; measure again with these, repeatedly.
+sender, since a schedule can only move data. (PRTT: parametrized round-trip time; Hoefler, Lichei and Rehm, 2007.)
+Stages of `bench_loggp`: measure all schedules once with few copies; choose how many copies cover the gap between two
+messages; measure again with these, repeatedly.
 
     trip(n, k)   n messages from rank 0 to rank 1, with k copies of the data within rank 0 before each but the first;
                  the last one comes back. With `alone`: the copies, and the last message only.
@@ -134,59 +135,64 @@ def bench_loggp(  # noqa: PLR0913
     with deciding_process(on, how) as deciding:
         if not deciding:
             return None
-        # 1. trial: how long are copies and gaps?
         place = Place(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
-        usual = Case(0, [*range(place.ranks)], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
-        work = _ChainsMeasured(place, n, usual)
+        base_case = Case(0, [*range(place.ranks)], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
+        work = _ChainMeasurement(place, n, base_case)
         chains: list[tuple[int, _Chains]] = []
-        halves: dict[int, float] = {}
+        one_way: dict[int, float] = {}  # seconds of a message, by size
 
         def choose_lengths(size: int, seconds: Mapping[str, float]) -> None:
             chains.append((size, _choose_lengths(seconds, n, COVER if ranks is None else COVER_PORTS)))
-            halves[size] = seconds["pings"] / (2 * PINGS)
+            one_way[size] = seconds["pings"] / (2 * PINGS)
 
-        # 2. with these, choose the numbers of copies for each size
+        # 1. Time copies and gaps, and choose the numbers of copies for each size.
         work.measure([(size, _Chains()) for size in checked_sizes], choose_lengths)
         rows: list[RoundTrip] = []
         bursts: list[RoundTrip] = []
+        # 2. Time messages at once.
         if ranks is not None:
-            bursts = _measure_bursts(place, halves, n, repetitions, usual, progress or (lambda _: None))
+            bursts = _measure_bursts(place, one_way, n, repetitions, base_case, progress or (lambda _: None))
             work.n = _last_alone(n, bursts)
 
         def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
             rows.extend(_make_rows(seconds, size, work.n))
             if progress is not None:
-                turn, one_way = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
-                progress(f"{format_size(size)}: {one_way} one way (repetition {turn} of {repetitions})")
+                turn, latency = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
+                progress(f"{format_size(size)}: {latency} one way (repetition {turn} of {repetitions})")
 
-        # 3. the measurement itself
+        # 3. Measure with the chosen numbers of copies, repeatedly.
         work.measure(chains * repetitions, on_sizes_measured)
     return rows + bursts
 
 
 def _measure_bursts(
-    place: Place, halves: Mapping[int, float], n: int, repetitions: int, usual: Case, progress: Callable[[str], None]
-) -> list[RoundTrip]:
+    place: Place,
+    one_way: Mapping[int, float],
+    n: int,
+    repetitions: int,
+    base_case: Case,
+    progress: Callable[[str], None],
+) -> list[RoundTrip]:  # fmt: skip
     """Time 1, 2, ... messages that begin at once: small ones, and large ones."""
     burst_messages = min(n, MAX_AT_ONCE)
     max_messages = max(burst_messages, len(place.peers))
-    large = large_size(halves, max_messages, min(halves), min(LARGEST, MAX_BUFFERS // (2 * max_messages)))
+    large = large_size(one_way, max_messages, min(one_way), min(LARGEST, MAX_BUFFERS // (2 * max_messages)))
     schedules = [trip(number + 1, ranks=place.ranks, far=place.far) for number in range(burst_messages)]
-    return radix_rows(place, schedules, (min(halves), large), repetitions, usual, progress)
+    return radix_rows(place, schedules, (min(one_way), large), repetitions, base_case, progress)
 
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
-    """Return at most n messages such that, if messages use several ports at once, the last one goes alone."""
+    """Return the greatest number of messages up to n of which, sent by several ports at once, the last goes alone."""
     burst = next(figure for figure in fit_simultaneous(rows) if figure.kind == BURST)  # of small messages
     ports = burst.count or 1
     return n - (n - 1) % ports if ports < n else n
 
 
-class _ChainsMeasured:
+class _ChainMeasurement:
     """Measures the schedules of sizes, each with its numbers of copies; each schedule is lowered once."""
 
-    def __init__(self, place: Place, n: int, usual: Case) -> None:
-        self.place, self.n, self.usual = place, n, usual
+    def __init__(self, place: Place, n: int, base_case: Case) -> None:
+        self.place, self.n, self.base_case = place, n, base_case
 
     def measure(
         self, chains_of_sizes: Sequence[tuple[int, _Chains]], on_seconds: Callable[[int, Mapping[str, float]], None]
@@ -232,7 +238,7 @@ class _ChainsMeasured:
     def _make_chain_case(self, program: int, size: int, race: int) -> Case:
         nbytes = size * (2 if race % 2 else 1)  # a server has its own block, too
         return replace(
-            self.usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=race, knockout=False
+            self.base_case, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=race, knockout=False
         )
 
 
@@ -350,19 +356,19 @@ class Place:
         return list(range(self.far, self.ranks))[:MAX_AT_ONCE]
 
 
-def large_size(halves: Mapping[int, float], max_messages: int, min_size: int, limit: int) -> int:
+def large_size(one_way: Mapping[int, float], max_messages: int, min_size: int, limit: int) -> int:
     """Return a size at which a message takes much longer than a processor needs to send `max_messages` of them.
 
-    `halves`: half round trips by size."""
-    low, high = min(halves), max(halves)
+    `one_way`: seconds from rank to rank (half round trips), by size."""
+    low, high = min(one_way), max(one_way)
     # seconds per byte; a message of `size` takes ROOM times as long as sending all small ones
-    slope = (halves[high] - halves[low]) / (high - low) if high > low else 0.0
-    size = ROOM * max_messages * halves[low] / slope if slope > 0 else float(high)
+    slope = (one_way[high] - one_way[low]) / (high - low) if high > low else 0.0
+    size = ROOM * max_messages * one_way[low] / slope if slope > 0 else float(high)
     return int(min(max(2 ** round(log2(max(size, 1.0))), min_size), limit))
 
 
 def radix_rows(
-    place: Place, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, usual: Case,
+    place: Place, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, base_case: Case,
     progress: Callable[[str], None],
 ) -> list[RoundTrip]:  # fmt: skip
     """Measure messages at once. `bursts`: schedules of 1, 2, ... messages. `sizes`: a small one, where only gaps count,
@@ -378,7 +384,9 @@ def radix_rows(
         if place.between and n <= place.far:
             bursts_of_kinds.append((PAIRS, n, large, pairs(n, place.far, ranks)))
     runnables = [Runnable(schedule, place.machine) for *_, schedule in bursts_of_kinds]
-    cases = [_make_case(usual, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)]
+    cases = [
+        _make_case(base_case, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)
+    ]
     rows: list[RoundTrip] = []
 
     def on_row(number: int, row: Row) -> None:
@@ -394,6 +402,6 @@ def radix_rows(
     return rows
 
 
-def _make_case(usual: Case, program: int, size: int, schedule: Schedule) -> Case:
+def _make_case(base_case: Case, program: int, size: int, schedule: Schedule) -> Case:
     nbytes = size * schedule.collective.buffer_weight
-    return replace(usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size))
+    return replace(base_case, program=program, unit=size, nbytes=nbytes, inner=inner_of(size))

@@ -1,7 +1,6 @@
 """The micro-benchmark of memory access (GenModel paper, section 3.1): the time of adding x vectors at once.
 
-On a device it is the time of the engine's fold: that of a reduce of x ranks less that of its messages alone, both
-launched step by step.
+On a device: the time of a reduce of x ranks minus that of its messages alone, both launched step by step.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from antiphon.units import format_size
 
 MIN_BYTES = 1024  # below this only the calls themselves are measured
 Vector = NDArray[Any]
-ITEM = 4  # float32
+ITEM = 4  # bytes of a float32
 
 
 def bench_memory(
@@ -49,7 +48,7 @@ def bench_memory(
     _check_arguments(most, nbytes, repeat, threads)
     if on:
         return _on_device(on, most, nbytes, repeat, threads, progress or (lambda _: None))
-    elements = nbytes // 4
+    elements = nbytes // ITEM
     vectors = [np.full(elements, i + 1, np.float32) for i in range(most)]
     out = np.zeros(elements, np.float32)
     counts = range(2, most + 1)
@@ -58,7 +57,7 @@ def bench_memory(
         for turn in range(repeat + 1):
             if progress is not None:
                 phase = f"run {turn} of {repeat}" if turn else "warming up"
-                progress(f"adding 2 to {most} vectors of {format_size(elements * 4)}: {phase}")
+                progress(f"adding 2 to {most} vectors of {format_size(elements * ITEM)}: {phase}")
             for x in counts:  # in turn, so that disturbances slow all of them
                 jobs = _split_work(vectors[:x], out, threads)
                 began = time.perf_counter()
@@ -71,14 +70,14 @@ def bench_memory(
                     seconds[x].append(spent)
                 elif not (out == x * (x + 1) // 2).all():
                     raise RuntimeError(f"the sum of {x} vectors is wrong")
-    return [AdditionTime(x, elements * 4, median(seconds[x])) for x in counts]
+    return [AdditionTime(x, elements * ITEM, median(seconds[x])) for x in counts]
 
 
 def _on_device(
     on: str, most: int, nbytes: int, repeat: int, threads: int, progress: Callable[[str], None]
 ) -> list[AdditionTime]:
-    """Return first quartiles of reduces less those of their messages. Differences of zero or less are reported and
-    left out."""
+    """Return times of reduces minus those of their messages (first quartiles). Differences of zero or less are
+    reported and left out."""
     if on not in STEPWISE:
         raise unknown("device", on, STEPWISE)
     if threads != 1:
@@ -147,7 +146,7 @@ def add_all(vectors: Sequence[Vector], out: Vector) -> None:
     """out = the sum of two vectors or more, block by block: x vectors take x + 1 accesses of memory per element.
 
     Adding vector by vector would take 3 (x - 1), as the sum would go to memory and back every time. `out` may be the
-    first of the vectors. Linear; releases the interpreter's lock.
+    first of the vectors. Releases the interpreter's lock.
     """
     step = max(BLOCK // out.itemsize, 1)
     first, second, *rest = vectors

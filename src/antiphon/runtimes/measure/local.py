@@ -1,4 +1,4 @@
-"""The runtime `local`: all ranks in one process, by the interpreter, beside plain NumPy.
+"""The runtime `local`: all ranks in one process, by the interpreter (core/interpret), compared with plain NumPy.
 
 Its rows also show whether ranks with the same result agree in every bit: a schedule may add the same numbers in another
 order on another rank.
@@ -29,7 +29,7 @@ from antiphon.runtimes.measure.recorder import record_wires
 from antiphon.units import format_size
 
 Array = NDArray[Any]
-PATIENCE = 60.0  # seconds without any progress after which threads give up
+IDLE_TIMEOUT = 60.0  # seconds without any progress after which threads give up
 
 
 class Local(Runtime):
@@ -41,20 +41,20 @@ class Local(Runtime):
         for numbers in group_cases(cases):
             if enough():
                 return
-            joint = [cases[number] for number in numbers]
-            refuse_too_large(programs[joint[0].program].schedule.collective, joint[0])
-            buffers = AllBuffers(programs[joint[0].program].schedule, joint[0])
-            if joint[0].trace:
-                rows = _run_traced(programs[joint[0].program], joint, buffers, how.compiler)
+            group = [cases[number] for number in numbers]
+            refuse_too_large(programs[group[0].program].schedule.collective, group[0])
+            buffers = AllBuffers(programs[group[0].program].schedule, group[0])
+            if group[0].trace:
+                rows = _run_traced(programs[group[0].program], group, buffers, how.compiler)
             else:
-                calls = [buffers.call(analyse(programs[case.program].schedule)) for case in joint]
-                rows = Measurement(joint, buffers, calls, buffers.run_numpy, Peers()).run()
+                calls = [buffers.call(analyse(programs[case.program].schedule)) for case in group]
+                rows = Measurement(group, buffers, calls, buffers.run_numpy, Peers()).run()
             for number, row in zip(numbers, rows, strict=True):
                 on_row(number, {**row, "agree": buffers.agree()})
 
 
 def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, compiler: str) -> list[Row]:
-    """Run by the engine, with a recorded thread per rank: the interpreter has no times to record."""
+    """Run by the engine, with a thread per rank, and record its events: the interpreter has none."""
     case, ranks = cases[0], runnable.schedule.collective.ranks
     engine = Engine(library("threads", compiler))
     program, wires = engine.program(runnable.data), engine.threads(ranks)
@@ -62,10 +62,12 @@ def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, 
 
     def run_rank(rank: int) -> None:
         source = None if case.in_place else buffers.inputs[rank]
-        plans[rank].run(source, buffers.outputs[rank], wires[rank], case.op, case.timeout or PATIENCE)
+        plans[rank].run(source, buffers.outputs[rank], wires[rank], case.op, case.timeout or IDLE_TIMEOUT)
 
     def call() -> None:
-        buffers.outputs = buffers.inputs if case.in_place else [np.zeros(len_, buffers.dtype) for len_ in buffers.ends]
+        buffers.outputs = (
+            buffers.inputs if case.in_place else [np.zeros(length, buffers.dtype) for length in buffers.output_lengths]
+        )
         for future in [pool.submit(run_rank, rank) for rank in range(ranks)]:
             future.result()
 
@@ -103,7 +105,7 @@ class AllBuffers:
             data.fill(buffer)
         self.inputs = self.initial_inputs
         self.outputs: list[Array] = []
-        self.ends = [data.sizes[1] for data in self.ranks]  # elements of the outputs
+        self.output_lengths = [data.sizes[1] for data in self.ranks]  # elements
 
     def call(self, analysis: Analysis) -> Callable[[], None]:
         def call() -> None:
@@ -118,11 +120,12 @@ class AllBuffers:
         self.outputs = []
         for data in self.ranks:
             out = np.zeros(data.sizes[1], self.dtype)
-            for key, place in data.outputs(out):
+            for key, block in data.outputs(out):
                 if key not in values:
-                    rows = [self.data.contribution(key[0], contributor) for contributor in key[1]]
+                    number, contributors = key
+                    rows = [self.data.contribution(number, contributor) for contributor in contributors]
                     values[key] = combine_rows(rows, self.dtype, self.case.op).astype(self.dtype, copy=False)
-                place[:] = values[key]
+                block[:] = values[key]
             self.outputs.append(out)
 
     def refresh(self) -> None:

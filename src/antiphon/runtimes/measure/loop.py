@@ -4,7 +4,7 @@
 by which the processes of a case meet and exchange values. Each round times every call once, starting with a different
 one, so that drift of the machine affects all alike; a time is that of the slowest process. Calls are checked before the
 first round and after the last: outputs are spoiled first, so that a call that does nothing is noticed, and every
-element is compared with `random_data`. Cases of a race go on until it is decided (`race`).
+element is compared with `random_data`. In a race, rounds go on until the fastest case is certain (`race`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class RankBuffers:
         self.data = RandomData(collective, case.unit, self.dtype, case.op, case.in_place, case.seed).rank(rank)
         self.source = np.zeros(0 if case.in_place else self.data.sizes[0], self.dtype)
         self.target = np.zeros(self.data.sizes[1], self.dtype)
-        self.fresh = np.zeros(self.data.sizes[1] if case.in_place else 0, self.dtype)
-        self.data.fill(self.fresh if case.in_place else self.source)
+        self.first_input = np.zeros(self.data.sizes[1] if case.in_place else 0, self.dtype)
+        self.data.fill(self.first_input if case.in_place else self.source)
         self.source_copy = self.source.copy()
 
     @property
@@ -68,7 +68,7 @@ class RankBuffers:
     def refresh(self) -> None:
         """Restore, before a call in place, the input that the last call has overwritten."""
         if self.case.in_place:
-            self.target[:] = self.fresh
+            self.target[:] = self.first_input
 
     def spoil(self) -> None:
         """Overwrite the output."""
@@ -137,8 +137,8 @@ class Measurement:
     def run(self, **sums: Sequence[Any]) -> list[Row]:
         """Return the row of each case (`measured_row`), the same at all processes.
 
-        `sums`: per case, this process's summand of a sum in the row. The first run, which is also the first warm-up,
-        and the last one are checked."""
+        `sums`: by key of a row, a number per case at this process; the row has the sum over all processes. The first
+        run, which is also the first warm-up, and the last one are checked."""
         began = time.monotonic()
         calls = [*self.ours, *([self.theirs] if self.theirs else [])]
         wrong = [self.count_wrong(call) for call in calls]
@@ -162,8 +162,9 @@ class Measurement:
             row = measured_row(spent[:, number], spent[:, -1] if self.theirs else None, wrong[number])
             row["reference_wrong"] = wrong[-1] if self.theirs else None
             if standings:
-                place = standings[number]
-                row |= {"over_best": place.ratio, "over_best_interval": [place.low, place.high], "tied": place.tied}
+                standing = standings[number]
+                row |= {"over_best": standing.ratio, "over_best_interval": [standing.low, standing.high]}
+                row["tied"] = standing.tied
             if self.case.digest:
                 row["digests"] = [all_digests[number] for _, all_digests, _ in results]
             rows.append(row | {key: sum(values[i][number] for *_, values in results) for i, key in enumerate(sums)})
@@ -172,15 +173,15 @@ class Measurement:
         return rows
 
     def _measure_alone(self) -> tuple[Array, list[Standing]]:
-        """Measure one case beside the library; each begins a round in turn."""
+        """Time one case and the library; return seconds (rounds x calls, the library's last), and no standings."""
         spent = []
         for turn in range(self.case.repeat):
             spent.append(self._time_round([0], turn))
         return np.max(self.peers.all(spent), axis=0), []
 
     def _measure_race(self, began: float) -> tuple[Array, list[Standing]]:
-        """Measure rounds until the race is decided, or its time is over by the clock of the first process."""
-        # All processes see the same times, so they take the same decisions; the clock is that of process 0.
+        """Time rounds until the race is decided, or has taken `case.seconds`; return seconds (NaN: no longer timed)."""
+        # All processes see the same times and the clock of process 0, so they take the same decisions.
         race = Race(len(self.ours), self.case.repeat)
         for turn in range(race.max_rounds if self.case.knockout else race.min_rounds):
             results = self.peers.all([self._time_round(race.going, turn), time.monotonic() - began])
@@ -191,30 +192,31 @@ class Measurement:
         return np.column_stack([race.times, *([race.theirs] if self.theirs else [])]), race.standings()
 
     def _time_round(self, going: Sequence[int], turn: int) -> list[float]:
-        """Time every call once, beginning with another one in each round; return the seconds, the library's last."""
+        """Time once each case still in the race (`going`) and the library; return the seconds, the library's last."""
         calls = [self.ours[number] for number in going] + ([self.theirs] if self.theirs else [])
         spent = [0.0] * len(calls)
-        for place in range(len(calls)):
+        for position in range(len(calls)):
             # Rotate the order, so that each call comes first equally often.
-            number = (place + turn + 1) % len(calls)
+            number = (position + turn + 1) % len(calls)
             spent[number] = self.time_call(calls[number], self.case.inner)
         return spent
 
 
 def measured_row(spent: Array, theirs: Array | None, wrong: int) -> Row:
     """Return the row of a measurement (docs/bench.md defines the keys): medians and quartiles of the slowest process's
-    time, and of the ratio of ours to the library's within rounds."""
-    ran = ~np.isnan(spent)
-    seconds, quartiles = _median_and_quartiles(spent[ran])
+    time, and of the ratio of ours to the library's within rounds. `spent`, `theirs`: seconds by round, NaN: untimed."""
+    timed = ~np.isnan(spent)
+    seconds, quartiles = _median_and_quartiles(spent[timed])
     row: Row = {
-        "seconds": seconds, "quartiles": quartiles, "least": float(spent[ran].min()), "most": float(spent[ran].max()),
-        "runs": int(np.count_nonzero(ran)), "wrong": wrong, "correct": wrong == 0, "reference_seconds": None,
+        "seconds": seconds, "quartiles": quartiles,
+        "least": float(spent[timed].min()), "most": float(spent[timed].max()),
+        "runs": int(np.count_nonzero(timed)), "wrong": wrong, "correct": wrong == 0, "reference_seconds": None,
         "reference_quartiles": None, "reference_least": None, "reference_wrong": None, "over_library": None,
         "over_library_quartiles": None, "over_library_interval": None,
     }  # fmt: skip
     if theirs is not None:
         row["reference_seconds"], row["reference_quartiles"] = _median_and_quartiles(theirs)
-        row["over_library"], row["over_library_quartiles"] = _median_and_quartiles(spent[ran] / theirs[ran])
+        row["over_library"], row["over_library_quartiles"] = _median_and_quartiles(spent[timed] / theirs[timed])
         row["reference_least"] = float(theirs.min())
         low, _, high = compare(spent, theirs)
         row["over_library_interval"] = [low, high]

@@ -1,9 +1,9 @@
-/* The program around one plan: memory, calls, input data and their check, a table of times.
+/* The main program of one exported plan: memory, calls, input data and their check, a table of times.
  *
- * Included after the plan's functions that formats/device writes, and after `run_stream`. Input data are small whole numbers,
- * so that every type holds every result exactly and the order of combination does not show.
+ * formats/device appends it to the functions and tables that it writes for the plan (`run_stream`, LAYOUTS, HELD, ...). Input
+ * data are small whole numbers: every type holds every result exactly, in any order of combination.
  *
- * Threading: one thread of the host; driver_threads.h or driver_gpu.h start the blocks. Ownership: `Devices` of that file
+ * Threading: one thread of the host; driver_threads.h or driver_gpu.h starts the blocks. Ownership: their class `Devices`
  *   allocates and frees all memory.
  */
 #pragma once
@@ -20,25 +20,26 @@
 #include "boxes.h"
 #include "written.h"
 
-/* All of a block of a rank: a lane of a stream. */
+/* Runs thread block `block` of a rank, one lane of one stream, in all rounds. Returns 1 if the call was stopped. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
     Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, false, {}};
-    for (; work.pass < call.rounds; ++work.pass) {
-        work.share = {work.pass * call.lanes + block % call.lanes, call.rounds * call.lanes};
+    for (; work.round < call.rounds; ++work.round) {
+        work.share = {work.round * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
     }
     return 0;
 }
 
-ON_DEVICE u64 drawn(u64 from) {
+/* Scrambles bits (a multiply-xorshift hash). */
+ON_DEVICE u64 scramble_bits(u64 from) {
     from = (from ^ from >> 29) * 0xBF58476D1CE4E5B9u;
     return from ^ from >> 32;
 }
 
-/* Element `at` of a contribution to a block. */
-ON_DEVICE T made_up(i64 block, i64 contribution, i64 at) {
+/* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. */
+ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
-    const u64 draw = drawn(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
+    const u64 draw = scramble_bits(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
     i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
     if ((int)Rule::NUMBER == PROD) value = draw < 30 ? 2 : 1;
     T element;
@@ -46,12 +47,13 @@ ON_DEVICE T made_up(i64 block, i64 contribution, i64 at) {
     return element;
 }
 
+/* What element `at` of a row must be. `whole`: after the division of an average, too. */
 ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool whole) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
-    W sum = widened(made_up(row.block, contributions[row.first], at));
+    W sum = widened(input_element(row.block, contributions[row.first], at));
     for (i64 k = 1; k < row.contributions; ++k)
-        sum = Rule::template combine_pair<W, U>(sum, widened(made_up(row.block, contributions[row.first + k], at)));
+        sum = Rule::template combine_pair<W, U>(sum, widened(input_element(row.block, contributions[row.first + k], at)));
     T value;
     narrowed(sum, &value);
     if (AVERAGE && whole && row.contributions > 1) narrowed(shared_by(widened(value), row.contributions), &value);
@@ -64,9 +66,9 @@ ON_DEVICE bool differs(const T *first, const T *second) {
     return false;
 }
 
-/* Fills rows of a rank, or counts what is not as it must be. */
-ON_DEVICE u64 each_row(const DataRow *rows, i64 count, const i64 *contributions, i64 rank, T *buffer, i64 unit, u32 from,
-                       u32 step, bool fills) {
+/* Fills the rows `from`, `from + step`, ... of a rank, or returns how many of their elements are wrong. */
+ON_DEVICE u64 fill_or_check(const DataRow *rows, i64 count, const i64 *contributions, i64 rank, T *buffer, i64 unit, u32 from,
+                           u32 step, bool fills) {
     u64 wrong = 0;
     for (i64 i = from; i < count; i += step) {
         const DataRow &row = rows[i];
@@ -89,12 +91,12 @@ static double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Everything that calls of one size need, on every device, for one variant. */
+/* A layout at one size. `cuts`: elements before each point of a unit; `strides`: elements of a slot of each class. */
 struct Size {
     const Layout *layout;
     i64 unit;
     std::vector<i64> cuts, strides;
-    i64 slot; /* packets */
+    i64 slot; /* packets of a slot */
 };
 
 static Size size_of(i64 unit, const Layout &layout) {
@@ -116,13 +118,13 @@ static i64 scratch_of(const Size &size, i64 rank) {
     return sum;
 }
 
-/* Of all variants. */
-static i64 most_scratch(const std::vector<Size> &sizes, i64 rank) {
+/* The greatest of all variants: elements of scratch, and thread blocks. */
+static i64 max_scratch(const std::vector<Size> &sizes, i64 rank) {
     i64 largest = 0;
     for (const Size &size : sizes) largest = std::max(largest, scratch_of(size, rank));
     return largest;
 }
-static i64 most_blocks(const std::vector<Call> &calls) {
+static i64 max_blocks(const std::vector<Call> &calls) {
     i64 largest = 0;
     for (const Call &call : calls) largest = std::max(largest, STREAMS * (i64)call.lanes);
     return largest;
@@ -135,11 +137,12 @@ static bool fits(const Size &size) {
     return true;
 }
 
-/* Calls `copy(rank, peer, to, from, bytes)` for each copy that engines make beside a launch. */
-template <typename Copy> static void each_copy(const std::vector<Memory> &of, const Size &size, i64 launch, Copy copy) {
+/* Calls `copy(rank, peer, to, from, bytes)` for each copy that copy engines make beside a launch. A row of COPIES: launch,
+ * rank; place of the result, place of the operand (buffer, rank, units, part, origin, slots of each class); part, parts. */
+template <typename Copy> static void each_copy(const std::vector<Memory> &memory_of, const Size &size, i64 launch, Copy copy) {
     const Line line = {size.cuts.data(), size.layout->parts, size.unit};
     const auto address = [&](const i64 *place) {
-        const Memory &rank = of[(size_t)place[1]];
+        const Memory &rank = memory_of[(size_t)place[1]];
         T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch;
         at += line.at(place[2], place[3]) - line.cuts[place[4]];
         for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
@@ -153,7 +156,7 @@ template <typename Copy> static void each_copy(const std::vector<Memory> &of, co
     }
 }
 
-const double PATIENCE = 60; /* seconds for calls in a row */
+const double CALL_TIMEOUT = 60; /* seconds after which calls are stopped */
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #include "driver_gpu.h"
@@ -161,13 +164,13 @@ const double PATIENCE = 60; /* seconds for calls in a row */
 #include "driver_threads.h"
 #endif
 
-/* ---- the same for all ---- */
+/* ---- the same on threads and GPUs ---- */
 
 struct Options {
     i64 begin, end, factor, calls, warm, lanes, rounds, threads, packets;
 };
 
-/* As 64, 64K, 64KB; -1: it is no number. */
+/* The bytes of a text such as 64, 64K or 64KB; -1: it is no number. */
 static i64 bytes_of(const char *text) {
     char *unit;
     const double number = strtod(text, &unit);
@@ -199,39 +202,40 @@ static Options read_options(int argc, char **argv) {
     if (options.factor < 2) options.factor = 2;
     if (options.begin < BUFFER_WEIGHT * (i64)sizeof(T)) options.begin = BUFFER_WEIGHT * (i64)sizeof(T);
     if (options.threads < 1) options.threads = THREADS;
-    if (options.threads > most_threads()) options.threads = most_threads();
+    if (options.threads > max_threads()) options.threads = max_threads();
     if (options.end < options.begin) options.end = options.begin;
     return options;
 }
 
-/* Unless options say so: as many lanes as the device has room for, and a round for each MiB that a lane has to do. */
-static void share_out(const Options &options, i64 nbytes, const Layout &layout, Call *call) {
-    const i64 capacity = most_lanes(options.threads), lanes = options.lanes ? options.lanes : nbytes >> 17;
+/* Unless set by options: a lane for each 128 KiB, as far as the device has room, and a round for each MiB of a lane. */
+static void choose_lanes(const Options &options, i64 nbytes, const Layout &layout, Call *call) {
+    const i64 capacity = max_lanes(options.threads), lanes = options.lanes ? options.lanes : nbytes >> 17;
     call->lanes = (u32)(!layout.sliced || lanes < 1 ? 1 : lanes > capacity ? capacity : lanes);
     const i64 rounds = options.rounds ? options.rounds : nbytes / call->lanes >> 20;
     call->rounds = (u32)(!layout.sliced || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
 }
 
-static double seconds_of(Devices &devices, u32 method, u64 *number, i64 threads) {
+/* The median seconds of five calls, after one to warm up. */
+static double time_variant(Devices &devices, u32 variant, u64 *number, i64 threads) {
     enum { TRIES = 5 };
     std::vector<double> spent;
     for (int k = 0; k <= TRIES; ++k) {
         const double began = now();
-        devices.begin(++*number, threads, method);
+        devices.begin(++*number, threads, variant);
         if (devices.finish()) break;
         if (k) spent.push_back(now() - began);
     }
     std::sort(spent.begin(), spent.end());
-    return spent.empty() ? PATIENCE : spent[spent.size() / 2];
+    return spent.empty() ? CALL_TIMEOUT : spent[spent.size() / 2];
 }
 
-/* As the options say, else the faster one; packets only where they have room. */
-static u32 way_of(const Options &options, i64 nbytes, const std::vector<Size> &sizes, Devices &devices, u64 *number) {
+/* Returns 0 (signals) or 1 (packets): as options say, else the faster one; packets only where they have room. */
+static u32 choose_variant(const Options &options, i64 nbytes, const std::vector<Size> &sizes, Devices &devices, u64 *number) {
     if (sizes.size() < 2 || !options.packets || !fits(sizes[1])) return 0;
     if (options.packets > 0) return 1;
     if (nbytes > MOST_PACKED) return 0;
-    const double plain = seconds_of(devices, 0, number, options.threads);
-    return seconds_of(devices, 1, number, options.threads) < plain;
+    const double plain = time_variant(devices, 0, number, options.threads);
+    return time_variant(devices, 1, number, options.threads) < plain;
 }
 
 static int run(const Options &options) {
@@ -250,30 +254,30 @@ static int run(const Options &options) {
         std::vector<Size> sizes;
         std::vector<Call> calls;
         for (const Layout &layout : LAYOUTS) {
-            const u32 method = (u32)sizes.size();
+            const u32 variant = (u32)sizes.size();
             sizes.push_back(size_of(unit, layout));
-            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, method, 1, sizes.back().slot});
-            share_out(options, nbytes, layout, &calls.back());
-            if (method && !options.rounds) calls.back().rounds = 1;
+            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, variant, 1, sizes.back().slot});
+            choose_lanes(options, nbytes, layout, &calls.back());
+            if (variant && !options.rounds) calls.back().rounds = 1;
         }
         Devices devices(sizes, calls);
-        const u32 method = way_of(options, nbytes, sizes, devices, &number);
-        const Call &call = calls[method];
+        const u32 variant = choose_variant(options, nbytes, sizes, devices, &number);
+        const Call &call = calls[variant];
         devices.fill();
-        devices.begin(++number, options.threads, method);
+        devices.begin(++number, options.threads, variant);
         bool stopped = devices.finish();
         u64 wrong = stopped ? (u64)elements : devices.wrong();
-        for (i64 k = 0; k < options.warm && !stopped; ++k) devices.begin(++number, options.threads, method);
+        for (i64 k = 0; k < options.warm && !stopped; ++k) devices.begin(++number, options.threads, variant);
         stopped = stopped || devices.finish();
         const double began = now();
-        for (i64 k = 0; k < options.calls && !stopped; ++k) devices.begin(++number, options.threads, method);
+        for (i64 k = 0; k < options.calls && !stopped; ++k) devices.begin(++number, options.threads, variant);
         stopped = stopped || devices.finish();
         const double seconds = (now() - began) / (double)(options.calls ? options.calls : 1),
                      speed = (double)nbytes / seconds * 1e-9;
         if (!IN_PLACE && !stopped) wrong += devices.wrong();
         all_wrong += wrong + stopped;
         printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements,
-               TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, method ? "packets" : PLAIN_NAME, seconds * 1e6, speed,
+               TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, variant ? "packets" : PLAIN_NAME, seconds * 1e6, speed,
                speed * BUS, (unsigned long long)wrong);
         if (stopped) break;
     }

@@ -34,8 +34,9 @@ AS_KERNEL void __launch_bounds__(THREADS) antiphon_plan(const Call call, u32 dev
 }
 
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64 unit, bool fills, unsigned long long *wrong) {
-    const u64 wrong_here = fills ? each_row(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, true)
-                            : each_row(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, false);
+    const u64 wrong_here =
+        fills ? fill_or_check(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, true)
+              : fill_or_check(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, false);
     if (wrong_here) atomicAdd(wrong, (unsigned long long)wrong_here);
 }
 
@@ -61,7 +62,7 @@ static void begin_devices() {
     }
 }
 
-static i64 most_threads() { return THREADS; }
+static i64 max_threads() { return THREADS; }
 
 static const char *device_name() {
     static Properties properties;
@@ -72,7 +73,7 @@ static const char *device_name() {
 static i64 ranks_on(int device) { return (RANKS - device + device_count - 1) / device_count; }
 
 /* All blocks of a device must be there at once. */
-static i64 most_lanes(i64 threads) {
+static i64 max_lanes(i64 threads) {
     int each = 0, units = 0;
     DO(OccupancyMaxActiveBlocksPerMultiprocessor, &each, antiphon_plan, (int)threads, 0);
     DO(DeviceGetAttribute, &units, DEVICE_UNITS, 0);
@@ -87,7 +88,7 @@ struct Queue {
 
 class Devices {
     const std::vector<Size> &sizes;
-    std::vector<Memory> of;
+    std::vector<Memory> memory_of;
     std::vector<std::vector<Call>> calls; /* of each device, for each variant */
     Boxes boxes;
     std::vector<Queue> queues; /* of each device, then of each pair of ranks those of copies */
@@ -134,23 +135,23 @@ class Devices {
         for (i64 rank = 0; rank < RANKS; ++rank) {
             DO(SetDevice, (int)(rank % device_count));
             const auto elements = [&](i64 count) { return (T *)allocate((size_t)count * sizeof(T)); };
-            const auto none = [&](i64 count) {
+            const auto zeroed_words = [&](i64 count) {
                 const std::vector<u64> zeros((size_t)count);
                 return (u64 *)allocate(zeros.size() * sizeof(u64), zeros.data());
             };
             T *const input = elements(sizes[0].unit * INPUTS[rank]), *const output = elements(sizes[0].unit * OUTPUTS[rank]);
-            T *const scratch = elements(most_scratch(sizes, rank));
-            u64 *const signals = none(most_blocks(like) * RANKS);
-            of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
+            T *const scratch = elements(max_scratch(sizes, rank));
+            u64 *const signals = zeroed_words(max_blocks(like) * RANKS);
+            memory_of.push_back({input, output, scratch, signals, sizes.size() > 1 ? zeroed_words(2 * BOX) : nullptr});
         }
         for (int device = 0; device < device_count; ++device) {
             queue_of(device);
             calls.push_back(like);
-            const Memory *const everywhere = (const Memory *)allocate(of.size() * sizeof(Memory), of.data());
-            for (size_t method = 0; method < sizes.size(); ++method) {
-                const Size &size = sizes[method];
-                Call &call = calls.back()[method];
-                call.of = everywhere;
+            const Memory *const everywhere = (const Memory *)allocate(memory_of.size() * sizeof(Memory), memory_of.data());
+            for (size_t variant = 0; variant < sizes.size(); ++variant) {
+                const Size &size = sizes[variant];
+                Call &call = calls.back()[variant];
+                call.memory_of = everywhere;
                 call.line.cuts = (const i64 *)allocate(size.cuts.size() * sizeof(i64), size.cuts.data());
                 call.strides = (const i64 *)allocate(size.strides.size() * sizeof(i64), size.strides.data());
                 DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);
@@ -170,14 +171,15 @@ class Devices {
             unsigned long long *wrong_on_device;
             DO(HostGetDevicePointer, (void **)&wrong_on_device, wrong_count, 0);
             antiphon_rows<<<64, THREADS, 0, stream>>>(
-                rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, sizes[0].unit, fills, wrong_on_device);
+                rank, fills && !IN_PLACE ? memory_of[(size_t)rank].input : memory_of[(size_t)rank].output, sizes[0].unit, fills,
+                wrong_on_device);
             checked(cuda(GetLastError)(), "rows");
             DO(StreamSynchronize, stream);
         }
     }
     void fill() {
         for (i64 rank = 0; rank < RANKS; ++rank)
-            DO(MemsetAsync, of[(size_t)rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T),
+            DO(MemsetAsync, memory_of[(size_t)rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T),
                queue_of(rank).stream);
         rows(true);
     }
@@ -187,24 +189,24 @@ class Devices {
         return *wrong_count;
     }
 
-    void begin(u64 number, i64 threads, u32 method) {
-        const u32 opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
+    void begin(u64 number, i64 threads, u32 variant) {
+        const u32 opens = boxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
-            DO(MemsetAsync, of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), queue_of(rank).stream);
+            DO(MemsetAsync, memory_of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), queue_of(rank).stream);
         for (i64 launch = 0; launch < LAUNCHES; ++launch) {
-            for (int device = 0; device < device_count; ++device) begin_kernel(number, threads, method, opens, launch, device);
-            each_copy(of, sizes[0], launch, [&](i64 rank, i64 peer, T *to, T *from, size_t bytes) {
+            for (int device = 0; device < device_count; ++device) begin_kernel(number, threads, variant, opens, launch, device);
+            each_copy(memory_of, sizes[0], launch, [&](i64 rank, i64 peer, T *to, T *from, size_t bytes) {
                 DO(MemcpyAsync, to, from, bytes, cuda(MemcpyDefault), queue_of(rank, peer).stream);
             });
             if (STEPWISE) part_launches();
         }
     }
 
-    void begin_kernel(u64 number, i64 threads, u32 method, u32 opens, i64 launch, int device) {
+    void begin_kernel(u64 number, i64 threads, u32 variant, u32 opens, i64 launch, int device) {
         bool works = false;
         for (i64 rank = device; rank < RANKS && !works; rank += device_count) works = KERNELS[launch][rank];
         if (!works) return;
-        Call call = calls[(size_t)device][method];
+        Call call = calls[(size_t)device][variant];
         call.number = number, call.opens = opens, call.step = launch;
         u32 first = (u32)device, step = (u32)device_count;
         void *arguments[] = {&call, &first, &step};
@@ -218,7 +220,7 @@ class Devices {
 
     /* Until all calls are done, or time is up. Whether one had to be stopped. */
     bool finish() {
-        const double end = now() + PATIENCE;
+        const double end = now() + CALL_TIMEOUT;
         for (int device = 0; device < device_count; ++device) {
             cuda(Error_t) code;
             while ((code = cuda(StreamQuery)(queue_of(device).stream)) == cuda(ErrorNotReady))

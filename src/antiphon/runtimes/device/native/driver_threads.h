@@ -1,4 +1,4 @@
-/* All ranks on threads of a processor: for proof, not for speed.
+/* All ranks of an exported plan (driver.h) on threads of a processor: to check results, not to measure speed.
  *
  * Threading: a call starts a thread for each thread of each block, and joins them. Ownership: Devices owns all memory.
  */
@@ -13,12 +13,12 @@ const char *const DEVICE_NOTE = "; no measure of speed";
 static void begin_devices() {}
 static const char *device_name() { return "threads of a processor"; }
 
-static i64 most_threads() {
+static i64 max_threads() {
     const i64 capacity = MOST_THREADS / (RANKS * STREAMS);
     return capacity < 1 ? 1 : capacity;
 }
 
-static i64 most_lanes(i64 threads) {
+static i64 max_lanes(i64 threads) {
     const i64 capacity = MOST_THREADS / (RANKS * STREAMS * threads);
     return capacity > 4 ? 4 : capacity < 1 ? 1 : capacity;
 }
@@ -27,59 +27,60 @@ class Devices {
     std::vector<Call> calls; /* for each variant */
     const std::vector<Size> &sizes;
     Boxes boxes;
-    std::vector<std::vector<T>> memory;
-    std::vector<std::vector<u64>> words;
-    std::vector<Memory> of;
+    std::vector<std::vector<T>> memory;   /* buffers of the ranks */
+    std::vector<std::vector<u64>> words;  /* their signals and boxes */
+    std::vector<Memory> memory_of;
     u32 stop = 0;
 
     T *allocate(i64 elements) {
-        memory.emplace_back((size_t)elements + 16);
+        memory.emplace_back((size_t)elements + 16); /* not empty: an empty buffer has an address, too */
         return memory.back().data();
     }
 
   public:
     Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : calls(like), sizes(sizes) {
-        const auto none = [&](i64 count) { return words.emplace_back((size_t)count), words.back().data(); };
+        const auto zeroed_words = [&](i64 count) { return words.emplace_back((size_t)count), words.back().data(); };
         const i64 unit = sizes[0].unit;
         for (i64 rank = 0; rank < RANKS; ++rank) {
             T *const input = allocate(unit * INPUTS[rank]), *const output = allocate(unit * OUTPUTS[rank]);
-            T *const scratch = allocate(most_scratch(sizes, rank));
-            u64 *const signals = none(most_blocks(like) * RANKS);
-            of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
+            T *const scratch = allocate(max_scratch(sizes, rank));
+            u64 *const signals = zeroed_words(max_blocks(like) * RANKS);
+            memory_of.push_back({input, output, scratch, signals, sizes.size() > 1 ? zeroed_words(2 * BOX) : nullptr});
         }
-        for (size_t method = 0; method < sizes.size(); ++method) {
-            Call &call = calls[method];
-            call.of = of.data(), call.stop = &stop, call.line.cuts = sizes[method].cuts.data(),
-            call.strides = sizes[method].strides.data();
+        for (size_t variant = 0; variant < sizes.size(); ++variant) {
+            Call &call = calls[variant];
+            call.memory_of = memory_of.data(), call.stop = &stop, call.line.cuts = sizes[variant].cuts.data(),
+            call.strides = sizes[variant].strides.data();
         }
     }
 
     void fill() {
         for (i64 rank = 0; rank < RANKS; ++rank) {
-            memset((void *)of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
-            memset((void *)of[rank].scratch, 0x33, (size_t)most_scratch(sizes, rank) * sizeof(T));
-            each_row(HELD, HELD_ROWS, CONTRIBUTIONS, rank, IN_PLACE ? of[rank].output : of[rank].input, sizes[0].unit, 0, 1, true);
+            memset((void *)memory_of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
+            memset((void *)memory_of[rank].scratch, 0x33, (size_t)max_scratch(sizes, rank) * sizeof(T));
+            T *const buffer = IN_PLACE ? memory_of[rank].output : memory_of[rank].input;
+            fill_or_check(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, sizes[0].unit, 0, 1, true);
         }
     }
 
     u64 wrong() const {
         u64 sum = 0;
         for (i64 rank = 0; rank < RANKS; ++rank)
-            sum += each_row(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, of[rank].output, sizes[0].unit, 0, 1, false);
+            sum += fill_or_check(WANTED, WANTED_ROWS, CONTRIBUTIONS, rank, memory_of[rank].output, sizes[0].unit, 0, 1, false);
         return sum;
     }
 
-    /* A call of all ranks, to its end. */
-    void begin(u64 number, i64 threads, u32 method) {
-        for (calls[method].step = 0; calls[method].step < LAUNCHES; ++calls[method].step) launch(number, threads, method);
+    /* Runs a call of all ranks to its end; on GPUs, `begin` only starts it. */
+    void begin(u64 number, i64 threads, u32 variant) {
+        for (calls[variant].step = 0; calls[variant].step < LAUNCHES; ++calls[variant].step) launch(number, threads, variant);
     }
 
-    void launch(u64 number, i64 threads, u32 method) {
-        Call &call = calls[method];
+    void launch(u64 number, i64 threads, u32 variant) {
+        Call &call = calls[variant];
         call.number = number,
-        call.opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
+        call.opens = boxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
-            for (i64 i = 0; i < BOX; ++i) of[rank].box[half_of(number) + i] = 0;
+            for (i64 i = 0; i < BOX; ++i) memory_of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;
         std::vector<Meeting> meetings((size_t)(RANKS * blocks));
         std::atomic<i64> running{RANKS * blocks * threads};
@@ -91,8 +92,9 @@ class Devices {
                 run_block(call, block / blocks, (u32)(block % blocks));
                 running.fetch_sub(1);
             });
-        each_copy(of, sizes[0], call.step, [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
-        for (const double end = now() + PATIENCE; running.load() && now() < end;) back_off();
+        each_copy(memory_of, sizes[0], call.step,
+                  [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
+        for (const double end = now() + CALL_TIMEOUT; running.load() && now() < end;) back_off();
         if (running.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
         for (std::thread &thread : all) thread.join();
     }

@@ -1,24 +1,25 @@
-/* The primitives that the functions of one exported plan are written with (formats/device): a block of a rank, in a round
- * of a call.
+/* The statements of an exported plan: formats/device writes functions that call the members of `Work` on behalf of a thread
+ * block of a rank, in a round of a call.
  *
- * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and T and Rule, the type and the operator.
+ * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and the element type T and operator Rule.
  *
- * Threading: as kernel.h: all threads of a block together. Ownership: a Call refers to memory of the host's driver (driver.h).
+ * Threading: all threads of a block together, as in kernel.h. Ownership: a Call refers to memory of the host (driver.h).
  */
 #pragma once
 #include "packets.h"
 #include "signals.h"
 
-/* The memory of a rank as all see it; its signals by stream, lane and sender, and its box. */
+/* The memory of a rank, at addresses valid on all; its signals by stream, lane and sender, and its box of packets. */
 struct Memory {
     T *input, *output, *scratch;
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: the length of a slot of each class. `variant`: 0 signals, 1 packets (packets.h), of
- * which a slot has `slot`; `opens`: whether others must be waited for until they have begun. `step`: which of LAUNCHES. */
+/* One call of all ranks. `strides`: elements of a slot of each class. `variant`: 0 signals, 1 packets (packets.h); `slot`:
+ * packets of a slot. `opens`: whether to wait until the others have begun the call. `step`: number of the launch, below
+ * LAUNCHES. */
 struct Call {
-    const Memory *of;
+    const Memory *memory_of; /* by rank */
     const u32 *stop;
     Line line;
     const i64 *strides;
@@ -27,10 +28,10 @@ struct Call {
     i64 slot, step = 0;
 };
 
-/* A number of a rank, in a circle. */
+/* A rank counted in a circle: RANKS is 0, -1 the last one. */
 ON_DEVICE i64 wrap(i64 rank) { return (rank % RANKS + RANKS) % RANKS; }
 
-/* A fixed number of places, which the compiler knows. */
+/* Results and operands of a statement, whose numbers the compiler knows. */
 template <int RESULTS, int OPERANDS> struct Fixed {
     T *to[RESULTS];
     const T *from[OPERANDS];
@@ -41,70 +42,70 @@ template <int RESULTS, int OPERANDS> struct Fixed {
     ON_MEMBER const T *operand(i64 k) const { return from[k]; }
 };
 
-/* A place: data, or packets of a box; the other is NULL. */
-struct Spot {
+/* Where an operand or result lies: data, or packets of a box; the other is NULL. */
+struct Location {
     T *data;
     u64 *box;
 };
 
-/* Any of them: first all results. */
-struct Spots {
-    const Spot *spot;
-    i64 to, total;
+/* Locations of a statement: `result_count` results, then operands. */
+struct Locations {
+    const Location *location;
+    i64 result_count, total;
 
-    ON_MEMBER i64 results() const { return to; }
+    ON_MEMBER i64 results() const { return result_count; }
     ON_MEMBER i64 all() const { return total; }
-    ON_MEMBER T *at(i64 k) const { return spot[k].data; }
-    ON_MEMBER u64 *box(i64 k) const { return spot[k].box; }
+    ON_MEMBER T *at(i64 k) const { return location[k].data; }
+    ON_MEMBER u64 *box(i64 k) const { return location[k].box; }
 };
 
-/* Many, named one by one: first all results. */
-struct Listed {
-    Spot place[MOST_PLACES];
-    i64 to, all;
+/* The same for a statement with many, which `to` and `from` list one by one. */
+struct LocationList {
+    Location location[MOST_PLACES];
+    i64 result_count, total;
 
-    ON_MEMBER i64 results() const { return to; }
-    ON_MEMBER i64 operands() const { return all - to; }
-    ON_MEMBER T *result(i64 k) const { return place[k].data; }
-    ON_MEMBER const T *operand(i64 k) const { return place[to + k].data; }
+    ON_MEMBER i64 results() const { return result_count; }
+    ON_MEMBER i64 operands() const { return total - result_count; }
+    ON_MEMBER T *result(i64 k) const { return location[k].data; }
+    ON_MEMBER const T *operand(i64 k) const { return location[result_count + k].data; }
 };
 
-/* What a statement does is a function of its own: a plan has many, and compilers take their time. */
+/* A thread block in a round of a call. Statements are not inlined, as a plan has many and would compile slowly. */
 struct Work {
     const Call &call;
     i64 me, member; /* the rank, and its number among the ranks that share its function */
     i64 place;      /* of the signals of this block */
-    u32 pass; /* of the rounds of a call */
+    u32 round;
     Share share;
     int failed;
     u32 turn; /* which thread begins with the next packets */
-    bool on;  /* whether statements are of the launch under way */
-    Listed listed;
+    bool in_launch; /* whether the next statements belong to the current launch */
+    LocationList listed;
 
-    /* What follows is of this launch. Whether that one comes later, and so all that follows. */
+    /* The next statements belong to this launch. Returns whether it comes later than the current one: then none is left. */
     ON_MEMBER bool step(i64 number) {
-        on = number == call.step;
+        in_launch = number == call.step;
         return number > call.step;
     }
-    ON_MEMBER T *input(i64 rank) const { return call.of[rank].input; }
-    ON_MEMBER T *output(i64 rank) const { return call.of[rank].output; }
-    ON_MEMBER T *scratch(i64 rank) const { return call.of[rank].scratch; }
+    ON_MEMBER T *input(i64 rank) const { return call.memory_of[rank].input; }
+    ON_MEMBER T *output(i64 rank) const { return call.memory_of[rank].output; }
+    ON_MEMBER T *scratch(i64 rank) const { return call.memory_of[rank].scratch; }
 
     /* Each peer has a thread that signals it and waits for it. */
     ON_ITS_OWN void signal(i64 peer, i64 number) const {
         if ((u32)peer % my_threads() == my_thread())
-            store(call.of[peer].signals + place + me, signal_of(call.number, pass, number));
+            store(call.memory_of[peer].signals + place + me, signal_of(call.number, round, number));
     }
     ON_ITS_OWN void wait(i64 peer, i64 number) {
         if ((u32)peer % my_threads() == my_thread())
-            failed |= !has_come(call.of[me].signals + place + peer, signal_of(call.number, pass, number), call.stop);
+            failed |= !has_come(call.memory_of[me].signals + place + peer, signal_of(call.number, round, number), call.stop);
     }
-    /* The beginning of calls by packets. */
-    ON_MEMBER bool opens() const { return call.opens && !pass; }
+    /* Calls by packets that must first wait until other ranks have begun. */
+    ON_MEMBER bool opens() const { return call.opens && !round; }
     ON_ITS_OWN void wait_begun(i64 peer, i64 number) {
         if (opens()) wait(peer, number);
     }
-    /* Whether the call was stopped. What threads of the block have written, all of them see behind it. */
+    /* A barrier of the block: later reads see what its threads wrote before. Returns whether the call was stopped. */
     ON_MEMBER bool sync() { return sync_block(failed); }
 
     ON_ITS_OWN void copy(T *to, const T *from, Span span) const {
@@ -117,38 +118,39 @@ struct Work {
         combine<T, Sum>(call.line, span, share, places);
     }
 
-    ON_MEMBER Spot at(T *place) const { return {place, nullptr}; }
-    ON_ITS_OWN Spot box(i64 rank, i64 slot) const {
-        return {nullptr, call.of[rank].box + half_of(call.number) + slot * call.slot};
+    ON_MEMBER Location at(T *place) const { return {place, nullptr}; }
+    ON_ITS_OWN Location box(i64 rank, i64 slot) const {
+        return {nullptr, call.memory_of[rank].box + half_of(call.number) + slot * call.slot};
     }
-    /* Where any place may be packets: data that is combined, or copied where there is one operand. */
-    ON_ITS_OWN void relay_all(const Spots &places, Span span) {
+    /* Combines operands, or copies one; any location may be packets. */
+    ON_ITS_OWN void relay_all(const Locations &places, Span span) {
         if (!failed)
             failed = pass_on<T>(Rule::NUMBER, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
     }
-    template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Spot (&places)[RESULTS + OPERANDS], Span span) {
+    template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Location (&places)[RESULTS + OPERANDS], Span span) {
         relay_all({places, RESULTS, RESULTS + OPERANDS}, span);
     }
     ON_ITS_OWN void relay_listed(Span span) {
-        relay_all({listed.place, listed.to, listed.all}, span);
-        listed.to = listed.all = 0;
+        relay_all({listed.location, listed.result_count, listed.total}, span);
+        clear_list();
     }
 
-    ON_MEMBER void to(Spot place) {
-        listed.place[listed.all++] = place;
-        listed.to = listed.all;
+    ON_MEMBER void clear_list() { listed.result_count = listed.total = 0; }
+    ON_MEMBER void to(Location place) {
+        listed.location[listed.total++] = place;
+        listed.result_count = listed.total;
     }
-    ON_MEMBER void from(Spot place) { listed.place[listed.all++] = place; }
+    ON_MEMBER void from(Location place) { listed.location[listed.total++] = place; }
     ON_MEMBER void to(T *place) { to(at(place)); }
     ON_MEMBER void from(T *place) { from(at(place)); }
     template <typename By> ON_ITS_OWN void combine_listed(Span span) {
         combine<T, By>(call.line, span, share, listed);
-        listed.to = listed.all = 0;
+        clear_list();
     }
 
     ON_ITS_OWN void permute_listed(Span span) {
-        ::permute<T>(call.line, span, share, listed.all, 0, [&](i64 k) { return listed.place[k].data; });
-        listed.to = listed.all = 0;
+        ::permute<T>(call.line, span, share, listed.total, 0, [&](i64 k) { return listed.location[k].data; });
+        clear_list();
     }
 
     ON_ITS_OWN void divide(T *values, Span span, i64 count) const {

@@ -28,8 +28,8 @@
 enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 };
 enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30 };
 
-/* The first AP_COLLECTIVES collectives, and the first AP_ALGORITHMS algorithms, are numbered as NCCL passes them to a tuner
- * plugin; the others only nccl_choose.c can choose. */
+/* Numbers as NCCL passes them to a tuner plugin, up to AP_COLLECTIVES and AP_ALGORITHMS (exclusive). Only nccl_choose.c can
+ * choose the others, up to AP_CALLS and AP_CHOICES. */
 enum ap_nccl_collective {
     AP_BROADCAST, AP_REDUCE, AP_ALLGATHER, AP_REDUCESCATTER, AP_ALLREDUCE, AP_COLLECTIVES,
     AP_ALLTOALL = AP_COLLECTIVES, AP_GATHER, AP_SCATTER, AP_CALLS
@@ -53,7 +53,7 @@ static const char *const algorithms[] = {"tree",      "ring", "collnet-direct", 
                                          "nvls-tree", "pat",  "auto",           "symmetric",     "copies"};
 static const char *const protocols[] = {"ll", "ll128", "simple"};
 
-static int locate_choice(const char *word, const char *const *names, int count) {
+static int find_name(const char *word, const char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if (!strcmp(word, names[i])) return i;
     return ANY;
@@ -77,12 +77,12 @@ static const char *read_rule(char *line, int collective_count, int algorithm_cou
     if (count != MIN_WORDS && count != MAX_WORDS) return FORM;
     unsigned long long from, to = SIZE_MAX, channels, ranks = 0, nodes = 0, chunk = 0;
     int any_ranks = !strcmp(words[6], "*"), any_nodes = !strcmp(words[7], "*");
-    if ((out->collective = locate_choice(words[0], collectives, collective_count)) == ANY) return "no such collective";
+    if ((out->collective = find_name(words[0], collectives, collective_count)) == ANY) return "no such collective";
     if (!read_number(words[1], SIZE_MAX, &from)) return "from: expected a number of bytes";
     if (strcmp(words[2], "-") && !read_number(words[2], SIZE_MAX, &to)) return "to: expected a number of bytes, or -";
     if (to < from) return "the range of sizes is empty";
-    if ((out->algorithm = locate_choice(words[3], algorithms, algorithm_count)) == ANY) return "no such algorithm";
-    out->protocol = locate_choice(words[4], protocols, AP_PROTOCOLS);
+    if ((out->algorithm = find_name(words[3], algorithms, algorithm_count)) == ANY) return "no such algorithm";
+    out->protocol = find_name(words[4], protocols, AP_PROTOCOLS);
     if (out->protocol == ANY && strcmp(words[4], "auto")) return "no such protocol";
     if (!read_number(words[5], MAX_CHANNELS, &channels)) return "channels: expected 0 (NCCL's choice) to 64";
     if (!any_ranks && (!read_number(words[6], 1 << 30, &ranks) || !ranks)) return "ranks: expected a number from 1, or *";

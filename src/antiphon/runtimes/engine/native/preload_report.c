@@ -44,9 +44,9 @@ static const char *const reasons[AP_REASONS] = {
     [AP_LEARNED] = "learning found the library faster",
 };
 
-typedef struct { /* calls that went by one plan */
+typedef struct { /* calls by one page of a table */
     ap_use use;
-    int kind, root;
+    int kind, root; /* root: -1: none */
     uint32_t ranks;
     const char *label;
     uint32_t label_bytes;
@@ -114,30 +114,32 @@ static void write_learned_text(const ap_learned *r) {
 
 /* ---- as text, as JSON ---- */
 
-static void write_text(const report *s) {
-    fprintf(stderr, "antiphon: what ran, in %d processes\n", s->processes);
-    for (size_t i = 0; i < s->lines; i++) {
-        const report_line *p = &s->line[i];
-        if (!p->use.calls) continue;
+static void write_text(const report *totals) {
+    fprintf(stderr, "antiphon: what ran, in %d processes\n", totals->processes);
+    for (size_t i = 0; i < totals->lines; i++) {
+        const report_line *line = &totals->line[i];
+        if (!line->use.calls) continue;
         fprintf(stderr, "antiphon: %-13s %4u ranks %12llu..%llu bytes %8llu calls %12.6f s, mean %.2f us, by %.*s",
-                ap_kind_names[p->kind], p->ranks, (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes,
-                (unsigned long long)p->use.calls, p->use.seconds, 1e6 * p->use.seconds / (double)p->use.calls,
-                (int)p->label_bytes, p->label);
-        if (p->root >= 0) fprintf(stderr, ", root %d", p->root);
+                ap_kind_names[line->kind], line->ranks, (unsigned long long)line->use.min_bytes,
+                (unsigned long long)line->use.max_bytes, (unsigned long long)line->use.calls, line->use.seconds,
+                1e6 * line->use.seconds / (double)line->use.calls, (int)line->label_bytes, line->label);
+        if (line->root >= 0) fprintf(stderr, ", root %d", line->root);
         fputc('\n', stderr);
     }
     for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++)
-            if (s->fallbacks[k * AP_REASONS + r])
+            if (totals->fallbacks[k * AP_REASONS + r])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
-                        (unsigned long long)s->fallbacks[k * AP_REASONS + r], reasons[r]);
-    for (const ap_learned *r = ap_learned_records; r; r = r->next) write_learned_text(r);
-    const ap_plan_summary *t = s->planned;
-    if (t->how[0]) fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
-    if (t->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)t->since);
-    if (t->gain[0]) fprintf(stderr, "; predicted: %s", t->gain);
-    if (t->how[0]) fprintf(stderr, "%s%s\n", t->notes[0] ? "; " : "", t->notes);
-    if (s->warning[0]) fprintf(stderr, "antiphon: %s\n", s->warning);
+                        (unsigned long long)totals->fallbacks[k * AP_REASONS + r], reasons[r]);
+    for (const ap_learned *record = ap_learned_records; record; record = record->next)
+        write_learned_text(record);
+    const ap_plan_summary *auto_plan = totals->planned;
+    if (auto_plan->how[0])
+        fprintf(stderr, "antiphon: auto: %s%s%s", auto_plan->how, auto_plan->machine[0] ? " for " : "", auto_plan->machine);
+    if (auto_plan->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)auto_plan->since);
+    if (auto_plan->gain[0]) fprintf(stderr, "; predicted: %s", auto_plan->gain);
+    if (auto_plan->how[0]) fprintf(stderr, "%s%s\n", auto_plan->notes[0] ? "; " : "", auto_plan->notes);
+    if (totals->warning[0]) fprintf(stderr, "antiphon: %s\n", totals->warning);
 }
 
 static void put_text(FILE *file, const char *text, size_t bytes) {
@@ -165,11 +167,12 @@ static void write_auto_json(const ap_plan_summary *t, FILE *file) {
     fputc('}', file);
 }
 
+/* Writes an object that its caller completes with more fields and the closing brace. */
 static void put_candidate(const ap_learned *r, ap_candidate c, FILE *file) {
     const ap_page *page = r->program[c.program];
     fprintf(file, "{\"planner\": ");
     put_text(file, page ? page->label : "the library", page ? page->label_bytes : strlen("the library"));
-    fprintf(file, ", \"slices\": %g", c.slices / 4.0);
+    fprintf(file, ", \"slices\": %g", (double)c.slices / AP_PLANNED_SLICES);
 }
 
 static void write_learned_json(const ap_learned *r, FILE *file) {
@@ -194,31 +197,32 @@ static void write_learned_json(const ap_learned *r, FILE *file) {
     fprintf(file, "]}");
 }
 
-static void write_json(const report *s, FILE *file) {
+static void write_json(const report *totals, FILE *file) {
     const char *comma = "";
-    fprintf(file, "{\n  \"processes\": %d,\n  \"warning\": ", s->processes);
-    put_text(file, s->warning, strlen(s->warning));
-    if (s->planned->how[0]) write_auto_json(s->planned, file);
+    fprintf(file, "{\n  \"processes\": %d,\n  \"warning\": ", totals->processes);
+    put_text(file, totals->warning, strlen(totals->warning));
+    if (totals->planned->how[0]) write_auto_json(totals->planned, file);
     if (ap_preload.set.learns) fprintf(file, ",\n  \"learned\": [");
     for (const ap_learned *r = ap_learned_records; r; r = r->next) write_learned_json(r, file), fputs(r->next ? "," : "", file);
     if (ap_preload.set.learns) fprintf(file, "\n  ]");
     fprintf(file, ",\n  \"served\": [");
-    for (size_t i = 0; i < s->lines; i++) {
-        const report_line *p = &s->line[i];
-        if (!p->use.calls) continue;
+    for (size_t i = 0; i < totals->lines; i++) {
+        const report_line *line = &totals->line[i];
+        if (!line->use.calls) continue;
         fprintf(file, "%s\n    {\"collective\": \"%s\", \"ranks\": %u, \"root\": %d, \"planner\": ", comma,
-                ap_kind_names[p->kind], p->ranks, p->root);
-        put_text(file, p->label, p->label_bytes);
+                ap_kind_names[line->kind], line->ranks, line->root);
+        put_text(file, line->label, line->label_bytes);
         fprintf(file, ", \"from\": %llu, \"to\": %llu, \"calls\": %llu, \"seconds\": %.9g, \"mean\": %.9g}",
-                (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes, (unsigned long long)p->use.calls,
-                p->use.seconds, p->use.seconds / (double)p->use.calls);
+                (unsigned long long)line->use.min_bytes, (unsigned long long)line->use.max_bytes,
+                (unsigned long long)line->use.calls,
+                line->use.seconds, line->use.seconds / (double)line->use.calls);
         comma = ",";
     }
     fprintf(file, "\n  ],\n  \"left\": [");
     comma = "";
     for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
-            uint64_t calls = s->fallbacks[k * AP_REASONS + r];
+            uint64_t calls = totals->fallbacks[k * AP_REASONS + r];
             if (!calls) continue;
             fprintf(file, "%s\n    {\"collective\": \"%s\", \"reason\": \"%s\", \"calls\": %llu}", comma, ap_kind_names[k],
                     reasons[r], (unsigned long long)calls);
@@ -227,7 +231,7 @@ static void write_json(const report *s, FILE *file) {
     fprintf(file, "\n  ]\n}\n");
 }
 
-/* As JSON to the file at `path`, or as text to stderr if there is none. */
+/* Writes JSON to the file at `path`, or text to stderr if `path` is empty or cannot be opened. */
 static void write_report(const report *s, const char *path) {
     FILE *file = path[0] ? fopen(path, "w") : NULL;
     if (file) {
@@ -239,7 +243,7 @@ static void write_report(const report *s, const char *path) {
     write_text(s);
 }
 
-/* ---- counting, and the sums over all processes ---- */
+/* ---- counters, and their sums over all processes ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -260,10 +264,11 @@ void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slic
     ap_watch_call(&(ap_watched){g->number, (uint32_t)g->size, (uint32_t)g->rank, ap_kind_names[kind], name}, bytes, seconds);
 }
 
+/* Sums at process 0; ap_report frees them. */
 typedef struct {
     uint64_t *calls, *max_bytes, *inverted_min; /* UINT64_MAX - min_bytes: one MPI_MAX serves both */
     double *seconds;
-    size_t pages, counts;
+    size_t pages;
 } sums;
 
 static size_t count_pages(void) {
@@ -278,28 +283,29 @@ static report_line line_at(size_t number) {
     return line_of(&ap_preload.table[t], (uint32_t)number);
 }
 
-/* Sums over all processes. Counts: calls of each page, then fallbacks by kind and reason. */
+/* Sums the counters of all processes; false if any process is out of memory. `own`, of this process: calls of each page, the
+ * fallbacks by kind and reason, and of each page the greatest size and the inverted least size. */
 static int sum_counters(sums *s) {
     const size_t fallback_count = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + fallback_count;
     uint64_t *own = calloc(3 * n + fallback_count, sizeof *own);
     double *seconds = calloc(n + 1, sizeof *seconds);
     s->calls = calloc(counts, sizeof *s->calls), s->max_bytes = calloc(2 * n + 1, sizeof *s->max_bytes);
     s->seconds = calloc(n + 1, sizeof *s->seconds), s->inverted_min = s->max_bytes + n;
-    int good = own && seconds && s->calls && s->max_bytes && s->seconds, all = 0;
-    if (PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD)) all = 0;
-    for (size_t i = 0; all && i < n; i++) {
+    int allocated = own && seconds && s->calls && s->max_bytes && s->seconds, ok = 0;
+    if (PMPI_Allreduce(&allocated, &ok, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD)) ok = 0;
+    for (size_t i = 0; ok && i < n; i++) {
         ap_use u = line_at(i).use;
         own[i] = u.calls, seconds[i] = u.seconds;
         own[counts + i] = u.max_bytes, own[counts + n + i] = u.calls ? UINT64_MAX - u.min_bytes : 0;
     }
-    for (size_t i = 0; all && i < fallback_count; i++)
+    for (size_t i = 0; ok && i < fallback_count; i++)
         own[n + i] = atomic_load(&ap_preload.fallbacks[i / AP_REASONS][i % AP_REASONS]);
-    if (all)
-        all = !PMPI_Reduce(own, s->calls, (int)counts, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD) &&
+    if (ok)
+        ok = !PMPI_Reduce(own, s->calls, (int)counts, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD) &&
               !PMPI_Reduce(own + counts, s->max_bytes, (int)(2 * n), MPI_UINT64_T, MPI_MAX, 0, MPI_COMM_WORLD) &&
               !PMPI_Reduce(seconds, s->seconds, (int)n, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     free(own), free(seconds);
-    return all;
+    return ok;
 }
 
 /* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show.

@@ -1,9 +1,9 @@
-/* One collective call: whether a plan serves it, where its data lies, and running the plan.
+/* One collective call, from the wrappers of preload_calls.c: whether a plan serves it, where its data lies, running the plan.
  *
- * Whether a plan serves it follows from what all of its processes know (preload.h), so all decide alike.
+ * Whether a plan serves a call follows from what all its processes know (preload.h), so all decide alike.
  *
- * Threading: any thread, one call at a time on a communicator. The cache of fallback calls is read without a lock and
- *   changed under one.
+ * Threading: any thread, one call at a time on a communicator. The cache of fallback calls is changed under a lock and read
+ *   without one: a reader checks that `version` is even and the same before and after.
  * Ownership: a call_state lives on the stack of its call; buffers are the caller's, staging memory the communicator's.
  */
 #include <limits.h>
@@ -28,8 +28,8 @@ typedef struct {
     ap_row *row;
     ap_data_type send, recv;
     uint32_t slices;             /* of the row's plan (plan.h) */
-    uint64_t unit, block, bytes; /* elements of a block, its bytes, bytes of the call */
-    int at_root, type, op;
+    uint64_t unit, block, bytes; /* elements of a block (its bytes, unless values are combined), its bytes, bytes of the call */
+    int at_root, type, op;       /* type, op: of the engine (api.h) */
 } call_state;
 
 /* ---- calls cached as fallbacks ---- */
@@ -61,7 +61,7 @@ static void cache_fallback(const call_state *x) {
     pthread_mutex_unlock(&lock);
 }
 
-/* From now on all calls of this function go to the library at once: without passing through here, where that can be. */
+/* From now on all calls of this function go to the library at once, if possible without passing through here (ap_bypass). */
 static void pass_on_every_call(const ap_call *c) {
     /* But a communicator that waits for plans must count its calls, of every kind. */
     if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report || ap_preload.set.watch_path[0]) return;
@@ -98,7 +98,7 @@ void ap_fallbacks_clear(void) {
 
 static int is_reduction(int kind) { return kind == AP_REDUCE || kind == AP_REDUCESCATTER || kind == AP_ALLREDUCE; }
 
-/* Checks a list of counts, which is the same at all processes: plans need blocks of one size. */
+/* AP_SERVED, or why these counts per process, known to all processes, have no plan: plans need blocks of one size. */
 static int compare_counts(const ap_counts *counts, int size) {
     int alike = 1;
     for (int i = 0; i < size; i++) {
@@ -108,7 +108,8 @@ static int compare_counts(const ap_counts *counts, int size) {
     return alike ? AP_SERVED : AP_UNEVEN;
 }
 
-/* Finds the size of a call, alike at all processes, from the arguments that are significant at this one. */
+/* Finds the size of a call, alike at all processes, from the arguments that are significant at this one. AP_SERVED, or why no
+ * plan serves it. */
 static int measure_call(call_state *x) {
     const ap_call *c = x->call;
     int by_send = (c->kind == AP_GATHER && !x->at_root) || (c->kind == AP_SCATTER && x->at_root);
@@ -191,7 +192,7 @@ static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Dataty
     return code ? code : PMPI_Type_commit(moved_type);
 }
 
-/* Converts elements to plain bytes (`into`) or back; `size` > 0: bytes per element. */
+/* Packs elements into plain bytes (`into`), or unpacks them; `size` > 0: bytes per element. Returns an MPI error code. */
 static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count,
                             char *bytes, int into) {
     const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1;
@@ -226,9 +227,9 @@ static char *user_block(const buffer_side *s, uint64_t block) {
     return (char *)s->user + elements * s->extent;
 }
 
-/* Converts blocks between the user's buffer and plain bytes in `buffer`. */
+/* Packs blocks of the user's buffer into `buffer` (`into`), or unpacks them. Returns an MPI error code. */
 static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t first, uint64_t blocks, int into) {
-    const uint64_t at_once = s->places ? 1 : blocks;
+    const uint64_t at_once = s->places ? 1 : blocks; /* blocks per conversion */
     int code = MPI_SUCCESS;
     for (uint64_t i = first; i < first + blocks && !code; i += at_once)
         code = convert_elements(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size,
@@ -279,9 +280,10 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     static const struct { char sends, gets; } blocks_of[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
-    const int kind = c->kind, listed = ap_has_counts(&c->counts), even = kind == AP_REDUCESCATTER && listed; /* of a block */
-    buffer_sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
-                      .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
+    const int kind = c->kind, listed = ap_has_counts(&c->counts);
+    const int takes_unit = kind == AP_REDUCESCATTER && listed; /* its counts are in the list, and all alike */
+    buffer_sides s = {.in = {.type = c->send_type, .count = takes_unit ? (MPI_Count)x->unit : c->send_count},
+                      .out = {.type = c->recv_type, .count = takes_unit ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
     s.in.user = sends ? (void *)(uintptr_t)c->send : NULL, s.out.user = gets ? c->recv : NULL;
     s.in.blocks = !sends ? 0 : blocks_of[kind].sends == 'n' ? all : (uint64_t)blocks_of[kind].sends;
@@ -304,10 +306,12 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     return set_bytes(&out->in, &x->send, error) || set_bytes(&out->out, &x->recv, error);
 }
 
-/* Packs buffers whose elements are not contiguous. *unpacks: the result has to be unpacked into the user's buffer. */
+/* Packs buffers whose elements or blocks are not contiguous. *unpacks: the result has to be unpacked into the user's buffer.
+ * *code: an MPI error. */
 static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code, ap_error *error) {
     const ap_call *c = x->call;
-    int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
+    int only_sent = /* the root of a scatter keeps its block */
+        c->kind == AP_SCATTER && x->at_root && s->in_place;
     *unpacks = 0, *code = MPI_SUCCESS;
     if (s->in.blocks && !x->send.plain) {
         if (stage_elements(x, &s->in, AP_STAGED_IN, error)) return error->code;
@@ -315,6 +319,7 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
+        /* what the plan reads from the output: in place, the process's own block, or all */
         int only_own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
         int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         if (loads) *code = convert_blocks(x, &s->out, only_own ? (uint64_t)x->g->rank : 0, only_own ? 1 : s->out.blocks, 1);
@@ -332,7 +337,8 @@ static int raise_error(MPI_Comm comm, int class, const char *function, const ap_
     return class;
 }
 
-/* Runs a call by its plan. AP_OK and *refused: all processes leave it to the library. */
+/* Runs a call by its plan. AP_OK and *refused: all processes leave it to the library. Else an error of the engine, and in *code
+ * that of MPI if there was one. */
 static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     ap_group *g = x->g;
     buffer_sides s;
@@ -342,8 +348,8 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     ap_plan *plan = ap_plan_for(g, x->row, x->slices, x->unit, x->bytes, x->type, s.in_place, refused, code, error);
     if (!plan) return *refused ? AP_OK : AP_INVALID;
     if (!is_reduction(x->call->kind) && pack_buffers(x, &s, &unpacks, code, error)) return AP_INVALID;
-    int through_staging = s.in.buffer &&
-                          s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
+    /* equal buffers: a reduce_scatter in place, as MPI forbids them otherwise */
+    int through_staging = s.in.buffer && s.in.buffer == s.out.buffer;
     if (through_staging && use_staging(x, &s.out, AP_STAGED_OUT, error)) return error->code;
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
                         ap_preload.set.timeout, error);
@@ -354,16 +360,18 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     return AP_OK;
 }
 
+/* Returns 1 for ap_serve. No plan runs on the communicator any more. */
 static int fail_call(call_state *x, int *code, const ap_error *error) {
     x->g->broken = 1;
     *code = raise_error(x->call->comm, MPI_ERR_OTHER, function_names[x->call->kind], error);
     return 1;
 }
 
-/* The call that this thread leaves to the library, if calls are watched, and since when; 0: there is none. */
+/* If calls are watched: the call that this thread leaves to the library, and when it began (seconds of ap_now; 0: no call). */
 static _Thread_local call_state left_call;
 static _Thread_local double left_since;
 
+/* Counts a call that goes to the library. Returns 0 for ap_serve. */
 static int fall_back(const call_state *x, int reason) {
     if (!x->g || !x->g->rank) ap_report_fallback(x->call->kind, reason);
     if (ap_preload.set.watch_path[0]) left_call = *x, left_since = ap_now();
@@ -387,6 +395,7 @@ static int needs_trial(const call_state *x) {
     return ap_preload.set.compares && !page->measured && !page->ordered;
 }
 
+/* Returns what ap_serve does. */
 static int serve_by_plan(call_state *x, double **spent, int *code) {
     ap_error error = {0, ""};
     int refused = 0;
@@ -400,9 +409,9 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
         return fail_call(x, code, &error);
     }
     if (ap_preload.device) {
-        int anywhere = 0;
-        if ((*code = ap_gpu_buffer_anywhere(x->call, &anywhere))) return 1;
-        if (anywhere) return fall_back(x, AP_DEVICE);
+        int on_any_gpu = 0;
+        if ((*code = ap_gpu_buffer_anywhere(x->call, &on_any_gpu))) return 1;
+        if (on_any_gpu) return fall_back(x, AP_DEVICE);
     }
     *code = MPI_SUCCESS;
     const double began = ap_preload.set.report || ap_preload.set.watch_path[0] ? ap_now() : 0;

@@ -1,6 +1,8 @@
 /* Reading a program file: nothing in it is trusted before it has been checked.
  *
- * Threading: a program is read-only once open. The table of checksums is filled before main.
+ * program.h defines line, point, base, class, part and finish. Offsets in bytes are those of docs/data/program-layout.csv.
+ *
+ * Threading: a program is read-only once open. The table for checksums is filled before main.
  * Ownership: the bytes are the caller's, are used where they are and outlive the program; ap_close frees the rest.
  */
 #include "program.h"
@@ -34,7 +36,7 @@ int ap_fail(ap_error *error, int code, const char *format, ...) {
     return code;
 }
 
-/* CRC-32 by slicing-by-8: row k is the effect of a byte k bytes before the end. */
+/* CRC-32 (of zlib) by slicing-by-8: row k is the effect of a byte k bytes before the end. */
 static uint32_t crc[8][256];
 
 __attribute__((constructor)) static void make_crc(void) {
@@ -63,9 +65,9 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
 static const uint64_t MAX_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
 enum { MAX_BLOCKS = 1 << 25 };
 
-/* Ranks of which each has a block of its own. */
+/* Ranks that have data before or after a collective, each a block of its own. */
 typedef struct {
-    const int32_t *rank; /* NULL: instead every member has every block */
+    const int32_t *rank; /* NULL: every member has every block instead */
     uint32_t count;
 } holders;
 
@@ -111,8 +113,8 @@ static int add_weights(const program_head *h) {
     return 1;
 }
 
-/* Adds up the buffers of each rank for a collective that is not custom. Block b goes from holder b mod n before to holder b / n
- * after, of n holders before. */
+/* Adds up the buffers of each rank for a collective that is not custom. With n holders
+ * before, block b goes from holder b mod n before to holder b / n after. */
 static int weigh_built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
@@ -193,7 +195,7 @@ static int read_buffer_weights(ap_program *p, ap_error *error) {
         greatest_weight = p->buffer_weights[r].input > greatest_weight ? p->buffer_weights[r].input : greatest_weight;
         greatest_weight = p->buffer_weights[r].output > greatest_weight ? p->buffer_weights[r].output : greatest_weight;
     }
-    /* What nbytes measures: the greatest buffer; of several groups (a custom collective) that of a group, which is no larger. */
+    /* nbytes is the size of the greatest buffer. With several groups (custom collectives) it is that of one group. */
     int is_group = f->kind >= AP_KINDS && f->buffer_weight && f->buffer_weight < greatest_weight;
     if (!code && !is_group && f->buffer_weight != greatest_weight) code = bad_head(error, "its greatest buffer");
     return code;
@@ -233,9 +235,10 @@ static int read_head(ap_program *p, ap_error *error) {
     p->denominator = u64_at(b + 64);
     p->relation = HEADER + bytes_to_relation(b, f);
     uint64_t at = p->relation + bytes_of_relation(b);
-    int variants = 2;
+    /* kind 8 is a custom collective; `variants`: bit 0 out of place, bit 1 in place; the directory has entries for both */
+    const int sections = 2;
     if (f->kind > 8 || !f->ranks || f->ranks > MAX_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
-        p->denominator >> 62 || at > head || (head - at) / ENTRY != (uint64_t)variants * f->ranks || (head - at) % ENTRY)
+        p->denominator >> 62 || at > head || (head - at) / ENTRY != (uint64_t)sections * f->ranks || (head - at) % ENTRY)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together");
     p->directory = at;
     return read_buffer_weights(p, error);
