@@ -1,10 +1,13 @@
 """Convert the steps of ranks to packets for small data: data with flags next to it, which show when it has arrived.
 
-Input are steps (instructions of ranks) with puts, signals and waits (onesided.form); output are steps with packets.
-A *box* is a rank's buffer for packets. Every message has a
-**slot** of its own in the box of its receiver. So it needs neither a credit (the receiver's signal that the place is
-free) nor a signal that data have arrived: puts write packets, and where a rank waited for a signal it now takes the
-data out of its box. Folds add packets on arrival, and results to be forwarded leave as they are computed.
+Input are steps (instructions of ranks) with puts, signals and waits (onesided.form); output are steps with packets. A
+**box** is a rank's buffer for packets. Every message has a **slot** of its own in the box of its receiver. So it needs
+neither a credit (the receiver's signal that the place is free) nor a signal that data have arrived: puts write packets,
+and where a rank waited for a signal it now takes the data out of its box. Folds add packets on arrival, and results to
+be forwarded leave as they are computed.
+
+    rank 0: put x into scratch of rank 1; signal 1    becomes    put x as packets into slot 0 of rank 1's box
+    rank 1: wait for 0; fold scratch + y into z                  fold slot 0 + y into z
 
 Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun; senders
 that cannot know that otherwise wait for it (native/bind.h).
@@ -56,7 +59,7 @@ def hears(program: Program) -> bool:
 
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
-    """Convert steps (without switches) to packets. Linear in steps, except for forwarding (MANY)."""
+    """Convert steps (without switches) to packets. Takes time linear in steps, except for forwarding (MANY)."""
     boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in streams:
         # Per connection the messages in order, each with the slots of its packets.
@@ -91,17 +94,17 @@ class _Sender:
 
     def steps(self, steps: Sequence[Step]) -> list[Step]:
         """Return the steps with packets for puts."""
-        kept_steps = []
+        new_steps = []
         for step in steps:
             # A signal ends a message: everything pending for that peer belongs to it.
             if step.kind == SIGNAL:
                 for peer in step.peers:
                     self.sent[self.rank, peer].append(self.pending.pop(peer, []))
             elif step.kind in (PUT, FOLD, WAIT):
-                kept_steps.append(step._replace(moves=tuple(map(self._pack_move, step.moves))))
+                new_steps.append(step._replace(moves=tuple(map(self._pack_move, step.moves))))
             elif step.kind != SYNC:
                 raise ValueError("switches know no packets")
-        return kept_steps
+        return new_steps
 
     def _pack_move(self, move: Move) -> Move:
         """Return the move of a put as packets into a slot of the receiver's box."""
@@ -143,25 +146,27 @@ def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Ste
     """Move puts of an unchanged result into the step that computes it."""
     if len(steps) > MANY:
         return steps
-    kept_steps, makers = list[Step](), dict[tuple[Place, int], int]()
+    new_steps, step_of_result = list[Step](), dict[tuple[Place, int], int]()
     for step in steps:
         if step.kind == PUT:
             remaining = []
             for move in step.moves:
-                at = makers.get((move.source, move.size))
+                at = step_of_result.get((move.source, move.size))
                 if at is None:
                     remaining.append(move)
                 else:
-                    kept_steps[at] = kept_steps[at]._replace(moves=(*kept_steps[at].moves, move))
+                    new_steps[at] = new_steps[at]._replace(moves=(*new_steps[at].moves, move))
             if remaining:
-                kept_steps.append(step._replace(moves=tuple(remaining)))
+                new_steps.append(step._replace(moves=tuple(remaining)))
             continue
-        # A later write to the same place ends the possibility to send a result from its maker.
-        over = addresses.touched(rank, step.into, step.size)
-        makers = {key: at for key, at in makers.items() if not _places_overlap(addresses.touched(rank, *key), over)}
-        makers[step.into, step.size] = len(kept_steps)
-        kept_steps.append(step)
-    return kept_steps
+        # A later write to its place ends the possibility to send a result from the step that computes it.
+        written = addresses.touched(rank, step.into, step.size)
+        step_of_result = {
+            key: at for key, at in step_of_result.items() if not _places_overlap(addresses.touched(rank, *key), written)
+        }
+        step_of_result[step.into, step.size] = len(new_steps)
+        new_steps.append(step)
+    return new_steps
 
 
 def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
@@ -171,6 +176,7 @@ def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -
 def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """Let a fold add packets directly where it alone reads them from scratch."""
     room = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
+    # Difference arrays over chunks of scratch: how often each is read, and written.
     read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
     for step in steps:
         for place, size in _places_read(step):
@@ -178,10 +184,9 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
                 read[[place[1], place[1] + size]] += [1, -1]
         if step.kind == FOLD and step.into[0] == SCRATCH:
             written[[step.into[1], step.into[1] + step.size]] += [1, -1]
-    # Difference arrays: `once` marks chunks that are written once and read once.
     once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
     fold_operands = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
-    instead = dict[Place, Place]()
+    packets_of = dict[Place, Place]()
     for step in steps:
         place = step.into
         if (
@@ -189,11 +194,11 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
             and place[0] == SCRATCH and (place, step.size) in fold_operands
             and once[place[1] : place[1] + step.size].all() and not addresses.shared[addresses.region(rank, place[1])]
         ):  # fmt: skip
-            instead[place] = step.operands[0]
+            packets_of[place] = step.operands[0]
     return [
-        step._replace(operands=tuple(instead.get(place, place) for place in step.operands))
+        step._replace(operands=tuple(packets_of.get(place, place) for place in step.operands))
         for step in steps
-        if step.kind != FOLD or step.into not in instead
+        if step.kind != FOLD or step.into not in packets_of
     ]
 
 

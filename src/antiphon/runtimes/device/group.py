@@ -208,7 +208,7 @@ class Group(Memory):
         in another way, in one lane and one round."""
         places = self._check_call(plan, where, lengths)
         number = self.number % CALLS
-        self.number += self._tell is not None  # other processes count it, too
+        self.number += self._allgather is not None  # other processes count it, too
         code = self.device.call.ad_by_host(
             len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
             WAYS.index(way) - 1, *places, timeout,
@@ -221,8 +221,8 @@ class Group(Memory):
     def close(self) -> None:
         """Close the group, in all processes: no memory is freed while another process may access it."""
         # an empty exchange is a barrier
-        if self._tell is not None and self.handles:
-            self._tell(b"")
+        if self._allgather is not None and self.handles:
+            self._allgather(b"")
         self._close_handles()
 
     def _close_handles(self) -> None:

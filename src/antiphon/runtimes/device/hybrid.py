@@ -2,9 +2,9 @@
 
 Input: a schedule on the fast links, a second one on kinds of links that it leaves idle (`slow_plan`), and a size. A
 `Hybrid` calls both at the same time, each on a range of the elements. The copies go through host memory, as direct
-copies between devices would use the fast links. The share of the slow links follows from T_dpa, the seconds by which
-they begin later, and from the rates of both, such that both end together (Equation 8). All three are measured in the
-first calls, whose results are correct like all others.
+copies between devices would use the fast links. The share of the slow links follows from T_dpa (Blink: disable peer
+access), the seconds by which they begin later, and from the rates of both, such that both end together (Equation 8).
+All three are measured in the first calls, whose results are correct like all others.
 
 Example: 1,000,000 elements, 10 per us on NVLink and 2 per us on PCIe, which begins 10,000 us later. x on PCIe ends at
 10,000 + x / 2, the rest on NVLink at (1,000,000 - x) / 10: equal for x = 150,000, so the call takes 85,000 us, not
@@ -40,7 +40,7 @@ ALIGNMENT = 16  # elements: the share of the slow plan begins at a multiple
 ONE_BLOCK = ("broadcast", "reduce", "allreduce")
 
 
-def by_clock(work: Callable[[], None]) -> float:
+def time_by_clock(work: Callable[[], None]) -> float:
     """Return the seconds that a call takes."""
     began = time.perf_counter()
     work()
@@ -48,9 +48,9 @@ def by_clock(work: Callable[[], None]) -> float:
 
 
 class SideTime(NamedTuple):
-    """The time of one plan: n elements take `waiting` + n / `rate` seconds."""
+    """The time of one plan: n elements take `delay` + n / `rate` seconds."""
 
-    waiting: float
+    delay: float
     rate: float
 
     @classmethod
@@ -58,7 +58,7 @@ class SideTime(NamedTuple):
         """Fit the seconds of `count` elements and those of half of them.
 
         >>> SideTime.through(100, 3.0, 2.0)
-        SideTime(waiting=1.0, rate=50.0)
+        SideTime(delay=1.0, rate=50.0)
         """
         second_half = seconds - half_seconds
         rate = (count - count // 2) / second_half if second_half > 0 else count / max(seconds, 1e-12)
@@ -66,12 +66,12 @@ class SideTime(NamedTuple):
 
 
 class Hybrid:
-    """Calls of one size. The first calls use the fast plan, then the slow one, at once and in two halves.
+    """Calls of one size. The first calls use the fast plan, then the slow one, whole and in two halves.
 
     Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower.
     """
 
-    def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = by_clock) -> None:
+    def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = time_by_clock) -> None:
         self.fast, self.slow, self.count, self.timer = fast, slow, count, timer
         self.share = 0  # elements of the slow plan
         self.side_times: tuple[SideTime, SideTime] | None = None  # of the fast and the slow plan
@@ -79,7 +79,7 @@ class Hybrid:
         self._first: Iterator[None] | None = self._measure_shares()
 
     def call(self) -> None:
-        """Make a call: one of the measurements while there are any left, later as they decided."""
+        """Make a call: as one of the measurements while there are any left, then with the split that they decided."""
         if self._first is None:
             self._run_both()
         elif next(self._first, self) is self:
@@ -89,10 +89,11 @@ class Hybrid:
     @property
     def later(self) -> float:
         """T_dpa: the seconds by which the slow plan begins later; 0 until measured."""
-        return max(self.side_times[1].waiting - self.side_times[0].waiting, 0.0) if self.side_times else 0.0
+        return max(self.side_times[1].delay - self.side_times[0].delay, 0.0) if self.side_times else 0.0
 
     @property
     def settled(self) -> bool:
+        """Whether the measurements are complete."""
         return self._first is None
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class Hybrid:
     def _measure_shares(self) -> Iterator[None]:
         """Measure, one call per step."""
         count, half = self.count, self.count // 2
-        # 1. Time both plans at full and at half size: a line (waiting time, rate) for each.
+        # 1. Time both plans at full and at half size: a line (delay time, rate) for each.
         side_times, fast_alone = list[SideTime](), 0.0  # the latter: seconds of the fast plan, timed first
         for work in (self.fast, self.slow):
             full_times, half_times = list[float](), list[float]()
@@ -179,7 +180,7 @@ def work_of(
 ) -> Work:  # fmt: skip
     """Return calls of a plan for a range of the elements. Each of the two plans has its own group and scratch.
 
-    `how`: arguments of Group.go, or with a `way` of Group.go_by_host. Unsupported for collectives of several blocks."""
+    `how`: arguments of Group.go; with a `way`, of Group.go_by_host. Unsupported for collectives of several blocks."""
     if kind not in ONE_BLOCK:
         raise Unsupported(f"two plans share the data of {', '.join(ONE_BLOCK)} alone, not of {kind}")
     by_host = how.get("way", "kernel") != "kernel"

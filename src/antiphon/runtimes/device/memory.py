@@ -1,9 +1,9 @@
 """Allocate memory for the ranks of a group: private to a rank, accessible to all ranks, or with a multicast address.
 
 `Memory` is the base of `Group`. If all ranks are in this process, any address can be used by all of them. Otherwise a
-process exports its memory as a token (an IPC handle), all processes exchange their tokens by `tell`, and each maps the
-memory of the others. Memory with a multicast address ("joined", a joint) is one allocation of all ranks that a switch
-can multicast to and reduce from; it is made in steps; after each, all processes give up if one failed.
+process exports its memory as a token (an IPC handle), all processes exchange tokens by `tell` (an allgather), and each
+maps the memory of the others. Memory with a multicast address ("joined", a joint) is one allocation of all ranks that a
+switch can multicast to and reduce from; it is made in steps; after each, all processes give up if one failed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.device.functions import Device
 
 Array = NDArray[Any]
-Tell = Callable[[bytes], Sequence[bytes]]  # exchanges a message of this process for those of all
+Tell = Callable[[bytes], Sequence[bytes]]  # an allgather of a message per process
 _TOKEN = 64  # bytes of a handle to memory
 _OTHER_FAILED = "another process has no such memory that all reach"
 
 
 class Memory:
-    """Memory that a group allocates on its device and frees. `handles`: of the ranks of this process."""
+    """Memory that a group allocates on its device and frees.
+
+    `handles`: by rank of this process, that of the native library. Addresses: `_joined` of joint memory, `_memory`
+    (with the handle) of all other, `_reached` of other processes' memory as mapped here."""
 
     def __init__(self, device: Device, ranks: int, own_ranks: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
-        self.own_ranks, self._tell = list(range(ranks) if own_ranks is None else own_ranks), tell
+        self.own_ranks, self._allgather = list(range(ranks) if own_ranks is None else own_ranks), tell
         self.handles: dict[int, int] = {}
         self._joined: list[int] = []
         self._memory: list[tuple[int, int]] = []
@@ -39,8 +42,8 @@ class Memory:
             raise Invalid("ranks that are not in this process need `tell` to be reached")
 
     def everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Return memory of every rank, accessible to this process; that of its own ranks has these values."""
-        if self._tell is None:
+        """Return addresses of new memory of every rank, for use here; this process's ranks have these values."""
+        if self._allgather is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
         own, message = dict[int, int](), b""
         for rank in self.own_ranks:
@@ -48,10 +51,10 @@ class Memory:
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
             own[rank] = self._note_memory(rank, memory, values[rank])
             message += rank.to_bytes(8, "little") + token.raw
-        return self._map_remote(own, self._tell(message))
+        return self._map_remote(own, self._allgather(message))
 
     def _map_remote(self, places: dict[int, int], messages: Sequence[bytes]) -> list[int]:
-        """Add the memory of ranks of other processes, by their messages."""
+        """Return `places` (addresses by rank) with the memory of other processes' ranks, mapped by their messages."""
         size = 8 + _TOKEN
         for data in messages:
             for at in range(0, len(data), size):
@@ -73,7 +76,7 @@ class Memory:
         return self.handles[self.own_ranks[0]]
 
     def memory(self, rank: int, values: Array) -> int:
-        """Return memory of a rank with these values, until the group is closed or it is freed."""
+        """Return the address of new memory of a rank with these values, until the group is closed or it is freed."""
         return self._note_memory(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
 
     def _note_memory(self, rank: int, address: int | None, values: Array) -> int:
@@ -85,10 +88,10 @@ class Memory:
         return int(address)
 
     def joined(self, values: Sequence[Array] | Mapping[int, Array]) -> list[int]:
-        """Return memory of all ranks that switches can reduce and multicast, until the group is closed or it is freed.
+        """Return addresses of new memory of all ranks that switches can reduce and multicast.
 
         Unsupported without such switches. With several processes, each passes the values of its own ranks."""
-        if self._tell is not None:
+        if self._allgather is not None:
             own_values = {rank: values[rank] for rank in self.own_ranks}
             try:
                 return self._joined_everywhere(own_values)
@@ -106,7 +109,7 @@ class Memory:
         return places
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Allocate in steps; after each, all processes stop if one of them failed."""
+        """Allocate in steps: process 0 makes a joint, all enter it, add their memory, and map that of the others."""
         call, size = self.device.call, 8 + _TOKEN
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
@@ -139,8 +142,8 @@ class Memory:
 
     def _exchange_checked(self, data: bytes | None) -> list[bytes]:
         """Return the messages of all processes; Unsupported if one of them failed (None)."""
-        assert self._tell is not None
-        messages = self._tell(b"" if data is None else b"+" + data)
+        assert self._allgather is not None
+        messages = self._allgather(b"" if data is None else b"+" + data)
         if not all(messages):
             raise Unsupported(self.device.why() if data is None else _OTHER_FAILED)
         return [message[1:] for message in messages]

@@ -21,7 +21,7 @@ HEADER = "antiphon-learned\t1"
 
 
 class Calls(NamedTuple):
-    """What a choice is made for."""
+    """The calls that a choice of a candidate is for."""
 
     collective: str
     ranks: int
@@ -31,7 +31,7 @@ class Calls(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A candidate. Seconds: the latest median, the least, the greatest."""
+    """What was learned of a candidate: the latest median of its seconds, the least (`low`) and greatest (`high`)."""
 
     collective: str
     ranks: int
@@ -78,9 +78,9 @@ def parse_learned(text: str) -> list[Line]:
 
 
 def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
-    """Write lines into a file of what was learned, in place of those about the same calls."""
-    about = {_class_of(line) for line in lines}
-    remaining = [line for line in read_learned(path) if _class_of(line) not in about] if os.path.exists(path) else []
+    """Write lines into a file of what was learned, in place of those about the same calls and size class."""
+    replaced = {_class_of(line) for line in lines}
+    remaining = [line for line in read_learned(path) if _class_of(line) not in replaced] if os.path.exists(path) else []
     draft = f"{os.fspath(path)}.new"
     with open(draft, "w", encoding="utf-8") as file:
         file.write(write_learned([*remaining, *lines]))
@@ -88,6 +88,7 @@ def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
 
 
 def _class_of(line: Line) -> tuple[Any, ...]:
+    """Return collective, ranks, root and size class: sizes from a power of two to the next are learned as one."""
     return (*line.calls[:3], line.nbytes.bit_length())
 
 

@@ -81,7 +81,7 @@ class Job:
 
 
 class _Rank(Peers):
-    """The process of a rank; `Peers` is how `Measurement` meets the others, here by way of the leader."""
+    """The process of a rank. `Measurement` reaches other ranks by the methods of `Peers`, here through the leader."""
 
     def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
         self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
@@ -123,12 +123,12 @@ class _Rank(Peers):
         ranks = self.collectives[0].ranks
 
         def exchange(text: str) -> list[str]:
-            cards = dict(zip(job.ranks, self.all(text), strict=True))
-            return [cards.get(other, "{}") for other in range(ranks)]
+            text_of = dict(zip(job.ranks, self.all(text), strict=True))
+            return [text_of.get(other, "{}") for other in range(ranks)]
 
-        stall = max(case.timeout for case in job.cases)
+        timeout = max(case.timeout for case in job.cases)
         sockets = connect_mesh(
-            rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=stall
+            rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=timeout
         )
         wire = engine.sockets(rank, detach_all(sockets))
         for numbers in group_cases(job.cases):
@@ -266,8 +266,8 @@ class _Leader:
         self.send(ranks, [messages[rank]["all"] for rank in ranks])
 
     def _lead_group(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
-        """Start every run at the same time, pass on values, and count the bytes of the runs that are watched."""
-        counted, before = list[list[int]](), list[int]()
+        """Lead ranks through a group of cases; return their rows, and per watched run the bytes that each port sent."""
+        counted, before = list[list[int]](), list[int]()  # `before`: counters before the watched run under way
         while True:
             messages = self.receive(ranks)
             first = messages[ranks[0]]

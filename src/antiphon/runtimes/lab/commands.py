@@ -2,8 +2,9 @@
 
 Input: a `Layout`. Output (`batches`): texts of commands. A rank's namespace gets an address, its devices and a route to
 every other rank; a switch's namespace gets a bridge with a fixed table of addresses and ports, so that no frame is
-flooded. A device that sends over links is shaped to their rate by an HTB queue. A shared limit becomes one more device
-(ifb) with such a queue, through which the traffic of its links is redirected. For ranks 0 and 1 at switch s0:
+flooded. A device is named after the namespace at its other end. A device that sends over links is shaped to their rate
+by an HTB queue. A shared limit becomes one more device (ifb) with such a queue, through which the traffic of its links
+is redirected. For ranks 0 and 1 at switch s0:
 
     in r0:  address add 10.77.0.1/32 dev s0;  route add 10.77.0.2/32 dev s0 scope link src 10.77.0.1
     in s0:  fdb add 02:61:70:00:00:01 dev r1 master static
@@ -84,19 +85,19 @@ def batches(layout: Layout) -> list[Batch]:
     switches_of = rank_switches(layout)
     for port in layout.ports:
         if port.peer in switches_of.get(port.node, ()):  # the first address of the device
-            own = network_address(layout, port.node, port.peer)
-            ip[port.node].append(f"address add {own}/32 dev {layout.space(port.peer)}")
+            own_address = network_address(layout, port.node, port.peer)
+            ip[port.node].append(f"address add {own_address}/32 dev {layout.space(port.peer)}")
         _configure_port(layout, port, ip[port.node], tc[port.node])
     _add_routes(layout, ip, fdb, "add")
     _routes_by_switch(layout, switches_of, ip, "add")
     _add_limits(layout, ip, tc)
     cables = "".join(_cable_command(layout, number, *cable) for number, cable in enumerate(layout.cables))
-    batches_made: list[Batch] = [("ip", "", cables)]
+    all_batches: list[Batch] = [("ip", "", cables)]
     for program, texts in (("ip", ip), ("bridge", fdb), ("tc", tc)):
-        batches_made += [
+        all_batches += [
             (program, layout.space(n), "".join(f"{line}\n" for line in texts[n])) for n in layout.nodes if texts[n]
         ]
-    return batches_made
+    return all_batches
 
 
 def cut_batches(layout: Layout, dead: Sequence[Pair]) -> list[Batch]:
@@ -145,10 +146,10 @@ def _configure_port(layout: Layout, port: Port, ip: list[str], tc: list[str]) ->
 
 def _shaper_commands(device: str, rate: Fraction) -> list[str]:
     """Return the commands that limit what a device sends to a rate."""
-    how = f"rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
+    htb = f"htb rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",
-        f"class add dev {device} parent 1: classid 1:1 htb {how}",
+        f"class add dev {device} parent 1: classid 1:1 {htb}",
     ]
 
 
@@ -164,19 +165,19 @@ def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[st
 
 
 def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
-    """Return the device and the next card on the way to a rank."""
+    """Return the device and the address of the next card on the path to a rank."""
     machine, steps = layout.machine, layout.step[target]
-    following = int(machine.link_dst[steps[node]])
-    device = layout.space(following)
-    while following >= machine.ranks:
-        following = int(machine.link_dst[steps[following]])
-    return device, _card_address(following)
+    next_node = int(machine.link_dst[steps[node]])
+    device = layout.space(next_node)
+    while next_node >= machine.ranks:
+        next_node = int(machine.link_dst[steps[next_node]])
+    return device, _card_address(next_node)
 
 
-def _direct_route(ip: list[str], verb: str, target_address: str, device: str, card: str, own: str) -> None:
+def _direct_route(ip: list[str], verb: str, target_address: str, device: str, card: str, own_address: str) -> None:
     """Route as to a neighbour: programs look for routes without a gateway."""
     ip.append(f"neigh {verb} {target_address} lladdr {card} nud permanent dev {device}")
-    ip.append(f"route {verb} {target_address}/32 dev {device} scope link src {own}")
+    ip.append(f"route {verb} {target_address}/32 dev {device} scope link src {own_address}")
 
 
 def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dict[int, list[str]], verb: str) -> None:
@@ -188,15 +189,15 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
                 continue
             target_address = network_address(layout, target, switch)
             if switch in switches_of.get(node, ()):
-                own = network_address(layout, node, switch)
-                _direct_route(ip[node], verb, target_address, layout.space(switch), _card_address(target), own)
+                own_address = network_address(layout, node, switch)
+                _direct_route(ip[node], verb, target_address, layout.space(switch), _card_address(target), own_address)
             else:
                 _direct_route(ip[node], verb, target_address, *_next_hop(layout, node, target), rank_address(node))
 
 
 def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
-    """Redirect the traffic of a shared limit over an additional device with the rate of the limit."""
-    hooked: set[tuple[int, str]] = set()
+    """Redirect the traffic of each shared limit (a funnel of the layout) over a device with the rate of the limit."""
+    devices_with_filters: set[tuple[int, str]] = set()
     for funnel in layout.funnels:
         queue = f"ifb{funnel.number}"
         ip[funnel.node].append(f"link add name {queue} mtu {MTU} txqueuelen {_QUEUE} type ifb")
@@ -204,12 +205,12 @@ def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str
         tc[funnel.node] += _shaper_commands(queue, funnel.rate)
         for peer in funnel.peers:
             device = layout.space(peer)
-            if (funnel.node, device) not in hooked:
-                hooked.add((funnel.node, device))
+            if (funnel.node, device) not in devices_with_filters:
+                devices_with_filters.add((funnel.node, device))
                 tc[funnel.node].append(f"qdisc add dev {device} clsact")
             side = "egress" if funnel.outward else "ingress"
-            away = f"action mirred egress redirect dev {queue}"
-            tc[funnel.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {away}")
+            action = f"action mirred egress redirect dev {queue}"
+            tc[funnel.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {action}")
 
 
 def lab_facts(layout: Layout, name: str, scale: str) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from antiphon.registry import find
 from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.rows import deciding_process, load_runtime
-from antiphon.select import plan as planned
+from antiphon.select import plan
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 Progress = Callable[[str], None]
 MAX_RANKS = 4096
-ITEM = 4  # float32
+ITEM = 4  # bytes of a float32
 PLANS = {"cps": ("colocated-ps", {}), "ring": ("ring", {"directions": 1}), "incast": ("", {})}
 
 
@@ -93,8 +93,8 @@ def schedule_of(name: str, ranks: int) -> Schedule:
     planner, options = PLANS[name]
     if not planner:
         return _incast_schedule(ranks)
-    plan = planned("allreduce", topology(f"full:ranks={ranks}"), planner=planner, options=options)
-    return plan.entries[0].schedule
+    machine = topology(f"full:ranks={ranks}")
+    return plan("allreduce", machine, planner=planner, options=options).entries[0].schedule
 
 
 def _incast_schedule(ranks: int) -> Schedule:
@@ -106,16 +106,16 @@ def _incast_schedule(ranks: int) -> Schedule:
     collective = Collective("custom", ranks, custom=relation)
     src, dst = np.array(pairs).T
     zeros = np.zeros(len(src), int)
-    return Schedule(collective, cut(collective, 1), zeros, src, src, dst, zeros + COPY)
+    return Schedule(collective, cut(collective, 1), zeros, src, src, dst, np.full(len(src), COPY))
 
 
 def _check_arguments(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:
     """Check the arguments; return the sizes in whole elements."""
     if not 2 <= count <= MAX_RANKS:
         raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {count}")
-    for plan in plans:
-        if plan not in PLANS:
-            raise unknown("plan", plan, PLANS)
+    for name in plans:
+        if name not in PLANS:
+            raise unknown("plan", name, PLANS)
     if not sizes or min(sizes) < ITEM:
         raise Invalid("nbytes: expected sizes from 4 bytes on (one float)")
     if iterations < 1 or warmup < 0:

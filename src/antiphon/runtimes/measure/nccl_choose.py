@@ -61,7 +61,10 @@ def list_planners() -> tuple[str, ...]:
 
 
 class NcclRaces(LibraryRaces):
-    """The three races; `stage`: which of them is next; `stage_of`: by collective and size the last with rows."""
+    """The three races.
+
+    `stage`: the current race, from 0. By collective and size: `stage_of`, the last race with rows; `beside`, rows of
+    what is measured but not chosen, by number of the setting. Setting 0 is NCCL's own choice (DEFAULT)."""
 
     def find_library(self) -> Library:
         self.stage, self.stage_of = 0, dict[tuple[str, int], int]()
@@ -88,7 +91,7 @@ class NcclRaces(LibraryRaces):
                 tried.append(Candidate("mscclpp", {}, {"library": 1}))
             return list(range(len(tried)))
         rows = self.theirs.get((kind, size), {})
-        best = min(
+        best = min(  # names of algorithm and protocol have a blank
             (n for n in rows if " " in tried[n].name), key=lambda number: relative_time(rows[number]), default=None
         )
         if best is None or (0 in rows and relative_time(rows[best]) > MAX_BEHIND * relative_time(rows[0])):

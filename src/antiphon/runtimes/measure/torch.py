@@ -1,4 +1,4 @@
-"""The runtime `torch`: processes of PyTorch on this machine, beside gloo's own collectives."""
+"""The runtime `torch`: processes of PyTorch on this machine (torch_process), compared with gloo's own collectives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gath
 
 
 class Torch(Runtime):
-    """Run all cases in one launch. Collectives that PyTorch has in place only are out of place with a copy."""
+    """Run all cases in one launch. Collectives that PyTorch only has in place run out of place by a copy."""
 
     def ready(self, how: How) -> None:
         if find_spec("torch") is None:

@@ -53,9 +53,9 @@ _LOCAL_OPERATORS = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "
 
 
 class Calls:
-    """The calls of a group.
+    """The calls of a process group.
 
-    `serving`: None in a group of one process.
+    `serving`: finds and runs the programs of the table; None in a group of one process.
     `gloo`: returns the group of PyTorch's backend gloo among the same processes.
     """
 
@@ -76,7 +76,7 @@ class Calls:
     def _find_page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
-        """Return the page for blocks of `unit` elements. `library`: whether gloo could make the call instead."""
+        """Return the page for blocks of `unit` elements; None: use gloo. `library`: whether gloo could make it."""
         assert self.serving is not None
         call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
         page = self.serving.find(call, seconds, library, learns=True)
@@ -97,6 +97,7 @@ class Calls:
         self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), duration)
 
     def _run_page(self, page: Page, unit: int, source: Any, target: Any, seconds: float, op: str = "sum") -> None:
+        """Run the program of a page from one flat array to another. `source`: None for a call in place."""
         assert self.serving is not None
         self.serving.run(page, unit, source, target, op, seconds)
 

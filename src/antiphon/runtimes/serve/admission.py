@@ -216,7 +216,7 @@ class _EventLoop:
             time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
     def _check_claim(self, rank: int, count: int) -> tuple[int, int]:
-        """Return the fault of a guest that says it is `rank` of `count`, and its number; (0, 0) if it is welcome."""
+        """Return the fault of a guest that says it is `rank` of `count`, and a number for its message; (0, 0): none."""
         if count != self.this_process.ranks:
             return OTHER_COUNT, self.this_process.ranks
         if rank in self.connections:
@@ -314,7 +314,7 @@ class _EventLoop:
         except Stranger as stranger:
             if pending_connection.attempt is None:
                 self._reject_stranger(pending_connection)
-            elif stranger.secret:
+            elif stranger.has_other_secret:
                 raise Invalid(
                     f"{self._cannot_reach(pending_connection.attempt)}: {stranger}; {self.this_process.hint}"
                 ) from None
@@ -356,8 +356,8 @@ class _EventLoop:
                 if pending_connection.frame_bytes:
                     return
                 frame_received = b""
-        except StopIteration as over:
-            rank, fault = over.value
+        except StopIteration as end:  # the handshake returns
+            rank, fault = end.value
         self.selector.unregister(pending_connection.socket)
         if pending_connection.attempt is None:
             del self.pending[pending_connection.socket.fileno()]
@@ -418,7 +418,7 @@ def _report_strangers(this_process: LocalProcess, count: int) -> None:
 
 _HELLO = struct.Struct("<8sIIII32s")  # mark, version, rank, ranks, wanted rank, nonce
 _ANSWER = struct.Struct("<8sI32s32s")  # mark, version, nonce, proof
-_VERDICT = struct.Struct("<II32s")  # fault or 0, its number, proof
+_VERDICT = struct.Struct("<II32s")  # fault or 0, a number for its message, proof
 _MARK, _VERSION, _NONCE, _PROOF = b"antiphon", 2, 32, 32
 
 OTHER_COUNT, RANK_TAKEN, UNWANTED = 1, 2, 3  # faults of a process that knows the secret
@@ -428,11 +428,11 @@ Handshake = Generator[tuple[bytes, int], bytes, tuple[int, str]]
 
 
 class Stranger(Exception):
-    """The other end does not belong to this job. `secret`: it follows our protocol, but does not know our secret."""
+    """The other end does not belong to this job. `has_other_secret`: it follows our protocol with another secret."""
 
-    def __init__(self, reason: str, secret: bool = False) -> None:
+    def __init__(self, reason: str, has_other_secret: bool = False) -> None:
         super().__init__(reason)
-        self.secret = secret
+        self.has_other_secret = has_other_secret
 
 
 def derive_key(secret: bytes, use: bytes) -> bytes:
@@ -449,11 +449,11 @@ def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
     if version != _VERSION:
         raise Stranger("what answers there is another version of this program")
     if not hmac.compare_digest(proof, _make_proof(key, b"host", hello, nonce)):
-        raise Stranger("what answers there does not know the secret of this process", secret=True)
+        raise Stranger("what answers there does not know the secret of this process", has_other_secret=True)
     own_proof = _make_proof(key, b"guest", hello, nonce)
     fault, number, proof = _VERDICT.unpack((yield own_proof, _VERDICT.size))
     if not hmac.compare_digest(proof, _make_proof(key, b"verdict", hello, nonce, struct.pack("<II", fault, number))):
-        raise Stranger("what answers there does not know the secret of this process", secret=True)
+        raise Stranger("what answers there does not know the secret of this process", has_other_secret=True)
     return to, _fault_text(fault, number, rank, ranks, to)
 
 
@@ -470,7 +470,7 @@ def host_handshake(
     answer = _ANSWER.pack(_MARK, _VERSION, nonce, _make_proof(key, b"host", hello, nonce))
     proof = yield answer, _PROOF
     if not hmac.compare_digest(proof, _make_proof(key, b"guest", hello, nonce)):
-        raise Stranger("it does not know the secret", secret=True)
+        raise Stranger("it does not know the secret", has_other_secret=True)
     fault, number = check_claim(claimed, count)
     verdict = struct.pack("<II", fault, number)
     yield verdict + _make_proof(key, b"verdict", hello, nonce, verdict), 0

@@ -96,7 +96,7 @@ __all__ = [
 
 MAGIC, VERSION = b"ANTIBOOK", 1
 MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all symmetric roots
-MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: as many generators, each as long
+MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: up to as many generators, each as long
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 assert sorted(_ORDER) == sorted(KINDS)
 HEADER = struct.Struct("<8sIIQQ8I")
@@ -312,12 +312,12 @@ def encode_book(book: Book) -> bytes:
     ]  # fmt: skip
     body = b"".join(map(_pad_to_8, tables))
     last = _pad_to_8(dead)
-    # bytes in front of the first program
+    # bytes before the first program
     head = HEADER.size + len(body) + PROGRAM_ENTRY.size * len(book.programs) + len(last)
-    at, entries, padded = head, [], [_pad_to_8(program) for program in book.programs]
+    offset, entries, padded = head, [], [_pad_to_8(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
-        entries.append(PROGRAM_ENTRY.pack(at, len(program), zlib.crc32(program), 0))
-        at += len(padded_program)
+        entries.append(PROGRAM_ENTRY.pack(offset, len(program), zlib.crc32(program), 0))
+        offset += len(padded_program)
     numbers = (
         book.ranks,
         len(rows),
@@ -329,7 +329,7 @@ def encode_book(book: Book) -> bytes:
         len(dead),
     )
     # the checksum covers all tables; each program has its own
-    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + body + b"".join(entries) + last
+    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, offset, *numbers)[16:] + body + b"".join(entries) + last
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(checked_part)) + checked_part + b"".join(padded)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from antiphon.core.collective import COMBINING, KINDS, ROOTED
 
+# ap_call_id: group (a digest of what must be the same), number, nbytes; kind, operator, type, stage; root, rank
 _LAYOUT = struct.Struct("=3Q4B4xiI")
-_NUMBER = 1  # index of the call number among the 64-bit words
+_NUMBER = 1  # index of `number` among the 64-bit words
 _pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
@@ -29,7 +30,7 @@ _TYPES = ("", *_PLAIN, *(f"sparse {name}" for name in _PLAIN))  # 0: calls witho
 
 @cache
 def type_code(dtype: Any, sparse: bool = False) -> int:
-    """Return the number of a type of NumPy or PyTorch in a header."""
+    """Return the number in a header of an element type of NumPy or PyTorch."""
     name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return _TYPES.index(("sparse " if sparse else "") + (name if name in _PLAIN else "another type"))
 
@@ -74,8 +75,8 @@ class CallHead:
     def stage(self, stage: int) -> None:
         """Write the header of a stage of the call. 0: the call; 1, 2: broadcasting its plan; 3: asking for plans."""
         kind, nbytes, type_, op, root = self._call
-        kind_, op_ = _kind_codes(kind, op)
-        _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, stage, root, self.rank)
+        kind_code, op_code = _kind_codes(kind, op)
+        _pack(self.memory, 0, self._group, self.number, nbytes, kind_code, op_code, type_, stage, root, self.rank)
         self._written = stage == 0
 
     def describe(self, call: bytes | None = None) -> str:

@@ -222,8 +222,8 @@ void *ad_joint_reached(void *, const void *token) {
 
 int ad_joint_all(u32 ranks, void *const *memory) {
     Joint joint = {{}, entered.bytes, mapped_for(entered.all, entered.bytes, entered.step, entered.devices)};
-    if (!joint.all) return failure = "memory with a multicast address cannot be had", 1;
-    for (u32 i = 0; i < ranks; ++i) joint.of.push_back((char *)memory[i]);
+    if (!joint.multicast) return failure = "memory with a multicast address cannot be had", 1;
+    for (u32 i = 0; i < ranks; ++i) joint.address_of.push_back((char *)memory[i]);
     joints.add(joint);
     return entered.drop(true), 0;
 }
@@ -255,23 +255,24 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
         CUmemGenericAllocationHandle own = 0;
         good = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
                multicast.bind(all, 0, own, 0, about.size, 0) == CUDA_SUCCESS;
-        if (good) joint.of.push_back(mapped_for(own, about.size, step, devices)), good = joint.of.back() != nullptr;
+        if (good) joint.address_of.push_back(mapped_for(own, about.size, step, devices));
+        good = good && joint.address_of.back() != nullptr;
         if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
     }
-    if (good) joint.all = mapped_for(all, about.size, step, devices), good = joint.all != nullptr;
+    if (good) joint.multicast = mapped_for(all, about.size, step, devices), good = joint.multicast != nullptr;
     if (all) (void)multicast.release(all);
     if (!good) {
-        for (char *address : joint.of) unmapped(address, about.size);
+        for (char *address : joint.address_of) unmapped(address, about.size);
         return failure = "memory with a multicast address cannot be had", 1;
     }
-    for (u32 i = 0; i < count; ++i) memory[i] = joint.of[i];
+    for (u32 i = 0; i < count; ++i) memory[i] = joint.address_of[i];
     joints.add(joint);
     return 0;
 }
 
 void ad_joint_free(void *, void *memory) {
     const Joint mapped = joints.take(memory);
-    unmapped(mapped.all, mapped.bytes);
-    for (char *address : mapped.of) unmapped(address, mapped.bytes);
+    unmapped(mapped.multicast, mapped.bytes);
+    for (char *address : mapped.address_of) unmapped(address, mapped.bytes);
 }
 #endif

@@ -1,7 +1,8 @@
-/* Memory that all ranks of this process have alike, as the host knows it: by address and rank. Host only.
+/* The list of joint memory (device.h): one allocation of all ranks, with an address at each rank and a multicast address. Host
+ * only.
  *
- * Threading: a lock for the list; `any` lets calls without such memory skip it. Ownership: the list only; who maps the memory
- *   frees it.
+ * Threading: a lock for the list; `any` lets calls without such memory skip it. Ownership: the list only; whoever maps the
+ *   memory frees it.
  */
 #pragma once
 #include <atomic>
@@ -14,9 +15,9 @@
 inline size_t whole_steps(size_t bytes, size_t step) { return (bytes ? (bytes + step - 1) / step : 1) * step; }
 
 struct Joint {
-    std::vector<char *> of; /* where each rank has it */
+    std::vector<char *> address_of; /* by rank */
     size_t bytes;
-    char *all; /* its multicast address */
+    char *multicast; /* its multicast address */
 };
 
 class Joints {
@@ -29,35 +30,37 @@ class Joints {
         const std::lock_guard<std::mutex> hold(lock);
         list.push_back(joint), any.store(true);
     }
-    /* The one that begins there at rank 0, which is known no more. */
+    /* Removes and returns the one whose address at rank 0 this is. */
     Joint take(const void *memory) {
         const std::lock_guard<std::mutex> hold(lock);
         for (size_t i = 0; i < list.size(); ++i)
-            if (list[i].of[0] == memory) {
+            if (list[i].address_of[0] == memory) {
                 const Joint joint = list[i];
                 list.erase(list.begin() + (ptrdiff_t)i), any.store(!list.empty());
                 return joint;
             }
         return {};
     }
-    /* The multicast address of places of all ranks, three addresses apart, where there is one; else NULL. */
+    /* The multicast address of places, if all ranks' are at the same offset of joint memory; else NULL. places[3 * rank]: of a
+     * rank, as each has three buffers. */
     char *address(char *const *places, u32 ranks) {
         if (!any.load()) return nullptr;
         const std::lock_guard<std::mutex> hold(lock);
         for (const Joint &joint : list) {
-            if (joint.of.size() != ranks || places[0] < joint.of[0] || places[0] >= joint.of[0] + joint.bytes) continue;
-            const ptrdiff_t at = places[0] - joint.of[0];
+            if (joint.address_of.size() != ranks) continue;
+            if (places[0] < joint.address_of[0] || places[0] >= joint.address_of[0] + joint.bytes) continue;
+            const ptrdiff_t at = places[0] - joint.address_of[0];
             bool alike = true;
-            for (u32 i = 0; i < ranks; ++i) alike &= places[3 * i] == joint.of[i] + at;
-            if (alike) return joint.all + at;
+            for (u32 i = 0; i < ranks; ++i) alike &= places[3 * i] == joint.address_of[i] + at;
+            if (alike) return joint.multicast + at;
         }
         return nullptr;
     }
-    /* What stands behind this multicast address, if anything does. */
+    /* The joint memory that contains this multicast address; empty if there is none. */
     Joint behind(const void *at) {
         const std::lock_guard<std::mutex> hold(lock);
         for (const Joint &joint : list)
-            if ((const char *)at >= joint.all && (const char *)at < joint.all + joint.bytes) return joint;
+            if ((const char *)at >= joint.multicast && (const char *)at < joint.multicast + joint.bytes) return joint;
         return {};
     }
 };

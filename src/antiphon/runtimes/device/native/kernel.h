@@ -117,7 +117,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
         const i64 results = step.kind == PUT ? 1 : step.more;
         const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, half, a + k + 1, 1, a + k, 1}
                                                    : InBoxes<T>{run, half, a, results, a + results, step.count - results};
-        if (pass_on<T>(op, run.line, {a[k].part, a[k].number}, share, now.flag, run.stop, &turn, places)) return 1;
+        if (combine_packets<T>(op, run.line, {a[k].part, a[k].number}, share, now.flag, run.stop, &turn, places)) return 1;
     }
     return 0;
 }

@@ -1,5 +1,5 @@
 /* The collectives of NCCL or RCCL, to be measured beside ours. The library is opened by name at run time, so that nothing is
- * linked with it. Types and operators have its numbers (numbers.h). The file that includes this one defines before:
+ * linked with it. Types and operators have NCCL's numbers (numbers.h). The file that includes this one defines before:
  *
  *     const char *failure                            the message of the last error in this thread
  *     int device_of(const Rank &)                    the number of a rank's device
@@ -31,8 +31,8 @@ struct Library {
     int (*reducescatter)(const void *, void *, size_t, int, int, Comm, void *);
     int (*send)(const void *, size_t, int, int, Comm, void *);
     int (*receive)(void *, size_t, int, int, Comm, void *);
-    std::vector<void *> ranks;
-    std::vector<Comm> comms;
+    std::vector<void *> ranks; /* Rank of the file that includes this one */
+    std::vector<Comm> comms;   /* by rank */
 
     template <typename Function> bool look_up(const char *name, Function *function) {
         *(void **)function = dlsym(file, name);

@@ -22,16 +22,16 @@ ON_BOTH bool empties(u64 call) { return call % (1 << 20) < 2; }
 
 /* The data that a thread handles at once: 4 bytes, or one element if that is longer. */
 template <typename T> struct Handful {
-    enum { EACH = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1, PACKED = sizeof(T) < 4 ? 1 : (int)sizeof(T) / 4 };
+    enum { ELEMENTS = sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1, WORDS = sizeof(T) < 4 ? 1 : (int)sizeof(T) / 4 };
     union {
-        T value[EACH];
-        u32 word[PACKED];
+        T value[ELEMENTS];
+        u32 word[WORDS]; /* one per packet */
     };
 
-    /* Waits for it; false if the call was stopped. */
-    ON_MEMBER bool take(const u64 *box, u32 flag, const u32 *stop) {
+    /* Waits for its packets; false if the call was stopped. */
+    ON_MEMBER bool receive(const u64 *box, u32 flag, const u32 *stop) {
         u32 spins = 0;
-        for (int i = 0; i < PACKED; ++i) {
+        for (int i = 0; i < WORDS; ++i) {
             u64 packet;
             while ((u32)((packet = load_relaxed(box + i)) >> 32) != flag)
                 if (!waits_on(&spins, stop)) return false;
@@ -40,14 +40,14 @@ template <typename T> struct Handful {
         return true;
     }
     ON_MEMBER void send(u64 *box, u32 flag) const {
-        for (int i = 0; i < PACKED; ++i) store_relaxed(box + i, (u64)flag << 32 | word[i]);
+        for (int i = 0; i < WORDS; ++i) store_relaxed(box + i, (u64)flag << 32 | word[i]);
     }
 };
 
 /* An upper bound on the packets of a message of `bytes` in that many atoms. */
 ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
 
-/* Combines two values with the operator as a number of numbers.h. */
+/* Combines two values. `op`: the number of the operator (numbers.h). */
 template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
@@ -60,30 +60,31 @@ template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typ
 }
 
 /* As `combine` of move.h, but any place may be packets: then `places.box(k)` is where they begin; else it is NULL and
- * `places.at(k)` has the data. Results come first. `turn`: the thread that begins, as slices are short. Returns whether the
- * call was stopped. */
+ * `places.at(k)` has the data. Results come first. `turn`: the thread that handles the first packet, next in turn after each
+ * atom, as slices may have fewer packets than there are threads. Returns whether the call was stopped. */
 template <typename T, typename Places>
-OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 flag, const u32 *stop, u32 *turn,
-                        const Places &places) {
+OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share, u32 flag, const u32 *stop, u32 *turn,
+                                const Places &places) {
     typedef Handful<T> Hand;
     const u32 threads = my_threads(), me = my_thread();
-    const i64 results = places.results(), all = places.all();
+    const i64 results = places.results(), total = places.all();
     i64 begin = 0, part = span.part;
     for (i64 atom = 0; atom < span.number && line.unit; ++atom) {
         const i64 length = line.cuts[part + 1] - line.cuts[part];
         const i64 low = sliced(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = sliced(length, share.slice + 1, share.slices, Wide<T>::EACH);
+        /* the atom's first packet in the slot, as `packets_of` counts, then the slice's */
         const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
-        const i64 handfuls = (high - low + Hand::EACH - 1) / Hand::EACH;
+        const i64 handfuls = (high - low + Hand::ELEMENTS - 1) / Hand::ELEMENTS;
         for (i64 i = (me + threads - *turn) % threads; i < handfuls; i += threads) {
-            const i64 from = begin + low + i * Hand::EACH, remaining = begin + high - from;
-            const int count = remaining < Hand::EACH ? (int)remaining : (int)Hand::EACH;
-            typename Of<T>::wide sum[Hand::EACH] = {};
+            const i64 from = begin + low + i * Hand::ELEMENTS, remaining = begin + high - from;
+            const int count = remaining < Hand::ELEMENTS ? (int)remaining : (int)Hand::ELEMENTS;
+            typename Of<T>::wide sum[Hand::ELEMENTS] = {};
             Hand next;
-            for (int k = 0; k < Hand::PACKED; ++k) next.word[k] = 0;
-            for (i64 k = results; k < all; ++k) {
+            for (int k = 0; k < Hand::WORDS; ++k) next.word[k] = 0;
+            for (i64 k = results; k < total; ++k) {
                 if (const u64 *packets = places.box(k)) {
-                    if (!next.take(packets + box + i * Hand::PACKED, flag, stop)) return 1;
+                    if (!next.receive(packets + box + i * Hand::WORDS, flag, stop)) return 1;
                 } else
                     for (int e = 0; e < count; ++e) next.value[e] = places.at(k)[from + e];
                 for (int e = 0; e < count; ++e)
@@ -92,7 +93,7 @@ OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 fl
             for (int e = 0; e < count; ++e) narrowed(sum[e], &next.value[e]);
             for (i64 k = 0; k < results; ++k) {
                 if (u64 *packets = places.box(k))
-                    next.send(packets + box + i * Hand::PACKED, flag);
+                    next.send(packets + box + i * Hand::WORDS, flag);
                 else
                     for (int e = 0; e < count; ++e) places.at(k)[from + e] = next.value[e];
             }

@@ -11,7 +11,8 @@
 #pragma once
 #include "world.h"
 
-enum { MAGIC_WORD_VERSION = 2, SIGNAL = 0, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, PERMUTE, KINDS };
+enum { MAGIC_WORD_VERSION = 2 }; /* of Head.version */
+enum { SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, PERMUTE, KINDS }; /* of steps */
 /* Packets lie in the boxes of ranks, which are no buffer of a call (packets.h). */
 enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS, PACKETS = BUFFERS };
 
@@ -21,13 +22,13 @@ struct Head {
     i64 packets, atoms, hears; /* slots of packets; atoms of the longest message; whether every rank has heard from all at the end */
 };
 
-/* A size of slots of scratch: that length of the line. */
+/* A size of slots of scratch: a length of the line, whole + part / denominator. */
 struct Class {
     i64 whole, part;
 };
 
-/* Maps the line to a buffer, shifted by whole + part. In the table a number per class follows: the slots of that class that lie
- * before this region's slot in scratch. Slots of packets are all of the last class. */
+/* Maps the line to a buffer, shifted by whole + part / denominator. In the table a number per class follows: the slots of that
+ * class that lie before this region's slot in scratch. Slots of packets are all of the last class. */
 struct Region {
     i64 buffer, whole, part;
 };

@@ -15,8 +15,7 @@
 
 namespace {
 
-/* One thread waits, any may ring: what was rung before it waits is not lost. There is no call of the system unless a thread
- * sleeps. */
+/* A ring before the wait is not lost. No system call is made unless the thread sleeps. */
 class alignas(64) Bell {
     enum : u32 { STILL, RUNG, ASLEEP };
     std::atomic<u32> state{STILL};
@@ -29,7 +28,7 @@ class alignas(64) Bell {
     void ring() {
         if (state.exchange(RUNG, std::memory_order_acq_rel) == ASLEEP) call_futex(FUTEX_WAKE, 1, nullptr);
     }
-    /* Whether it rang before `until`, as CLOCK_MONOTONIC counts; NULL: it waits until it does. */
+    /* Waits until it rings, or until this time of CLOCK_MONOTONIC (NULL: no limit); returns whether it rang. */
     bool rings_by(const timespec *until) {
         u32 was = STILL;
         bool late = !state.compare_exchange_strong(was, ASLEEP, std::memory_order_acq_rel);

@@ -15,25 +15,25 @@ std::atomic<u32> joint_changes{1};
 
 const Joint &behind(const void *at) {
     const u32 now = joint_changes.load(std::memory_order_relaxed);
-    if (met_when != now || (const char *)at < met.all || (const char *)at >= met.all + met.bytes)
+    if (met_when != now || (const char *)at < met.multicast || (const char *)at >= met.multicast + met.bytes)
         met = joints.behind(at), met_when = now;
     return met;
 }
 
 }  // namespace
 
-i64 joined_ranks(const void *at) { return (i64)behind(at).of.size(); }
+i64 joined_ranks(const void *at) { return (i64)behind(at).address_of.size(); }
 char *joined_at(const void *at, i64 rank) {
     const Joint &joint = behind(at);
-    return joint.of[(size_t)rank] + ((const char *)at - joint.all);
+    return joint.address_of[(size_t)rank] + ((const char *)at - joint.multicast);
 }
 
 int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
     Joint joint = {{}, whole_steps(bytes, 64), nullptr};
-    joint.all = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (joint.all == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < count; ++i) joint.of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
-    for (char *address : joint.of) memset(address, 0, joint.bytes);
+    joint.multicast = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (joint.multicast == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < count; ++i) joint.address_of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
+    for (char *address : joint.address_of) memset(address, 0, joint.bytes);
     joints.add(joint), joint_changes.fetch_add(1);
     return 0;
 }
@@ -41,8 +41,8 @@ int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
 void ad_joint_free(void *, void *memory) {
     const Joint joint = joints.take(memory);
     joint_changes.fetch_add(1);
-    for (char *address : joint.of) ad_memory_free(nullptr, address);
-    if (joint.all) munmap(joint.all, joint.bytes);
+    for (char *address : joint.address_of) ad_memory_free(nullptr, address);
+    if (joint.multicast) munmap(joint.multicast, joint.bytes);
 }
 
 namespace {
@@ -66,9 +66,9 @@ void *ad_joint_reached(void *rank, const void *token) { return ad_memory_reached
 
 int ad_joint_all(u32 ranks, void *const *memory) {
     Joint joint = {{}, entered, nullptr};
-    joint.all = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (joint.all == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < ranks; ++i) joint.of.push_back((char *)memory[i]);
+    joint.multicast = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (joint.multicast == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < ranks; ++i) joint.address_of.push_back((char *)memory[i]);
     joints.add(joint), joint_changes.fetch_add(1);
     return entered = 0;
 }

@@ -125,7 +125,7 @@ struct Work {
     /* Combines operands, or copies one; any location may be packets. */
     ON_ITS_OWN void relay_all(const Locations &places, Span span) {
         if (!failed)
-            failed = pass_on<T>(Rule::NUMBER, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
+            failed = combine_packets<T>(Rule::NUMBER, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
     }
     template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Location (&places)[RESULTS + OPERANDS], Span span) {
         relay_all({places, RESULTS, RESULTS + OPERANDS}, span);

@@ -4,6 +4,8 @@
  * may then start with the first quarter as soon as that has arrived (a fine edge, from instance to instance), unless the
  * memory of the two overlaps in another way than quarter by quarter (a coarse edge: it waits for the whole operation).
  *
+ * Functions return AP_OK or an error code, unless they say otherwise.
+ *
  * Threading: as its plan: one thread at a time.
  * Ownership: an ap_layout belongs to its plan; ap_forget_layout frees its arrays.
  */
@@ -32,9 +34,10 @@ static uint32_t count_instances(const ap_plan *plan, const ap_step *s, size_t it
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if ((!split && slices <= AP_PLANNED_SLICES) || !s->elements) return 1;
     uint64_t bytes = split, max_parts = 1 << 20;
+    /* 128 KiB and at most four parts; with other slices than planned, more and smaller ones in proportion */
     if (split == AP_USUAL_SPLIT) bytes = ((uint64_t)AP_PLANNED_SLICES << 17) / slices, max_parts = slices;
     if (!split) bytes = 1 << 14, max_parts = slices / AP_PLANNED_SLICES;
-    uint64_t per = bytes / item, n = (s->elements - 1) / per + 1;
+    uint64_t elements_per_part = bytes / item, n = (s->elements - 1) / elements_per_part + 1;
     return (uint32_t)(n > max_parts ? max_parts : n);
 }
 
@@ -81,14 +84,15 @@ static int find_coarse_steps(ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
+/* Counts and numbers the instances of all operations, and allocates the arrays of instances. */
 static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t total = 0;
-    ap_workload all = {0, 0};
+    ap_workload workload = {0, 0};
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
         s->first = (uint32_t)total, s->instances = count_instances(plan, s, l->item);
         total += s->instances;
-        if (!ap_add_workload(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
+        if (!ap_add_workload(&workload, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
             total > UINT32_MAX - 1)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
                            plan->rank);
@@ -110,6 +114,7 @@ static int wait_by_instance(const ap_step *x, const ap_step *y) {
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
 }
 
+/* Builds the edges from operations and instances to those that wait for them, and counts in `pending` what each waits for. */
 static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t fine = 0, coarse = 0;
     l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->steps + 1, 4);
@@ -170,6 +175,7 @@ static uint64_t elements_of(const ap_plan *plan, const ap_step *s, uint32_t inst
     return total;
 }
 
+/* Sorts the messages into lanes. */
 static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
     size_t n = 0;
     message *all = allocate(l->instances, sizeof *all);

@@ -1,4 +1,5 @@
-/* Choosing a candidate for calls of one kind and size while the job runs (learn.c explains how).
+/* Choosing a candidate for calls of one collective and size while the job runs (learn.c explains how). An arm is what is known
+ * of a candidate: the word of multi-armed bandits.
  *
  * Every process of a group has its own ap_learner, and calls, for each call in the same order:
  *
@@ -26,7 +27,7 @@ enum { AP_BY_SEARCH, AP_TOOK_LONGER, AP_TOOK_LESS, AP_PROBE_WON, AP_LEARNED_BEFO
 typedef struct {
     uint64_t call; /* from which it was used */
     ap_candidate candidate;
-    int32_t why, searches; /* searches: so far */
+    int32_t why, searches; /* why: AP_BY_SEARCH, ...; searches: so far */
     double seconds;        /* of a call */
 } ap_choice;
 
@@ -46,6 +47,7 @@ ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int 
 void ap_learner_close(ap_learner *l);
 /* What an earlier job learned; the one `chosen` is used at once. Before the first call. */
 void ap_learner_recall(ap_learner *l, const ap_arm *known);
+/* `own`: numbers of this process; false: no exchange is needed before this call. */
 int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]);
 /* `agreed`: the maximum of each number. False: the processes have taken different candidates. */
 int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]);

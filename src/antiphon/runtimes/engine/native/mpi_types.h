@@ -30,17 +30,19 @@ typedef struct {
 
 typedef struct {
     ap_wire base;
-    MPI_Comm of;     /* the caller's */
+    MPI_Comm of;     /* the caller's communicator */
     MPI_Comm comm;   /* a copy for messages; MPI_COMM_NULL: all messages go through shared memory */
     int *process_of; /* per rank of the program, its process in `of`; -1: none */
     MPI_Request *request; /* per request under way; `flight` describes it */
     flight *flight;
     int *index;           /* of requests that a test found done */
-    int active, space, most_tag, crowded; /* crowded: give the processor away between tests */
+    int active, space;    /* requests under way; entries of the three arrays */
+    int most_tag;         /* the greatest tag, for notes between calls; messages use lower ones */
+    int crowded;          /* `yields`, unless MPI itself yields the processor between tests */
     packet *spare;
     int has_notified;         /* the others have been notified which call this process is in */
     ap_shared *shared; /* memory shared with processes of this host; NULL: none */
-    int *near;         /* per rank of the program, its member number there; -1: not on this host */
+    int *near;         /* per rank of the program, its number in `shared`; -1: not on this host */
     int yields;        /* there are more processes on this host than processors */
 } mpi_wire;
 
@@ -48,7 +50,7 @@ int ap_mpi_failed(ap_error *error, const char *function, int code);
 /* Starts a message by MPI. */
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error);
-/* As `completed` of a wire, for messages by MPI; returns without an error after `patience` seconds. */
+/* As `completed` of a wire, for messages by MPI; returns without an error after `patience` seconds, at once unless `block`. */
 int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *numbers, int capacity, int *count,
                            ap_error *error);
 /* Called after a long wait: an error if others are in another call, or have given up. */

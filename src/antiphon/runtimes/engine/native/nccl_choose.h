@@ -19,7 +19,7 @@ typedef int ncclDataType_t, ncclRedOp_t;
 typedef struct ncclComm *ncclComm_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct { char internal[128]; } ncclUniqueId;
-typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t; /* its beginning, which is read */
+typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t; /* the beginning, all that is read */
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -29,6 +29,7 @@ typedef struct {
     int forceAlgSelection, CTAPolicy;
     uint64_t userProfilerTag;
 } ncclCollConfig_t;
+/* size, NCCL's magic number, version 2.31.0, then every member undefined (INT_MIN) but forceAlgSelection */
 #define NCCL_COLLCONFIG_INITIALIZER \
     {sizeof(ncclCollConfig_t), 0xcafebeef, 23100, NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, 1, INT_MIN, 0}
 

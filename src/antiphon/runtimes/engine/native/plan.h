@@ -28,10 +28,11 @@ typedef struct {
     uint32_t first_wait, waits;   /* operations that must be complete before: wait[first_wait] and following */
 } ap_step;
 
-/* A lane: the messages to or from one peer on one channel, queue[begin] to queue[end - 1]. They start in this order. */
+/* A lane: the messages to or from one peer on one channel, in the order in which they start: instances queue[begin] to
+ * queue[end - 1] of the layout. */
 typedef struct {
     uint32_t peer, channel, begin, end;
-    int sends;
+    int sends; /* 0: it receives */
 } ap_lane;
 
 /* Elements that an average divides by `count` at the end. */
@@ -82,7 +83,7 @@ struct ap_plan {
     ap_stretch *stretch;
     ap_division *division;
     uint32_t *wait;
-    uint64_t split; /* bytes, 0: never, or AP_USUAL_SPLIT */
+    uint64_t split; /* messages of more bytes are split (ap_split); 0: never, or AP_USUAL_SPLIT */
     ap_layout layout;
     unsigned char *scratch;
     size_t scratch_bytes;

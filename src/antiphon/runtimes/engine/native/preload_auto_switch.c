@@ -13,7 +13,6 @@
  *   background thread works on a copy of the communicator's state and calls nothing of MPI.
  * Ownership: an ap_query belongs to its communicator. What the background thread prepares belongs to the copy until
  *   ap_group_adopt moves it to the communicator.
- *
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -39,28 +38,28 @@ struct preparation {
     unsigned char *table_bytes;      /* its bytes; NULL: from the file */
 };
 
-/* Installs a book if its size and digest are those of process 0's. */
-static void install_if_agreed(unsigned char *book, uint64_t size, const uint64_t *all) {
+/* Installs a book, or frees it if its size and digest are not those of process 0's (`agreed`, the words of a query). */
+static void install_if_agreed(unsigned char *book, uint64_t size, const uint64_t *agreed) {
     uint64_t words[4];
     ap_book_digest(book, size, words);
-    if (size == all[AP_SIZE] && !memcmp(words, all + AP_DIGEST, sizeof words))
+    if (size == agreed[AP_SIZE] && !memcmp(words, agreed + AP_DIGEST, sizeof words))
         ap_auto_install_table(book, size);
     else
         free(book);
 }
 
 /* Installs the book of the cached answer. */
-static void load_cached(const uint64_t *all, ap_pace *pace) {
+static void load_cached(const uint64_t *agreed, ap_pace *pace) {
     uint64_t bytes = 0, size = 0;
     ap_plan_summary summary;
     unsigned char *answer = ap_auto_cache_path[0] ? ap_read_trusted(ap_auto_cache_path, &bytes) : NULL;
     unsigned char *book = answer ? ap_auto_read_answer(answer, bytes, &size, &summary) : NULL;
     free(answer);
     ap_pause(pace);
-    if (book) install_if_agreed(book, size, all);
+    if (book) install_if_agreed(book, size, agreed);
 }
 
-/* In the background thread. */
+/* The work of the background thread. */
 static void prepare_plans(void *argument, ap_pace *pace) {
     preparation *p = argument;
     if (!ap_auto_has_table() && p->table_bytes)
@@ -110,7 +109,8 @@ static uint64_t preparation_state(const ap_query *q) {
 /* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. MAX_TRIES:
  * of sending the table. */
 enum { INTERVAL_SHARE = 64, MAX_LATE = 64, MAX_TRIES = 4 };
-/* From this size on every call counts as one in which all processes wait for all others. */
+/* Bytes from which any call counts as one in which all processes wait for all others: MPI libraries send such messages only
+ * once their receive is posted. */
 static const uint64_t MUCH_BYTES = 1 << 16;
 
 static pthread_mutex_t query_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -167,6 +167,7 @@ static int send_table(ap_group *g) {
                        g->comm, &q->request);
 }
 
+/* Whether all processes wait for all others in such a call. */
 static int all_wait(int kind, uint64_t bytes) {
     return kind == AP_ALLREDUCE || kind == AP_ALLGATHER || kind == AP_REDUCESCATTER || kind == AP_ALLTOALL ||
            bytes >= MUCH_BYTES;
@@ -206,14 +207,14 @@ static int act_on_query(ap_group *g, int *code) {
 /* Called before the first call by plans; false: out of memory. */
 static int switch_to_plans(ap_group *g) {
     ap_query *q = &g->query;
-    int good = 1;
+    int enough_memory = 1;
     if (!ap_preload.rank && !ap_auto_summary.since) ap_auto_summary.since = q->calls;
     if (q->agreed[AP_PREPARED] == AP_PREPARED_ALL)
         ap_group_adopt(g, &q->preparation->group);
     else
-        good = ap_group_find_rows(g);
+        enough_memory = ap_group_find_rows(g);
     end_preparation(q);
-    return good;
+    return enough_memory;
 }
 
 /* The last call comes first; at most one entry for each kind, root, type and size. */

@@ -8,8 +8,9 @@
 
 #include "preload.h"
 
-/* Define a collective. A call is passed on at once if it is known that no plan serves this function or these arguments; the
- * code for that is small and separate, in two cache lines. Else ap_serve decides. */
+/* Define a collective. A call is passed on at once if it is cached that no plan serves this function or these arguments; the
+ * code for that is small and separate, in two cache lines. Else ap_serve decides. In all definitions, `a` is the buffer to
+ * send, with `n` elements of type `t`, and `b` the one to receive, with `m` of type `u`. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
     extern __typeof__(MPI_##NAME) own_##NAME __attribute__((alias("MPI_" #NAME), visibility("hidden"))); \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
@@ -23,8 +24,8 @@
         return code; \
     } \
     AP_EXPORT __attribute__((hot, aligned(64))) int MPI_##NAME PARAMETERS { \
-        const ap_fallback_call *const known = ap_fallback_slot(FUNCTION, COUNT); \
-        if (ap_is_fallback(known, comm, ROOT, COUNT, TYPE)) return ((__typeof__(&PMPI_##NAME))known->library)ARGUMENTS; \
+        const ap_fallback_call *const cached = ap_fallback_slot(FUNCTION, COUNT); \
+        if (ap_is_fallback(cached, comm, ROOT, COUNT, TYPE)) return ((__typeof__(&PMPI_##NAME))cached->library)ARGUMENTS; \
         return decide_##NAME ARGUMENTS; \
     }
 
@@ -102,7 +103,7 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
         report_fallback(KIND, AP_PERSISTENT, comm); \
         return PMPI_##LARGE##_init_c(__VA_ARGS__, comm, info, request); \
     }
-#define TOGETHER(...) __VA_ARGS__
+#define TOGETHER(...) __VA_ARGS__ /* one argument of FORM, in spite of its commas */
 #define ALL(FORM) \
     FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(COMBINED(COUNT)), a, b, n, t, op) \
     FORM(reduce, Reduce, AP_REDUCE, TOGETHER(COMBINED(COUNT), int root), a, b, n, t, op, root) \
@@ -132,7 +133,7 @@ ALL(PERSISTENT_C)
  * those that the module mpi_f08 calls (ompi_allreduce_f). Handles are converted to C's, and then all is as for C.
  */
 #ifdef OPEN_MPI
-/* The C value of a buffer: in Fortran MPI_BOTTOM and MPI_IN_PLACE are the addresses of common blocks. */
+/* The address in C of a buffer of Fortran, where MPI_BOTTOM and MPI_IN_PLACE are the addresses of common blocks. */
 static const void *of_c(const void *buffer) {
     static _Atomic(void *) bottom, in_place;
     void *const nowhere = (void *)&bottom; /* no program has a buffer there */
@@ -163,7 +164,7 @@ typedef MPI_Fint fint; /* as long as int: asserted below, as lists of counts are
 #define TO_ALL const void *a, void *b, fint *n, fint *t, fint *op, fint *comm, fint *error
 #define FROM_TO_FORTRAN const void *a, fint *n, fint *t, void *b, fint *m, fint *u
 
-_Static_assert(sizeof(fint) == sizeof(int), "lists of counts are handed on as they are");
+_Static_assert(sizeof(fint) == sizeof(int), "lists of counts are passed on as they are");
 
 FORTRAN(allreduce, (TO_ALL), MPI_Allreduce(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
 FORTRAN(reduce_scatter_block, (TO_ALL), MPI_Reduce_scatter_block(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))

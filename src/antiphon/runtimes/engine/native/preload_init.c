@@ -40,7 +40,7 @@ static int count_library(struct dl_phdr_info *info, size_t size, void *data) {
 
 /* Handles of one MPI are invalid in another: stop with a message rather than crash later. */
 static void check_mpi(void) {
-    static const char how[] = "build it with that MPI's own mpicc: antiphon build mpi --compiler .../mpicc";
+    static const char advice[] = "build it with that MPI's own mpicc: antiphon build mpi --compiler .../mpicc";
     libraries loaded = {"", 0};
 #ifdef OPEN_MPI
     int same = strstr(ap_mpi_library(), "Open MPI") != NULL;
@@ -48,11 +48,12 @@ static void check_mpi(void) {
     int same = strstr(ap_mpi_library(), "Open MPI") == NULL;
 #endif
     if (!same) {
-        fprintf(stderr, "antiphon: the library in LD_PRELOAD is compiled for another MPI than this program's; %s\n", how);
+        fprintf(stderr, "antiphon: the library in LD_PRELOAD is compiled for another MPI than this program's; %s\n", advice);
         _Exit(1);
     }
     dl_iterate_phdr(count_library, &loaded);
-    if (loaded.several) fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", how);
+    if (loaded.several)
+        fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", advice);
 }
 
 /* ---- what process 0 broadcasts ---- */
@@ -81,11 +82,13 @@ static void read_tables(message *m) {
 
 /* ---- setting up ---- */
 
+/* Whether this is so at all processes of the world; collective. */
 static int all_good(int good) {
     int all = 0;
     return !PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) && all;
 }
 
+/* Broadcasts the bytes of a table and opens its book; false if that failed at any process. */
 static int share_table(ap_table *t) {
     if (ap_preload.rank) t->bytes = malloc(t->size ? (size_t)t->size : 1);
     if (!all_good(t->bytes != NULL)) return 0;
@@ -109,7 +112,7 @@ static int share_learned(uint64_t bytes) {
     return 1;
 }
 
-/* For each process of the world the first one on the same host. */
+/* Sets ap_preload.host: for each process of the world, the first one on the same host. */
 static void find_hosts(void) {
     enum { NAME = MPI_MAX_PROCESSOR_NAME };
     int needed = ap_preload.automatic, length = 0, size = ap_preload.size;
@@ -151,6 +154,7 @@ static int check_packing(void) {
     return good;
 }
 
+/* Fills ap_preload from what process 0 has broadcast. */
 static void apply_message(const message *m) {
     ap_state *p = &ap_preload;
     p->set = m->set, p->tables = (uint32_t)m->tables;
@@ -251,8 +255,8 @@ static void set_up(void) {
     p->on = ready && (p->tables || p->automatic);
     if (p->on) find_shared();
     if (p->on) prepare_world();
-    const int unwatched = p->on && p->set.watch_path[0] ? ap_watch_open(p->set.watch_path, p->rank) : 0;
-    if (unwatched) fprintf(stderr, "antiphon: ANTIPHON_WATCH: %s: %s\n", p->set.watch_path, strerror(unwatched));
+    const int watch_error = p->on && p->set.watch_path[0] ? ap_watch_open(p->set.watch_path, p->rank) : 0;
+    if (watch_error) fprintf(stderr, "antiphon: ANTIPHON_WATCH: %s: %s\n", p->set.watch_path, strerror(watch_error));
     p->settled = 1;
     if (p->problem[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");

@@ -81,6 +81,7 @@ static unsigned char *read_file(const char *path, int trusted, uint64_t *size, a
 
 /* ---- the name under which a compiled table is stored ---- */
 
+/* Adds bytes to two 64-bit hashes: FNV-1a, and a multiplicative one. */
 static void mix_bytes(uint64_t hash[2], const void *data, size_t bytes) {
     const unsigned char *p = data;
     for (size_t i = 0; i < bytes; i++) {
@@ -90,6 +91,7 @@ static void mix_bytes(uint64_t hash[2], const void *data, size_t bytes) {
     }
 }
 
+/* Adds the path, size and time of a file. */
 static void mix_file(uint64_t hash[2], const char *path) {
     struct stat s;
     if (stat(path, &s)) return;
@@ -141,7 +143,7 @@ static void stored_path(const unsigned char *table, uint64_t size, char *name, s
 
 /* The environment for a child process, from malloc: without variables of this MPI process, with the package on PYTHONPATH. */
 static char **make_environment(char *search, size_t capacity) {
-    static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
+    static const char *const dropped[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
                                        "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
     size_t count = 0, passed = 0;
     while (environ && environ[count]) count++;
@@ -150,7 +152,8 @@ static char **make_environment(char *search, size_t capacity) {
     const char *old = getenv("PYTHONPATH");
     for (size_t i = 0; i < count; i++) {
         int passes_on = 1;
-        for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) passes_on &= strncmp(environ[i], drop[k], strlen(drop[k])) != 0;
+        for (size_t k = 0; k < sizeof dropped / sizeof *dropped; k++)
+            passes_on &= strncmp(environ[i], dropped[k], strlen(dropped[k])) != 0;
         if (passes_on) variables[passed++] = environ[i];
     }
     char package[PATH_MAX] = AP_PACKAGE; /* .../antiphon: Python looks for it one level up */
@@ -165,17 +168,17 @@ static char **make_environment(char *search, size_t capacity) {
 int ap_spawn(char *const *command, pid_t *child, int *input) {
     int ends[2], in[2] = {-1, -1}, code = 0;
     size_t capacity = 1 << 17;
-    char *search = malloc(capacity), **all = search ? make_environment(search, capacity) : NULL;
+    char *search = malloc(capacity), **variables = search ? make_environment(search, capacity) : NULL;
     posix_spawn_file_actions_t files;
-    posix_spawnattr_t how;
+    posix_spawnattr_t attributes;
     sigset_t none;
-    if (!all || pipe2(ends, O_CLOEXEC)) {
-        free(all), free(search);
+    if (!variables || pipe2(ends, O_CLOEXEC)) {
+        free(variables), free(search);
         return -1;
     }
     if (input && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
         close(ends[0]), close(ends[1]);
-        free(all), free(search);
+        free(variables), free(search);
         return -1;
     }
     sigemptyset(&none);
@@ -186,13 +189,13 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, ends[1], 1);
     posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
-    posix_spawnattr_init(&how);
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
-    posix_spawnattr_setsigmask(&how, &none);
-    code = posix_spawnp(child, command[0], &files, &how, command, all);
-    posix_spawnattr_destroy(&how);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    code = posix_spawnp(child, command[0], &files, &attributes, command, variables);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
-    free(all), free(search);
+    free(variables), free(search);
     close(ends[1]);
     if (input) {
         close(in[0]);
@@ -205,7 +208,7 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
     return -1;
 }
 
-static int announced;
+static int announced; /* whether the message was printed, or is not to be */
 
 /* Reads the answer of the compiling process; after QUIET_SECONDS prints a message, once, as the program waits for this. */
 static int read_patiently(int file, const char *path, buffer *answer) {

@@ -1,4 +1,5 @@
-/* Sending and receiving by the sockets of a wire, and choosing the sockets to poll.
+/* Sending and receiving by the sockets of a wire, and choosing the sockets to poll. sockets_types.h explains stage, DIRECT,
+ * rails (several sockets per pair of ranks) and low water.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: nothing is allocated here; what is received goes to messages or through sockets_streams.c.
@@ -11,7 +12,7 @@
 
 /* ---- out ---- */
 
-/* The areas of memory to send next, at most PARTS of them; returns their count. */
+/* Fills `parts` with the areas of memory to send next, heads and data of messages; returns their count, at most PARTS. */
 static size_t gather_parts(const stream *s, struct iovec *parts) {
     size_t count = 0;
     uint64_t skip = s->sent;
@@ -48,7 +49,7 @@ static void stop_sending(socket_wire *w, stream *s, int error_number) {
 static void push_stream(socket_wire *w, stream *s) {
     while (s->fd >= 0 && s->sends.first) {
         struct iovec parts[PARTS];
-        if (w->fault.code) s->stopped_sending = 1; /* the memory of messages is the program's again */
+        if (w->fault.code) s->stopped_sending = 1; /* the run has failed: its buffers are the program's again */
         if (s->stopped_sending) {
             stop_sending(w, s, 0);
             return;
@@ -157,6 +158,7 @@ static int wants_input(const socket_wire *w, stream *s) {
     return 1;
 }
 
+/* Returns whether a socket will report only once many bytes have arrived. */
 int ap_sockets_fill_polled(socket_wire *w) {
     int waits_for_many = 0;
     w->polled_count = 0;
@@ -172,6 +174,7 @@ int ap_sockets_fill_polled(socket_wire *w) {
     return waits_for_many;
 }
 
+/* `look`: read all sockets, also those that report nothing. */
 void ap_sockets_handle_polled(socket_wire *w, int look) {
     for (nfds_t i = 0; i < w->polled_count; i++) {
         const short reported = w->polled[i].revents;

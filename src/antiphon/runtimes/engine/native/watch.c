@@ -2,6 +2,8 @@
  * A row is for calls of one group, collective, size class (power of two) and schedule. Its n-th call is the same one at all
  * processes of the group, so a reader that has the files of a host, where clocks agree, sees who began last. It may look at any
  * time: `state` says that the names of a row are complete, and the number of an entry of the ring is 0 while it changes.
+ *
+ * Threading: any thread, without locks. Ownership: the file is mapped until the process ends.
  */
 #include "watch.h"
 
@@ -22,7 +24,7 @@ enum { ROWS = 256, CALLS = 1024, NAME = 16, SCHEDULE = 64, TABLE = 1024, FREE = 
 
 typedef struct {
     _Atomic uint32_t state;
-    uint32_t group, ranks, rank, scale, unused;
+    uint32_t group, ranks, rank, size_class, unused; /* size_class: logarithm of the bytes to base 2 */
     _Atomic uint64_t calls, bytes, nanoseconds; /* bytes: of the latest call */
     char collective[NAME], schedule[SCHEDULE];
 } watch_row;
@@ -39,7 +41,7 @@ static struct watch_file {
     char table[TABLE];                /* ANTIPHON_TABLE */
     watch_row row[ROWS];
     watch_moment moment[CALLS];
-} *_Atomic opened;
+} *_Atomic opened; /* the mapped file; NULL: calls are not watched */
 static char path[4096];
 
 int ap_watch_open(const char *folder, int32_t rank) {
@@ -62,19 +64,20 @@ int ap_watch_open(const char *folder, int32_t rank) {
 }
 
 /* Finds the row of such calls, or takes a free one; NULL: all are used. */
-static watch_row *find_row(struct watch_file *f, const ap_watched *about, uint32_t scale) {
+static watch_row *find_row(struct watch_file *f, const ap_watched *about, uint32_t size_class) {
     for (watch_row *row = f->row; row < f->row + ROWS; row++) {
         uint32_t state = atomic_load_explicit(&row->state, memory_order_acquire);
         if (state == FREE && atomic_compare_exchange_strong(&row->state, &state, CHANGING)) {
-            row->group = about->group, row->ranks = about->ranks, row->rank = about->rank, row->scale = scale;
+            row->group = about->group, row->ranks = about->ranks, row->rank = about->rank, row->size_class = size_class;
             snprintf(row->collective, sizeof row->collective, "%s", about->collective);
             snprintf(row->schedule, sizeof row->schedule, "%s", about->schedule);
             atomic_store_explicit(&row->state, READY, memory_order_release);
             return row;
         }
         while (row->state != READY) {} /* another thread writes its names */
-        if (row->group == about->group && row->ranks == about->ranks && row->rank == about->rank && row->scale == scale &&
-            !strncmp(row->collective, about->collective, NAME - 1) && !strncmp(row->schedule, about->schedule, SCHEDULE - 1))
+        if (row->group == about->group && row->ranks == about->ranks && row->rank == about->rank &&
+            row->size_class == size_class && !strncmp(row->collective, about->collective, NAME - 1) &&
+            !strncmp(row->schedule, about->schedule, SCHEDULE - 1))
             return row;
     }
     return NULL;

@@ -25,6 +25,7 @@ void ap_begin_call(ap_wire *wire) {
     if (wire->begin) wire->begin(wire);
 }
 
+/* AP_MISMATCH if a message came from another call than this one. */
 int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error) {
     if (ap_same_call(&wire->now, other)) return AP_OK;
     wire->other = *other;
@@ -32,22 +33,22 @@ int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error) {
                    (unsigned long long)other->number, (unsigned long long)wire->now.number);
 }
 
-/* A process at another number is only late or ahead, and so is one at another stage of the same call. */
+/* The same between processes that need not be equally far: a call of another number, or stage, is no mismatch. */
 int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) {
-    ap_call_id alike = *other;
-    alike.stage = wire->now.stage, alike.group = wire->now.group;
-    return other->number == wire->now.number ? ap_compare(wire, &alike, error) : AP_OK;
+    ap_call_id adapted = *other;
+    adapted.stage = wire->now.stage, adapted.group = wire->now.group;
+    return other->number == wire->now.number ? ap_compare(wire, &adapted, error) : AP_OK;
 }
 
 /* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     uint32_t numbers[2];
-    unsigned char nothing[1];
+    unsigned char nothing[1]; /* messages are empty: their heads are compared */
     int code = AP_OK;
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
     if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
-    wire->expected = 0;
+    wire->expected = 0; /* bytes to receive */
     ap_begin_call(wire);
     for (uint32_t step = 1; step < ranks && !code; step *= 2) {
         code = wire->receive(wire, (me + ranks - step) % ranks, 0, nothing, 0, 0, error);
