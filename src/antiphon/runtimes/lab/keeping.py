@@ -212,7 +212,7 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
 def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
     need_root()
-    # Use the lab that is up, if it has the same machine (key()[1:8]: ranks to unit, without the name) and scale.
+    # Use the lab that is up, if it has the same machine (key()[1:8]: ranks to limits) and scale.
     existing = find_lab(name)
     if existing is not None:
         if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:

@@ -33,7 +33,7 @@ class Devices {
     u32 stop = 0;
 
     T *allocate(i64 elements) {
-        memory.emplace_back((size_t)elements + 16); /* not empty: an empty buffer has an address, too */
+        memory.emplace_back((size_t)elements + 16);
         return memory.back().data();
     }
 

@@ -310,8 +310,8 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
  * *code: an MPI error. */
 static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code, ap_error *error) {
     const ap_call *c = x->call;
-    int only_sent = /* the root of a scatter keeps its block */
-        c->kind == AP_SCATTER && x->at_root && s->in_place;
+    /* `out` is what the root of a scatter sends: nothing to unpack */
+    int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
     *unpacks = 0, *code = MPI_SUCCESS;
     if (s->in.blocks && !x->send.plain) {
         if (stage_elements(x, &s->in, AP_STAGED_IN, error)) return error->code;
@@ -319,10 +319,11 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
-        /* what the plan reads from the output: in place, the process's own block, or all */
-        int only_own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
-        int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
-        if (loads) *code = convert_blocks(x, &s->out, only_own ? (uint64_t)x->g->rank : 0, only_own ? 1 : s->out.blocks, 1);
+        /* what the plan reads from the output if the call is in place: this process's own block, or all */
+        int reads_own_block = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
+        int reads_output = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
+        uint64_t first = reads_own_block ? (uint64_t)x->g->rank : 0, blocks = reads_own_block ? 1 : s->out.blocks;
+        if (reads_output) *code = convert_blocks(x, &s->out, first, blocks, 1);
         *unpacks = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
     }
     return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together") : AP_OK;
@@ -360,7 +361,7 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     return AP_OK;
 }
 
-/* Returns 1 for ap_serve. No plan runs on the communicator any more. */
+/* Returns 1 for ap_serve. Later calls that a plan would serve on this communicator fail, too. */
 static int fail_call(call_state *x, int *code, const ap_error *error) {
     x->g->broken = 1;
     *code = raise_error(x->call->comm, MPI_ERR_OTHER, function_names[x->call->kind], error);
