@@ -364,6 +364,7 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
         raise Unsupported("joint: the weights of the groups have no common measure below 2^62; use rounder sizes")
     weights = np.concatenate([group.weights * scale for group, scale in zip(groups, scales, strict=True)])
     first = np.cumsum([0, *(group.blocks for group in groups)]).tolist()
+    # The blocks of a group come after those of earlier groups; ranks and ids are the same in all.
     columns = [
         np.concatenate([getattr(group.relation, name) + shift for group, shift in zip(groups, shifts, strict=True)])
         for names, shifts in ((("pre_block", "post_block"), first[:-1]), (_RANKS_AND_IDS, [0] * len(groups)))
@@ -379,7 +380,6 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
 
 
 _RANKS_AND_IDS = ("pre_rank", "pre_id", "post_rank", "post_want")
-_NONE: Longs = np.zeros(0, np.int64)
 
 
 def custom_relation(
@@ -387,39 +387,40 @@ def custom_relation(
 ) -> Relation:
     """Build a checked relation from (block, rank, id) rows and (block, rank, wanted ids or None for all) rows."""
     wants: dict[tuple[int, ...], int] = {}
-    need = [
+    post_indices = [
         (block, rank, -1 if ids is None else wants.setdefault(tuple(sorted(ids)), len(wants)))
         for block, rank, ids in post
     ]
-    have, needed = (np.array(rows, np.int64).reshape(-1, 3) for rows in (pre, need))
-    return relation_of(have, needed, tuple(wants), ranks)
+    pre_rows, post_rows = (np.array(rows, np.int64).reshape(-1, 3) for rows in (pre, post_indices))
+    return relation_of(pre_rows, post_rows, tuple(wants), ranks)
 
 
-def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...], ranks: int) -> Relation:
+def relation_of(pre_rows: AnyInts, post_rows: AnyInts, wants: tuple[tuple[int, ...], ...], ranks: int) -> Relation:
     """Build a checked relation from columns: (block, rank, id) rows and (block, rank, index into `wants` or -1 for all)
     rows."""
-    for side, rows in (("pre", have), ("post", need)):
+    for side, rows in (("pre", pre_rows), ("post", post_rows)):
         if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
             raise Invalid(f"custom collective, {side}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
-    if have.size and (have[:, 2].min() < 0 or have[:, 2].max() >= 2**31):
+    if pre_rows.size and (pre_rows[:, 2].min() < 0 or pre_rows[:, 2].max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
-    need_as_given, have, need = need, _order_rows(have), _order_rows(need)
-    if need.size and np.any(np.all(need[1:, :2] == need[:-1, :2], axis=1)):
+    unsorted_post, pre_rows, post_rows = post_rows, _order_rows(pre_rows), _order_rows(post_rows)
+    if post_rows.size and np.any(np.all(post_rows[1:, :2] == post_rows[:-1, :2], axis=1)):
         raise Invalid("custom collective, post: a (block, rank) is named twice")
-    unsourced = ~np.isin(need_as_given[:, 0], have[:, 0])
-    with_ids = need_as_given[need_as_given[:, 2] >= 0]
-    contributed = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if with_ids.size else _NONE
+    unsourced = ~np.isin(unsorted_post[:, 0], pre_rows[:, 0])
+    with_ids = unsorted_post[unsorted_post[:, 2] >= 0]
+    pairs = pre_rows if with_ids.size else pre_rows[:0]  # the contributions matter only for wants with ids
+    contributed = distinct(pairs[:, 0].astype(np.int64) * 2**31 + pairs[:, 2])
     unmet = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
            if not _all_contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
     if unmet or unsourced.any():
         faulty_rows = (
             row
-            for row, lacks_source in zip(need_as_given, unsourced, strict=True)
+            for row, lacks_source in zip(unsorted_post, unsourced, strict=True)
             if lacks_source or (int(row[0]), int(row[2])) in unmet
         )
         block, rank, _ = next(faulty_rows).tolist()
         raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
-    pre, post = (np.ascontiguousarray(rows.T, np.int32) for rows in (have, need))
+    pre, post = (np.ascontiguousarray(rows.T, np.int32) for rows in (pre_rows, post_rows))
     return Relation(pre[0], pre[1], pre[2], post[0], post[1], post[2], wants)
 
 

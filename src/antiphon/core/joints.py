@@ -191,7 +191,7 @@ def refuse_joints(schedule: Schedule, output: str, alternative: str = "") -> Non
     """Raise Unsupported for an output that cannot express joints, and name alternatives."""
     if joints_of(schedule) is not None:
         raise Unsupported(
-            f"{output}: the schedule lets switches multicast or combine (joints), which cannot be said here; "
-            f"{alternative + '; ' if alternative else ''}transform.unjoined gives the same with every row alone, and "
-            "planners that do not use switches have others"
+            f"{output}: cannot express joints (switches that multicast or combine), which the schedule has; "
+            f"{alternative + '; ' if alternative else ''}transform.unjoined returns it without joints, and planners "
+            "that do not use switches make others"
         )

@@ -35,7 +35,7 @@ _SAMPLE = 2**14  # bytes searched for signs of another program's output
 _OUTPUTS = (  # (sign, advice)
     (
         rb"out-of-place\s+in-place|# nThread|# Avg bus bandwidth",
-        "looks like output of nccl-tests: times, no plan; antiphon check-log FILE --topology TOPO judges them",
+        "looks like output of nccl-tests: times, no plan; antiphon check-log FILE --topology TOPO checks them",
     ),
     (
         rb"(?m)^[\s\x1b\[0-9;m]*GPU0\s+(\x1b\[[0-9;]*m)?(GPU1|X)\b|<system\b",

@@ -33,11 +33,11 @@ def matmul(a: Floats, b: Floats) -> Floats:
     return product
 
 
-def convolve(rows: Floats, sizes: Floats) -> Floats:
-    """Return the full convolution of every row with `sizes`. O(rows * columns * sizes)."""
-    out = np.zeros((rows.shape[0], rows.shape[1] + len(sizes) - 1))
+def convolve(rows: Floats, kernel: Floats) -> Floats:
+    """Return the full convolution of every row with `kernel`. O(rows * columns * length of the kernel)."""
+    out = np.zeros((rows.shape[0], rows.shape[1] + len(kernel) - 1))
     for column in range(rows.shape[1]):
-        out[:, column : column + len(sizes)] += rows[:, column, None] * sizes
+        out[:, column : column + len(kernel)] += rows[:, column, None] * kernel
     return out
 
 

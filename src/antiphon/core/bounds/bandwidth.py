@@ -435,7 +435,7 @@ class BandwidthSearch:
     def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
         """Add the partitions that are violated: the loads cross them too seldom. Return whether one was added."""
         arcs = program.arcs
-        # The separation needs integers: scale the float loads so that the greatest is 2^30.
+        # The separation needs integers: scale the float loads so that the greatest is 2^30 (1e-300: all may be 0).
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         load_network = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
         return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(load_network)) > 0

@@ -51,7 +51,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
     _require(priced_capacity > 0, "all its prices are 0")
     if isinstance(witness, LpDual):
         return _check_dual(topology, collective, witness) / priced_capacity
-    _require(len(collective.groups) == len(witness.groups), "it has not one dual for each group")
+    _require(len(collective.groups) == len(witness.groups), "it must have one dual per group")
     total, first = 0, 0
     for group, dual in zip(collective.groups, witness.groups, strict=True):
         own = collective.weights[first : first + group.blocks]
