@@ -291,7 +291,7 @@ def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
     return array
 
 
-def _builtin_relation(c: Collective) -> Relation:
+def _builtin_relation(collective: Collective) -> Relation:
     """Return the relation of a built-in kind: who has each block at the start, and who must have it in the end.
 
     A scatter from rank 1 to three ranks: block i is for rank i; all are at rank 1, as its contribution:
@@ -302,27 +302,25 @@ def _builtin_relation(c: Collective) -> Relation:
     >>> relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist()
     ([0, 1, 2], [0, 1, 2], [-1, -1, -1])
     """
-    members, roots = np.array(c.members, np.int32), np.array(c.roots, np.int32)
-    blocks, m, r = c.blocks, len(members), len(roots)
-    if blocks * m > MAX_PAIRS and c.kind not in ("scatter", "gather", "alltoall"):
-        raise Unsupported(f"{c.kind} among {m} ranks relates {blocks * m} blocks and ranks; at most {MAX_PAIRS}")
+    members, roots = np.array(collective.members, np.int32), np.array(collective.roots, np.int32)
+    kind, blocks, m, r = collective.kind, collective.blocks, len(members), len(roots)
+    if blocks * m > MAX_PAIRS and kind not in ("scatter", "gather", "alltoall"):
+        raise Unsupported(f"{kind} among {m} ranks relates {blocks * m} blocks and ranks; at most {MAX_PAIRS}")
     block = np.arange(blocks, dtype=np.int32)
-    rows_with_all = 0 if c.kind in ("scatter", "gather", "alltoall") else blocks  # these have one rank per block
-    all_pairs = (
-        np.repeat(block[:rows_with_all], m),
-        np.tile(members, rows_with_all),
-    )  # (block, rank): all members for each block
+    # All members for each block, as (block, rank). Scatter, gather and alltoall have one rank per block on both sides.
+    rows_with_all = 0 if kind in ("scatter", "gather", "alltoall") else blocks
+    all_pairs = np.repeat(block[:rows_with_all], m), np.tile(members, rows_with_all)
     one_rank_side = {  # kind -> the single rank at the side of the collective that has one rank per block
         "broadcast": lambda: roots, "reduce": lambda: roots, "allgather": lambda: members,
         "reducescatter": lambda: members, "allreduce": lambda: members[:0],
         "scatter": lambda: np.tile(roots, m), "gather": lambda: np.tile(members, r),
         "alltoall": lambda: np.tile(members, m),
-    }[c.kind]()  # fmt: skip
-    if c.kind in ("broadcast", "allgather"):
+    }[kind]()  # fmt: skip
+    if kind in ("broadcast", "allgather"):
         pre, post = (block, one_rank_side), all_pairs
-    elif c.kind in ("reduce", "reducescatter"):
+    elif kind in ("reduce", "reducescatter"):
         pre, post = all_pairs, (block, one_rank_side)
-    elif c.kind == "allreduce":
+    elif kind == "allreduce":
         pre = post = all_pairs
     else:
         destinations = {
@@ -330,7 +328,7 @@ def _builtin_relation(c: Collective) -> Relation:
             "gather": np.repeat(roots, m),
             "alltoall": np.repeat(members, m),
         }
-        pre, post = (block, one_rank_side), (block, destinations[c.kind])
+        pre, post = (block, one_rank_side), (block, destinations[kind])
     want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 

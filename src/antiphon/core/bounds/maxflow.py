@@ -1,7 +1,7 @@
 """Exact maximum flows and minimum cuts with integer capacities of any size.
 
 igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, capacities are
-scaled: the flow of their high bits first, then again and again what the residual graph lets through with 20 bits more.
+scaled: first the flow of their high bits, then, with 20 bits more at a time, augmenting flows in the residual graph.
 
 >>> flows = Flows(3, [0, 0, 1], [1, 2, 2])
 >>> flows.arc_flows([3, 1, 2], 0, 2).tolist()  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1

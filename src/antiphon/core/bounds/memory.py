@@ -1,8 +1,9 @@
 """Memory accesses of reductions and the number of senders per receiver: of schedules, and their lower bounds.
 
-These are the two further kinds of optimality of GenModel (GenModel and GenTree paper, sections 3.1 to 3.3). Combining f
-values at once (f is the *fan-in*) reads f and writes one: f + 1 accesses per byte and f - 1 additions. A sum of v
-values that is formed in h reductions takes (v - 1) + 2 h accesses (equation 15): fewest if all are combined at once.
+GenModel adds these two kinds of optimality to latency and bandwidth (GenModel and GenTree paper, sections 3.1 to 3.3).
+Combining f values at once (f is the *fan-in*) reads f and writes one: f + 1 accesses per byte and f - 1 additions. A
+sum of v values that is formed in h reductions takes (v - 1) + 2 h accesses (equation 15): fewest if all are combined at
+once.
 
 Example: 4 values. At once: 4 reads + 1 write = 5 accesses. Pairwise in 3 reductions: 3 * (2 + 1) = 9 accesses. But
 combining at once needs 3 senders to one receiver at the same time (incast), which slows networks down: Theorem 2 says

@@ -9,7 +9,7 @@ In place, a rank has one buffer: its input and output blocks together in the ord
 input of an allgather is at its place in the output, the result of a reducescatter at its place in the input, those of
 allreduce, broadcast and reduce are the same buffer, and the root of a gather or scatter leaves its own block where it
 is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block for the j-th rank is at position j and is
-replaced by the j-th rank's block, which must be as long. Places of input blocks that are no output keep their contents.
+replaced by the j-th rank's block, which must be as long. Input blocks that are no output keep their contents.
 
 A block has a weight, its relative size. Positions are sums of weights, to be multiplied by the *unit*: elements per
 weight 1, which follows from the length of the buffers.

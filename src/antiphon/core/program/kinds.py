@@ -57,7 +57,7 @@ class Program:
     `base_*`
         Where parts lie: the buffer and a shift; in scratch the slot (counted within its rank) and its origin.
     `class_*`, `slot_class`
-        Sizes of slots, and the class of every slot.
+        Sizes of slots and the number of pieces that each holds, and the class of every slot.
     `kind`, `channel`, `peer`, `pieces`
         Per operation; `peer` is the other rank of a message.
     `when`
@@ -180,7 +180,7 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """Addresses of a program at one size, in elements."""
+    """A program bound to one size by `bind`: its addresses, in elements."""
 
     unit: int  # elements per weight 1 of a block
     at: Longs  # per point its element on the line of all blocks
