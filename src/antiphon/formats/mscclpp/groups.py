@@ -1,4 +1,7 @@
-"""The steps of a stream as a group of thread blocks shares them: cut to equal operations, or divided by partners.
+"""Share the steps of a stream among a group of thread blocks: cut to equal operations, or divided by partners.
+
+A stream is a sequence of steps of a rank: signal, wait, put data into a peer's memory, fold (add up) data, ...; see
+lower/onesided/form.py. blocks.py and staging.py call these functions before they write the steps as text.
 
 Every block of a group does its part of every operation (`tbg_info`), so all operations of the stream must have one
 size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_unit`, `cut_steps`).
@@ -35,19 +38,20 @@ def can_be_divided(steps_of_rank: list[list[Step]]) -> bool:
 
 
 def divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
-    """Return the steps of a member of a divided stream's group: signals and waits for its own partners alone. All meet
-    behind waits, before what needs them, and behind data, before it is signalled."""
+    """Return the steps of one block (`member`) of a `group` of blocks: it signals and waits for its own partners alone.
+
+    All blocks meet between a wait and the steps that need it, and between steps that move data and their signal."""
     peers = _find_peers(steps)
     share = -(-len(peers) // group)
-    own, divided, before = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
+    member_peers, divided, previous_kind = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
     for step in steps:
         if step.kind != SYNC:
-            if before != step.kind and (before == WAIT or step.kind == SIGNAL):
+            if previous_kind != step.kind and (previous_kind == WAIT or step.kind == SIGNAL):
                 divided.append(Step(MEET))
-            before = step.kind
+            previous_kind = step.kind
         if step.kind not in (SIGNAL, WAIT):
             divided.append(step)
-        elif own_peers := tuple(peer for peer in step.peers if peer in own):
+        elif own_peers := tuple(peer for peer in step.peers if peer in member_peers):
             divided.append(step._replace(peers=own_peers))
     return divided
 

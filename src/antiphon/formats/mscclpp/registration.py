@@ -1,18 +1,18 @@
 """Write `register.py`, the module that hands exported plans to MSCCL++, and chooses among them for each call.
 
-MSCCL++ asks a selector for an algorithm of each call; where that gives None, a fallback of its own looks through all
-registered plans, by collective, ranks, place and size alone. What either does not see must be settled here:
+MSCCL++ asks a selector (here `select`) for the algorithm of each call. If that returns None, MSCCL++'s fallback looks
+through all registered plans, by collective, ranks, in place or not, and size alone. So this module handles the rest:
 
     fallback        matches a plan whose constraint has the communicator's size, for any root and unit;
                     so plans are registered for 0 ranks, which it never matches, and `select` finds them by name
     size            requests of an allgather have the size of one rank, those of a reducescatter that of all
-    place           requests count only equal addresses as in place for a reducescatter, which only rank 0 has; ranks
-                    would choose different plans, so the place follows from both addresses and the rank
+    in place        for a reducescatter, requests count only equal addresses as in place, which only rank 0 has; ranks
+                    would choose different plans, so `select` computes it from both addresses and the rank
     root            in the hints of a request; a broadcast takes the plan for calls out of place in any case, because
                     the input of ranks other than the root means nothing
-    operator        in no request, and the executor adds: the caller must state that it does nothing else
+    operator        not in requests, and the executor only adds: the caller must state that it only sums
     memory, type    switches reach only memory that is mapped for them, and the executor has kernels for some types
-    graphs          a captured call repeats the flags of its packets, so plans by packets are not captured
+    graphs          a call in a CUDA graph repeats the flags of its packets, so such calls do not use packets
 
 Example: an allgather of 4 ranks with 1 KB each arrives as 1 KB; `select` looks for a plan for 4 KB, in place where the
 input of rank r begins r KB behind the output.
@@ -27,8 +27,8 @@ from antiphon.formats.lint.mscclpp import REDUCING_KINDS, SWITCH_TYPES, TYPES
 
 
 class PlanRow(NamedTuple):
-    """A plan of `register.py`. `in_place`: None for both. `root`: None where the collective has none. `unit`: what
-    sizes are multiples of. `types`: of data that it takes."""
+    """A plan of `register.py`. `in_place`: None for both. `root`: None where the collective has none. `smallest`,
+    `largest`: bytes of calls that it serves, in multiples of `unit`. `switches`, `packets`: whether it uses them."""
 
     file: str
     name: str
@@ -87,7 +87,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def check(world_size, ranks_per_node):
-    """RuntimeError where the plans are for other jobs."""
+    """Raise RuntimeError if the plans are for other jobs."""
     if world_size != RANKS:
         raise RuntimeError(f"these plans are for {{RANKS}} ranks, not for {{world_size}}")
     if RANKS_PER_NODE and ranks_per_node != RANKS_PER_NODE:
@@ -98,8 +98,9 @@ def check(world_size, ranks_per_node):
 
 
 def fitting(collective, nbytes, in_place, root=None, bindable=False, dtype=None, captured=False):
-    """The name of the plan for a call, or None. `nbytes`: of the largest buffer of a rank. `bindable`: whether switches
-    reach its buffers. `dtype`: the name of its type, where it is known. `captured`: whether it goes into a graph."""
+    """Return the name of the plan for a call, or None. `nbytes`: of the largest buffer of a rank. `bindable`: whether
+    switches reach its buffers. `dtype`: the name of its type, where it is known. `captured`: whether it goes into a
+    graph."""
     for _, name, kind, from_root, place, smallest, largest, unit, switches, packets in PLANS:
         if kind != collective or from_root not in (None, root) or place not in (None, in_place):
             continue
@@ -113,7 +114,8 @@ def fitting(collective, nbytes, in_place, root=None, bindable=False, dtype=None,
 
 
 def is_bindable(address):
-    """Whether the driver mapped the memory there, as for GpuBuffer and ncclMemAlloc: switches reach no other."""
+    """Return whether the driver mapped the memory at an address as for GpuBuffer and ncclMemAlloc, so that switches
+    reach it."""
     try:
         driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong()
     except OSError:
@@ -124,7 +126,7 @@ def is_bindable(address):
 
 
 def is_captured(stream):
-    """Whether what is launched on a stream goes into a graph."""
+    """Return whether what is launched on a stream goes into a graph."""
     for library, function in (("libcuda.so.1", "cuStreamIsCapturing"), ("libamdhip64.so", "hipStreamIsCapturing")):
         try:
             status, call = ctypes.c_int(), getattr(ctypes.CDLL(library), function)
@@ -135,7 +137,9 @@ def is_captured(stream):
 
 
 def select(algorithms, request):
-    """A selector: what fits the request, of the algorithms that were registered, by collective and name."""
+    """Return the registered algorithm that fits the request, or None: a selector for MSCCL++.
+
+    `algorithms`: by collective and name."""
     if request.world_size != RANKS or (RANKS_PER_NODE and request.n_ranks_per_node != RANKS_PER_NODE):
         return None
     kind, nbytes, source, target = request.collective, request.message_size, request.input_buffer, request.output_buffer
@@ -154,7 +158,7 @@ def select(algorithms, request):
 
 
 def register(builder, rank, world_size, ranks_per_node, sum_only=False):
-    """Add all plans, and the selector, to an AlgorithmCollectionBuilder of mscclpp.ext; gives the algorithms."""
+    """Add all plans, and the selector, to an AlgorithmCollectionBuilder of mscclpp.ext; return the algorithms."""
     check(world_size, ranks_per_node)
     if COMBINES and sum_only is not True:
         raise RuntimeError(

@@ -1,7 +1,8 @@
-"""Resolve the numbers of a plan: channels of two ranks, remote buffers, groups of a switch, and cells.
+"""Resolve the numbers in a plan of MSCCL++: channels between ranks, remote buffers, groups of a switch, and cells.
 
-A rank's channels of one type are numbered through all its rows. The k-th of one rank to another matches the k-th in the
-opposite direction; where the other has fewer, no rank can wait for its signals.
+read.py and operations.py use this to run a plan on the machine of lower/machine, whose memory is one array of cells.
+A rank's channels of one type are numbered through all its rows in the file. The k-th channel from rank a to b is paired
+with the k-th from b to a. If b has fewer, nobody can wait for the signals of the remaining channels.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 def grain_of(file: File, collective: Collective) -> int:
     """Return the number of chunks of a block; the buffers of every rank must agree on it."""
-    in_one = file.inplace and collective.kind == "custom"  # one buffer for what a rank has and what it wants
-    first, last = (side.size.tolist() for side in sides(collective, in_one))
+    one_buffer = file.inplace and collective.kind == "custom"  # for what a rank has and what it wants
+    inputs, outputs = (side.size.tolist() for side in sides(collective, one_buffer))  # blocks, by rank
     grain = 0
     for rank, gpu in enumerate(file.gpus):
         for field_name, size, chunks in (
-            ("input_chunks", first[rank], gpu.input_chunks), ("output_chunks", last[rank], gpu.output_chunks),
+            ("input_chunks", inputs[rank], gpu.input_chunks), ("output_chunks", outputs[rank], gpu.output_chunks),
         ):  # fmt: skip
             if size and not grain:
                 grain = chunks // size
@@ -52,7 +53,11 @@ def grain_of(file: File, collective: Collective) -> int:
 class Wiring:
     """Translates what a file names into numbers of the machine: cells, semaphores, groups.
 
-    `width`: cells of a chunk. `scratch`: cells of a chunk of scratch.
+    `width`: cells of a chunk. `scratch`: cells of a chunk of scratch. `start`, `named`: by semaphore, its initial value
+    and its name in messages. `local`: by rank, the semaphores of the rank itself. `peers`: by type and rank, each
+    channel's peer and its number among the channels to it. `groups`: by rank, buffer and ranks of switch groups.
+    `first`, `size`: by rank and buffer, its first cell and its cells. `begin`: by rank, the first cell of the user's
+    buffer that holds input and output if in place.
     """
 
     def __init__(self, file: File, collective: Collective, width: int, scratch: int, nbytes: int) -> None:
@@ -79,13 +84,13 @@ class Wiring:
     # ---- cells ----
 
     def _make_places(self, grain: int, nbytes: int) -> Places:
-        file, twice = self.file, 2 if self.packets else 1
-        # Packets are modelled in cells of their own, behind the plain ones.
-        room = [gpu.scratch_chunks * self.scratch * twice for gpu in file.gpus]
+        file, copies = self.file, 2 if self.packets else 1
+        # packets are modelled in cells of their own, behind those of plain data
+        scratch_cells = [gpu.scratch_chunks * self.scratch * copies for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
-        if sum(room) + declared > max(MOST_CELLS, nbytes):
-            raise Invalid(f"{sum(room) + declared} chunks, but only {nbytes} bytes of operations on them")
-        places = Places.of(self.collective, file.inplace, grain * self.width, room)
+        if sum(scratch_cells) + declared > max(MOST_CELLS, nbytes):
+            raise Invalid(f"{sum(scratch_cells) + declared} chunks, but only {nbytes} bytes of operations on them")
+        places = Places.of(self.collective, file.inplace, grain * self.width, scratch_cells)
         if file.inplace:  # a rank without input, or without output, passes the other buffer twice
             for side, other in ((INPUT, OUTPUT), (OUTPUT, INPUT)):
                 lacking = places.size[:, side] == 0
@@ -93,49 +98,49 @@ class Wiring:
                 places.size[lacking, side] = places.size[lacking, other]
         return replace(places, cells_per_chunk=(self.width, self.width, self.scratch))
 
-    def cells(self, where: object, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
-        """Return the first cell of a place at the rank `at` that `rank` names; refuse it if part of it does not exist.
+    def cells(self, where: object, rank: int, owner: int, kind: str | None, index: int, size: int) -> int:
+        """Return the first cell of `size` chunks from chunk `index` of a buffer of rank `owner`, which `rank` names.
 
-        In place, the executor computes a remote address from the offset in this rank's buffer, so the same offset is
-        taken at other ranks.
+        Raises Invalid if part of it does not exist. `where`: the operation, for messages. In place, the executor
+        computes a remote address from the offset in this rank's buffer, so the same offset is taken at other ranks.
         """
-        which = _KIND.get(kind or "", -1)
-        if which < 0:
+        buffer = _KIND.get(kind or "", -1)
+        if buffer < 0:
             raise Invalid(f"{where}: expected a buffer i, o or s, got {quote(kind)}")
-        if which == SCRATCH:
-            self.plain.add((at, index, size))
-            if index + size > self.file.gpus[at].scratch_chunks:
-                room = self.file.gpus[at].scratch_chunks
-                raise Invalid(f"{where}: {_range_text(index, size)} of the scratch of rank {at}, of {room}")
-            return self.first[at][SCRATCH] + index * self.scratch
-        base = self.first[at][which]
+        if buffer == SCRATCH:
+            self.plain.add((owner, index, size))
+            if index + size > self.file.gpus[owner].scratch_chunks:
+                room = self.file.gpus[owner].scratch_chunks
+                raise Invalid(f"{where}: {_range_text(index, size)} of the scratch of rank {owner}, of {room}")
+            return self.first[owner][SCRATCH] + index * self.scratch
+        base = self.first[owner][buffer]
         # The offset within the user's buffer is assumed equal at both ranks.
-        if self.file.inplace and at != rank:
-            base = self.begin[at] + self.first[rank][which] - self.begin[rank]
+        if self.file.inplace and owner != rank:
+            base = self.begin[owner] + self.first[rank][buffer] - self.begin[rank]
         low = base + index * self.width
         high = low + size * self.width
-        if low < self.first[at][which] or high > self.first[at][which] + self.size[at][which]:
-            room = self.size[at][which] // self.width
+        if low < self.first[owner][buffer] or high > self.first[owner][buffer] + self.size[owner][buffer]:
+            room = self.size[owner][buffer] // self.width
             raise Invalid(
-                f"{where}: {_range_text(index, size)} of the {('input', 'output')[which]} of rank {at}, of {room}"
+                f"{where}: {_range_text(index, size)} of the {('input', 'output')[buffer]} of rank {owner}, of {room}"
             )
         return low
 
-    def packet_cells(self, where: object, at: int, kind: str | None, index: int, size: int) -> int:
-        """Return the first cell, as `cells` does, of packets. Theirs are apart from those of plain data."""
+    def packet_cells(self, where: object, owner: int, kind: str | None, index: int, size: int) -> int:
+        """Return the first cell of packets in scratch, as `cells` does for plain data."""
         if not self.packets:
             raise Invalid(f"{where}: packets take twice the room, which only protocol LL gives them")
         if kind != "s":
             raise Invalid(f"{where}: packets go to scratch, not to {quote(kind)}")
-        self.packed.add((at, index, size))
-        room = self.file.gpus[at].scratch_chunks
+        self.packed.add((owner, index, size))
+        room = self.file.gpus[owner].scratch_chunks
         if index + size > room:
-            raise Invalid(f"{where}: {_range_text(index, size)}, as packets, of the scratch of rank {at}, of {room}")
-        return self.first[at][SCRATCH] + (room + index) * self.scratch
+            raise Invalid(f"{where}: {_range_text(index, size)}, as packets, of the scratch of rank {owner}, of {room}")
+        return self.first[owner][SCRATCH] + (room + index) * self.scratch
 
     def refuse_mixed_scratch(self) -> None:
-        """Refuse packets in scratch that plain data uses, too: packets lie at twice their index."""
-        # A packet of chunk k covers plain chunks 2 k and 2 k + 1.
+        """Raise Invalid if packets lie in scratch that plain data uses, too."""
+        # the packets of chunk k cover plain chunks 2 k and 2 k + 1
         packed: dict[int, list[tuple[int, int]]] = {}
         for rank, index, size in self.packed:
             packed.setdefault(rank, []).append((2 * index, 2 * (index + size)))
@@ -173,15 +178,15 @@ class Wiring:
         for connections in self.peers.values():
             # The n-th channel from a to b is paired with the n-th from b to a.
             counts: Counter[int] = Counter()
-            for at, (peer, _) in enumerate(connections):
-                connections[at] = peer, counts[peer]
+            for i, (peer, _) in enumerate(connections):
+                connections[i] = peer, counts[peer]
                 counts[peer] += 1
-        self.many = Counter(
+        self.channel_counts = Counter(
             (kind, rank, peer) for (kind, rank), connections in self.peers.items() for peer, _ in connections
         )
 
     def _check_groups(self) -> None:
-        """Refuse groups of switches that not all of their ranks name, equally often."""
+        """Raise Invalid unless all ranks of a switch's group name the group, equally often."""
         count = Counter((rank, group) for rank, groups in self.groups.items() for group in groups)
         for (rank, (buffer, ranks)), group_count in count.items():
             for other in ranks:
@@ -193,7 +198,7 @@ class Wiring:
         peer, number = self.peers[kind, rank][channel]
         source, target = (peer, rank) if is_wait else (rank, peer)
         # The peer has fewer channels: this signal has no receiver.
-        if not is_wait and number >= self.many[kind, peer, rank]:
+        if not is_wait and number >= self.channel_counts[kind, peer, rank]:
             return -1
         return self._number_semaphore((kind, source, target, number))
 
@@ -250,22 +255,22 @@ class Names:
                     )
                 self.buffers.setdefault(kind, []).append((remote_buffer.rank, remote_buffer.type))
 
-    def channel(self, where: object, kind: str, at: int) -> int:
+    def channel(self, where: object, kind: str, index: int) -> int:
         channels = self.channels.get(kind, ())
-        if at >= len(channels):
-            raise Invalid(f"{where}: {kind} channel {at}, but its block has {len(channels)}")
-        return channels[at]
+        if index >= len(channels):
+            raise Invalid(f"{where}: {kind} channel {index}, but its block has {len(channels)}")
+        return channels[index]
 
-    def buffer(self, where: object, kind: str, at: int | None) -> tuple[int, str]:
+    def buffer(self, where: object, kind: str, index: int | None) -> tuple[int, str]:
         buffers = self.buffers.get(kind, ())
-        if at is None or at >= len(buffers):
-            raise Invalid(f"{where}: remote buffer {at}, but its block has {len(buffers)} by {kind}")
-        return buffers[at]
+        if index is None or index >= len(buffers):
+            raise Invalid(f"{where}: remote buffer {index}, but its block has {len(buffers)} by {kind}")
+        return buffers[index]
 
-    def group(self, where: object, at: int | None) -> tuple[int, tuple[int, ...]]:
-        if at is None:
+    def group(self, where: object, index: int | None) -> tuple[int, tuple[int, ...]]:
+        if index is None:
             raise Invalid(f"{where}: lacks switch_channel_id")
-        return self.wiring.groups[self.rank][self.channel(where, SWITCH, at)]
+        return self.wiring.groups[self.rank][self.channel(where, SWITCH, index)]
 
 
 def collective_of(file: File, collective: Collective | None, root: int, nbytes: int) -> Collective:

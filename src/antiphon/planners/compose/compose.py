@@ -315,7 +315,7 @@ def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
     """Build the plan, in the best of its route variants. Plans with equal marks are built once."""
     request = search.request
     if plan.mark not in search.built:
-        schedules = [variant.schedule(request.collective) for variant in plan.each]
+        schedules = [variant.schedule(request.collective) for variant in plan.staged_plans]
         schedule = schedules[0] if len(schedules) == 1 else merge(schedules, plan.shares)
         variants = (schedule, *_routed_anew(schedule, request.topology))
         search.built[plan.mark] = [_measure_plan(variant, request.topology, plan, aim) for variant in variants]
@@ -324,7 +324,7 @@ def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
 
 def _measure_plan(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _BuiltPlan:
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
-    first = plan.each[0]
+    first = plan.staged_plans[0]
     return _BuiltPlan(
         schedule, aim, first.split, plan.shares, first.descriptions, unpipelined, 1 / rate if rate else Fraction(0)
     )

@@ -29,13 +29,13 @@ SHARE_DENOMINATOR = 60  # shares are rounded to multiples of 1 / 60, which many 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A collective by one split, or by several at once with their shares, and an estimate of its time.
+    """A collective by one staged plan, or by several at once, each with its share of the data.
 
     `unpipelined`, `pipelined`: estimated seconds per byte, unpipelined and with many slices. The estimate assumes that
     levels have links of their own; no schedule is built yet.
     """
 
-    each: tuple[StagedPlan, ...]
+    staged_plans: tuple[StagedPlan, ...]
     shares: tuple[Fraction, ...]
     unpipelined: Fraction
     pipelined: Fraction
@@ -47,13 +47,13 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        return max(staged.steps for staged in self.each)
+        return max(staged.steps for staged in self.staged_plans)
 
     @property
     def mark(self) -> Mark:
         """Equal for plans with equal figures, by the same planners among the same groups."""
-        splits = (str(staged.split) + staged.split.seating.tobytes().hex() for staged in self.each)
-        words = tuple(word for staged in self.each for word in staged.descriptions)
+        splits = (str(staged.split) + staged.split.seating.tobytes().hex() for staged in self.staged_plans)
+        words = tuple(word for staged in self.staged_plans for word in staged.descriptions)
         return (*splits, *words), (*self.shares, self.unpipelined, self.pipelined, Fraction(self.steps))
 
     def seconds(self, nbytes: int) -> float:
@@ -62,25 +62,26 @@ class Plan:
         Model: steps * latency + bytes * pipelined + fill / n + n * latency, where fill is the time by which one piece
         is slower than many. The best n makes the last two terms 2 * sqrt(fill * latency).
         """
+        # STEP: assumed latency of a step, in seconds
         latency, unpipelined, pipelined = float(STEP), float(self.unpipelined), float(self.pipelined)
         fill = max(unpipelined - pipelined, 0.0) * nbytes
         return self.steps * latency + pipelined * nbytes + 2 * math.sqrt(fill * latency)
 
 
-def share_data(each: Sequence[StagedPlan]) -> Plan | None:
+def share_data(staged_plans: Sequence[StagedPlan]) -> Plan | None:
     """Return the plan whose shares minimize the load of the fullest level; None if a single order is best.
 
     The outermost level of plan i is level i of the first plan, and so on cyclically.
     """
-    count = len(each)
-    loads = [[Fraction(0)] * count for _ in each]  # of plan i on level j of the first
-    for i, staged in enumerate(each):
+    count = len(staged_plans)
+    loads = [[Fraction(0)] * count for _ in staged_plans]  # of plan i on level j of the first
+    for i, staged in enumerate(staged_plans):
         for level, load in staged.loads().items():
             loads[i][(i + level) % count] += load
     shares = _balance_shares(loads)
     if sum(share > 0 for share in shares) < 2:
         return None
-    used = [(staged, share) for staged, share in zip(each, shares, strict=True) if share]
+    used = [(staged, share) for staged, share in zip(staged_plans, shares, strict=True) if share]
     phases = zip_longest(
         *([share * stage.unpipelined for stage in staged.stages] for staged, share in used), fillvalue=Fraction(0)
     )

@@ -30,9 +30,9 @@ from antiphon.core.columns import Longs
 from antiphon.planners.flows.demands import Demand
 from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 
-NOTHING = 1e-7  # amounts below this fraction of an end's weight are solver noise
+NOISE = 1e-7  # amounts below this fraction of an end's weight are solver noise
 MOST_EXACT = 1024  # the greatest denominator that may represent all shares exactly
-EXACT = 1e-6  # numbers this near to integers count as integers
+INTEGER_TOLERANCE = 1e-6  # numbers this near to integers count as integers
 SMALL_DENOMINATORS = (*range(1, 17), 32, 64, 128, 256, 512, MOST_EXACT)  # tried if none represents all shares exactly
 LARGE_DENOMINATORS = (2048, 4096, 8192, 16384)  # tried if these lose more than MAX_LOSS
 MAX_LOSS = 1e-3  # fraction of the time
@@ -95,20 +95,20 @@ class _FlowDecomposition:
         """Return paths that together carry an end's weight, and subtract them from the flow."""
         merged: dict[tuple[int, ...], float] = {}
         remaining = float(weight)
-        while remaining > NOTHING * weight:
+        while remaining > NOISE * weight:
             route = self._trace_route(self.problem.node_of(end))
             if route is None:
                 break
             amount = min(remaining, *(self.remaining[node][link] for node, link in route))
             for node, link in route:
                 self.remaining[node][link] -= amount
-                if self.remaining[node][link] <= NOTHING * weight:
+                if self.remaining[node][link] <= NOISE * weight:
                     del self.remaining[node][link]
             remaining -= amount
             links = tuple(link for _, link in reversed(route) if link < self.topology.links)
             merged[links] = merged.get(links, 0.0) + amount
         assert merged, "a flow does not serve its end"
-        return [self._path(end, links, amount) for links, amount in merged.items()]
+        return [self._to_path(end, links, amount) for links, amount in merged.items()]
 
     def _trace_route(self, node: int) -> list[tuple[int, int]] | None:
         """Return a path back to the root as (node, link into it), by the links that carry most; None if there is none.
@@ -128,18 +128,21 @@ class _FlowDecomposition:
             # the walk is back at a node (solvers may leave cycles in a flow): remove the cycle, and go on from there
             if node in position:
                 cycle = route[position[node] :]
-                amount = min(self.remaining[at][by] for at, by in cycle)
-                for at, by in cycle:
-                    self.remaining[at][by] -= amount
-                    if self.remaining[at][by] <= 0:
-                        del self.remaining[at][by]
+                amount = min(self.remaining[at][link] for at, link in cycle)
+                for at, link in cycle:
+                    self.remaining[at][link] -= amount
+                    if self.remaining[at][link] <= 0:
+                        del self.remaining[at][link]
                 del route[position[node] :]
                 position = {at: number for number, (at, _) in enumerate(route)}
             position[node] = len(route)
         return route
 
-    def _path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
-        """Return a path of these links, which lead away from the root, divided into hops from rank to rank."""
+    def _to_path(self, end: tuple[int, ...], links: tuple[int, ...], amount: float) -> Path:
+        """Return a path of these links, divided into hops from rank to rank.
+
+        `links`: in order away from the root; a demand whose root receives uses them in reverse.
+        """
         demand = self.demand
         hops: list[tuple[int, ...]] = []
         hop: list[int] = []
@@ -169,7 +172,7 @@ def shares_of(problem: FlowProblem, paths: Sequence[Path], time: float) -> Share
         needed_time = _max_load_time(problem, paths, units / denominator * weight)
         if best is None or needed_time < best.time * (1 - 1e-9):
             best = Shares(units, denominator, needed_time)
-        if best.time <= time * (1 + (MAX_LOSS if denominator >= MOST_EXACT else EXACT)):
+        if best.time <= time * (1 + (MAX_LOSS if denominator >= MOST_EXACT else INTEGER_TOLERANCE)):
             break
     assert best is not None
     return best
@@ -185,8 +188,11 @@ def _max_load_time(problem: FlowProblem, paths: Sequence[Path], amounts: Floats)
 
 def _candidate_denominators(share: Floats) -> list[int]:
     """Return the denominators to try; the smallest that represents all shares exactly comes first, if there is one."""
+    # noise in share * k grows with k; the tolerance grows less, since by chance large k nearly fit any share
     exact = [
-        k for k in range(1, MOST_EXACT + 1) if np.abs(share * k - np.round(share * k)).max(initial=0) < EXACT * k**0.5
+        k
+        for k in range(1, MOST_EXACT + 1)
+        if np.abs(share * k - np.round(share * k)).max(initial=0) < INTEGER_TOLERANCE * k**0.5
     ]
     return [*exact[:1], *SMALL_DENOMINATORS, *LARGE_DENOMINATORS]
 
@@ -201,7 +207,7 @@ def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
     """Return the shares as integers that sum to the denominator for every pair, by largest remainders."""
     exact = share * denominator
     # every share rounded down; what is lacking goes to the largest remainders
-    units = np.floor(exact + EXACT).astype(np.int64)
+    units = np.floor(exact + INTEGER_TOLERANCE).astype(np.int64)
     lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)
     order = np.lexsort((np.arange(len(share)), units - exact, pair))
     first = np.searchsorted(pair[order], np.arange(len(lacking)))

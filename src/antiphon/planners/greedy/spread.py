@@ -13,7 +13,9 @@ destination's island, else any; of two random candidates the one with fewer copi
 inexpensive form of rarest first).
 
 State: `had`, the chunks of each rank before the step; `lack`, those that it lacks now; `absent`, per kind, those that
-each island lacks; `spread`, per kind, the number of copies of each chunk (of islands, where these are no single ranks).
+each island lacks; `spread`, per kind, the number of copies of each chunk (islands that have it). A level (the islands
+of a kind) is trivial if every rank is an island of its own. A batch is plain if each hop is one link that no other hop
+loads, shared if several of its hops load the same resource.
 
 Example: three chunks a, b, c from rank 0 along 0 - 1 - 2. Step 0 brings a to 1, step 1 b to 1 and a to 2, step 2 c to 1
 and b to 2, step 3 c to 2.
@@ -99,16 +101,14 @@ class Spreading:
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
         self.had = task.have.copy()  # before the step
-        self.lack = (
-            ~task.have if task.allowed is None else task.allowed & ~task.have
-        )  # now, among the chunks that it may be given
+        # what each rank lacks now, among the chunks that it may be given
+        self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
         # per kind: the chunks that only a single island has; these are the most urgent
         self.unique = [_held_once(sets) for sets in island_sets]
-        self.has_unique = [bool(alone.any()) for alone in self.unique]
-        self.absent = [
-            ~sets for sets in island_sets
-        ]  # by kind: what its islands lack; unused where they are single ranks
+        self.has_unique = [bool(chunks.any()) for chunks in self.unique]
+        # by kind: what its islands lack; unused where they are single ranks
+        self.absent = [~sets for sets in island_sets]
         self.missing = task.missing
         self.spread = [np.zeros(task.chunks, np.int64) for _ in levels]
         self.rows: list[tuple[Longs, Longs]] = []
@@ -164,11 +164,11 @@ class Spreading:
     def _end_step(self, before: int) -> None:
         """Make what came in this step available for forwarding."""
         hop, chunk = (np.concatenate(columns) for columns in zip(*self.rows[before:], strict=True))
-        to = self.hops.dst[hop]
-        add_chunks(self.had, to, chunk)
+        receiver = self.hops.dst[hop]
+        add_chunks(self.had, receiver, chunk)
         if self.task.allowed is not None:  # otherwise everyone needs everything
-            to = to[contains_chunks(self.task.want, to, chunk)]
-        self.missing -= np.bincount(to, minlength=self.task.ranks)
+            receiver = receiver[contains_chunks(self.task.want, receiver, chunk)]
+        self.missing -= np.bincount(receiver, minlength=self.task.ranks)
 
     def _run_step(self, length: float, strict: bool) -> None:
         """Simulate one step of this many slots.
@@ -241,19 +241,18 @@ class Spreading:
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing
         per_hop = 1 if batch.shared else max(1, min(int(space.max()) // ROOM_DIVISOR, MAX_CHUNKS_AT_ONCE // len(index)))
         offered, other = self._offered_chunks(src, dst)
-        self.work += BATCH_EFFORT // 2 + work_of(
-            len(index), offered.shape[1], per_hop
-        )  # shared resources need more tests
+        # shared resources need more tests
+        self.work += BATCH_EFFORT // 2 + work_of(len(index), offered.shape[1], per_hop)
         level = self.levels[kind]
         if level.trivial:
-            fresh = offered
+            preferred = offered
         else:
-            # what the end's whole island lacks: bringing that serves all its ranks, by way of the faster links inside
-            fresh = self.absent[kind].take(level.label[dst], axis=0, out=other, mode="clip")
-            fresh &= offered
+            # what the whole island of the destination lacks: bringing that serves all its ranks, by the links inside
+            preferred = self.absent[kind].take(level.label[dst], axis=0, out=other, mode="clip")
+            preferred &= offered
             if level.strict and strict:
-                offered = fresh
-        chunk = self._pick_chunks(kind, offered, fresh, per_hop)
+                offered = preferred
+        chunk = self._pick_chunks(kind, offered, preferred, per_hop)
         if int(chunk[0].min()) < 0:
             successful = chunk[0] >= 0
             index, space, chunk = index[successful], space[successful], chunk[:, successful]
@@ -262,27 +261,27 @@ class Spreading:
         self._bring_chunks(kind, batch, index, chunk, space, room)
         return index
 
-    def _pick_chunks(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
-        """Pick chunks of each set (possibly repeated).
+    def _pick_chunks(self, kind: int, offered: Words, preferred: Words, per_hop: int) -> Longs:
+        """Pick `per_hop` chunks (maybe repeated) per hop from its sets `offered` and `preferred`; -1: none left.
 
         A chunk that only one island has comes first, then one that is new to the destination's island, then any.
         """
         if not self.has_unique[kind]:
-            chunk = self._pick_rarer(kind, fresh, per_hop)
+            chunk = self._pick_rarer(kind, preferred, per_hop)
         else:
-            chunk = draw_chunks(fresh & self.unique[kind], self.rng, per_hop)
+            chunk = draw_chunks(preferred & self.unique[kind], self.rng, per_hop)
             # two hops must not both bring the same such chunk: the second draws again among all chunks
             flat = chunk.reshape(-1)
             flat[~_first_occurrences(flat)] = -1
-            rest = np.flatnonzero((chunk < 0).any(axis=0))
-            if len(rest):
-                chunk[:, rest] = np.where(
-                    chunk[:, rest] < 0, self._pick_rarer(kind, fresh[rest], per_hop), chunk[:, rest]
+            unpicked = np.flatnonzero((chunk < 0).any(axis=0))
+            if len(unpicked):
+                chunk[:, unpicked] = np.where(
+                    chunk[:, unpicked] < 0, self._pick_rarer(kind, preferred[unpicked], per_hop), chunk[:, unpicked]
                 )
-        if fresh is not offered:
-            rest = np.flatnonzero(chunk[0] < 0)
-            if len(rest):
-                chunk[:, rest] = self._pick_rarer(kind, offered[rest], per_hop)
+        if preferred is not offered:
+            unpicked = np.flatnonzero(chunk[0] < 0)
+            if len(unpicked):
+                chunk[:, unpicked] = self._pick_rarer(kind, offered[unpicked], per_hop)
         return chunk
 
     def _pick_rarer(self, kind: int, offered: Words, per_hop: int) -> Longs:
@@ -305,13 +304,13 @@ class Spreading:
         hop = index[column]
         self._note_arrivals(batch.hop[hop], batch.dst[hop], chunk[row, column])
 
-    def _note_arrivals(self, hop: Longs, to: Longs, chunk: Longs) -> None:
-        """Record that hop[i] brought chunk[i] to rank to[i]."""
+    def _note_arrivals(self, hop: Longs, receiver: Longs, chunk: Longs) -> None:
+        """Record that hop[i] brought chunk[i] to rank receiver[i]."""
         self.rows.append((hop, chunk))
         for number, level in enumerate(self.levels):
             new = chunk
             if not level.trivial:
-                into = level.label[to]
+                into = level.label[receiver]
                 is_new = contains_chunks(self.absent[number], into, chunk)
                 into, new = into[is_new], chunk[is_new]
                 remove_chunks(self.absent[number], into, new)
@@ -368,11 +367,11 @@ def _hops_with_room(batch: Batch, index: Longs, room: Floats) -> Bools:
     """Return which of these hops have room if they are served in order and several may load the same resource."""
     picked = np.zeros(len(batch.hop), np.int64)
     picked[index] = 1
-    entry = np.repeat(picked, np.diff(batch.ptr))[batch.order]
+    is_picked = np.repeat(picked, np.diff(batch.ptr))[batch.order]
     loaded = batch.loaded[batch.order]
-    so_far = np.cumsum(entry)
+    so_far = np.cumsum(is_picked)
     first = np.append(True, loaded[1:] != loaded[:-1])
-    base = (so_far - entry)[first][np.cumsum(first) - 1]
-    good = np.ones(len(loaded), np.bool_)
-    good[batch.order] = so_far - base <= room[loaded]
-    return np.logical_and.reduceat(good, batch.ptr[:-1])[index]
+    base = (so_far - is_picked)[first][np.cumsum(first) - 1]
+    fits = np.ones(len(loaded), np.bool_)
+    fits[batch.order] = so_far - base <= room[loaded]
+    return np.logical_and.reduceat(fits, batch.ptr[:-1])[index]

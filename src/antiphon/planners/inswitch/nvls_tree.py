@@ -48,8 +48,9 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.rows import UnevenSteps
 
-MAX_LANES = 4096
+MAX_LANES = 4096  # each is a schedule of its own
 Plan = Callable[[Request], Iterator[Schedule]]  # a planner
+# planners within boxes and between them, by the names of the options' values
 WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}
 BETWEEN: Mapping[str, Plan] = {
     "sharp": sharp,
@@ -69,52 +70,56 @@ def nvls_tree(
     request: Request, *, within: Within = None, between: Between = None, pieces: PiecesOrSeveral = None,
     steps: UnevenSteps = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield a schedule for every planner between boxes that the machine allows, each in several numbers of pieces, and
-    for every size in uneven parts.
+    """Yield schedules for every planner between boxes that the machine allows: one per number of pieces, and one in
+    uneven slices per message size.
     """
     sizes = tuple(size for size in request.sizes if size is not None)
     topology, collective = request.topology, request.collective
-    boxes = _boxes(topology, collective)
-    members = _list_lanes(boxes)
-    inner, gather = _plan_inner(request, boxes, within)
+    boxes = _list_boxes(topology, collective)
+    lane_ranks = _list_lanes(boxes)
+    (inner_name, reducescatters), allgathers = _plan_inner(request, boxes, within)
     refused: list[str] = []
-    feasible = False
-    usual = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
-    for name in usual if between is None else (between,):
+    is_feasible = False
+    names = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
+    for name in names if between is None else (between,):
         try:
-            of_ranks = {lane: _plan_group(request, BETWEEN[name], "allreduce", lane) for lane in dict.fromkeys(members)}
+            plan_of_lane = {
+                lane: _plan_group(request, BETWEEN[name], "allreduce", lane) for lane in dict.fromkeys(lane_ranks)
+            }
         except Unsupported as error:
             if between is not None:
                 raise
             refused.append(str(error))
             continue
-        lanes = [of_ranks[lane] for lane in members]
+        lanes = [plan_of_lane[lane] for lane in lane_ranks]
         # without any joint (reduction or multicast by a switch) other planners make the same plan
-        if all(joints_of(group_schedule) is None for group_schedule in (*inner[1], *lanes)):
+        if all(joints_of(group_schedule) is None for group_schedule in (*reducescatters, *lanes)):
             continue
-        feasible = True
+        is_feasible = True
         # a box's switch that serves few joints at once cannot work on several pieces at the same time
-        limited = any(_at_once(topology, group_schedule) for group_schedule in (*inner[1], *gather))
-        for depth in piece_counts(pieces, not limited) if steps is None else ():
-            schedule = _stack_levels(topology, collective, (inner[1], lanes, gather), depth)
-            options = {"within": inner[0], "between": name, "pieces": depth}
+        is_limited = any(_joints_at_once(topology, group_schedule) for group_schedule in (*reducescatters, *allgathers))
+        for depth in piece_counts(pieces, not is_limited) if steps is None else ():
+            schedule = _stack_levels(topology, collective, (reducescatters, lanes, allgathers), depth)
+            options = {"within": inner_name, "between": name, "pieces": depth}
             yield replace(schedule, provenance={"planner": "nvls-tree", "options": options})
         # slices of unequal sizes fill the levels faster
-        if not limited and pieces is None and (sizes or steps is not None):
-            plain = PipelinePlans([_stack_levels(topology, collective, (inner[1], lanes, gather), 1)], topology)
+        if not is_limited and pieces is None and (sizes or steps is not None):
+            unpipelined = PipelinePlans(
+                [_stack_levels(topology, collective, (reducescatters, lanes, allgathers), 1)], topology
+            )
             for staged in stage_plans(
-                plain, PipelineOptions("nvls-tree", None, steps, sizes or (None,), request.profile)
+                unpipelined, PipelineOptions("nvls-tree", None, steps, sizes or (None,), request.profile)
             ):
-                options = {"within": inner[0], "between": name, **staged.options}
+                options = {"within": inner_name, "between": name, **staged.options}
                 yield replace(staged.schedule, provenance={"planner": "nvls-tree", "options": options})
-    if not feasible:
+    if not is_feasible:
         raise Unsupported(
             f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor among "
             "places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
         )
 
 
-def _boxes(topology: Topology, collective: Collective) -> list[list[int]]:
+def _list_boxes(topology: Topology, collective: Collective) -> list[list[int]]:
     """Return the members by box; raises Unsupported unless there are several boxes of two ranks or more."""
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
@@ -149,10 +154,10 @@ def _plan_inner(
 ) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
     """Return the name of the planner within boxes with its reducescatters, a schedule per box, and its allgathers."""
     name = within or _choose_inner(request, boxes[0])
-    first, last = (
+    reducescatters, allgathers = (
         [_plan_group(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather")
     )
-    return (name, first), last
+    return (name, reducescatters), allgathers
 
 
 def _choose_inner(request: Request, box: list[int]) -> str:
@@ -172,37 +177,40 @@ def _stack_levels(
     Lanes that together exceed the joints of a switch take turns. Chunk k of the data of lane i is chunk i * cuts + k.
     A block of a box has the data of as many lanes as a rank of the box is in.
     """
-    # Cut the chunks of all levels to one common size.
-    cuts = math.lcm(*(_parts(schedule) for level in levels for schedule in level))
+    # cut the chunks of all levels to one common size; chunks_of_blocks: by level and schedule, chunks of a block
+    cuts = math.lcm(*(_chunks_per_block(schedule) for level in levels for schedule in level))
     lane_count = len(levels[1])
-    of_block = [
+    chunks_of_blocks = [
         [cuts if level is levels[1] else cuts * lane_count // schedule.collective.blocks for schedule in level]
         for level in levels
     ]
-    inner, lanes, gather = (
-        [split(schedule, chunks // _parts(schedule)) for schedule, chunks in zip(level, chunks_of, strict=True)]
-        for level, chunks_of in zip(levels, of_block, strict=True)
+    reducescatters, lanes, allgathers = (
+        [
+            split(schedule, chunks // _chunks_per_block(schedule))
+            for schedule, chunks in zip(level, chunks_of, strict=True)
+        ]
+        for level, chunks_of in zip(levels, chunks_of_blocks, strict=True)
     )
-    first, last = (max(schedule.steps for schedule in level) for level in (inner, lanes))
+    scatter_steps, lane_steps = (max(schedule.steps for schedule in level) for level in (reducescatters, lanes))
     # Lanes that a switch can serve together run at the same time; the others wait for their turn.
-    joints_at_once = min((count for lane in lanes if (count := _at_once(topology, lane))), default=0)
+    joints_at_once = min((count for lane in lanes if (count := _joints_at_once(topology, lane))), default=0)
     lanes_at_once = (
-        max(joints_at_once // max(_joints_a_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
+        max(joints_at_once // max(_joints_per_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
     )
-    delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (last + pieces - 1), cuts)
+    delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (lane_steps + pieces - 1), cuts)
     builder = ScheduleBuilder()
-    for schedule, chunks in zip(inner, of_block[0], strict=True):
-        builder.add_schedule(schedule, _places(schedule, chunks), np.zeros(len(schedule.chunks), np.int64))
+    for schedule, chunks in zip(reducescatters, chunks_of_blocks[0], strict=True):
+        builder.add_schedule(schedule, _chunk_numbers(schedule, chunks), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
-        at = _places(lane, cuts) + number * cuts
-        builder.add_schedule(lane, at, first + delay[at])
-    for schedule, chunks in zip(gather, of_block[2], strict=True):
-        at = _places(schedule, chunks)
-        builder.add_schedule(schedule, at, first + last + delay[at])
+        chunk = _chunk_numbers(lane, cuts) + number * cuts
+        builder.add_schedule(lane, chunk, scatter_steps + delay[chunk])
+    for schedule, chunks in zip(allgathers, chunks_of_blocks[2], strict=True):
+        chunk = _chunk_numbers(schedule, chunks)
+        builder.add_schedule(schedule, chunk, scatter_steps + lane_steps + delay[chunk])
     return replace(builder.to_schedule(collective, cut(collective, lane_count * cuts)), pieces=pieces)
 
 
-def _parts(schedule: Schedule) -> int:
+def _chunks_per_block(schedule: Schedule) -> int:
     """Return the number of equal chunks of every block; raises Unsupported if chunks are unequal."""
     chunks = schedule.chunks
     if not chunks.uniform or chunks.denominator % int(chunks.share[0]):
@@ -210,14 +218,14 @@ def _parts(schedule: Schedule) -> int:
     return chunks.denominator // int(chunks.share[0])
 
 
-def _places(schedule: Schedule, cuts: int) -> Longs:
+def _chunk_numbers(schedule: Schedule, cuts: int) -> Longs:
     """Return, by chunk, its number if every block has `cuts` equal chunks."""
     chunks = schedule.chunks
-    places: Longs = chunks.block.astype(np.int64) * cuts + chunks.offset * cuts // chunks.denominator
-    return places
+    numbers: Longs = chunks.block.astype(np.int64) * cuts + chunks.offset * cuts // chunks.denominator
+    return numbers
 
 
-def _at_once(topology: Topology, schedule: Schedule) -> int:
+def _joints_at_once(topology: Topology, schedule: Schedule) -> int:
     """Return the fewest joints that a switch on the routes of joints serves at once; 0 if none states a limit."""
     joints = joints_of(schedule)
     if joints is None:
@@ -231,7 +239,7 @@ def _at_once(topology: Topology, schedule: Schedule) -> int:
     return min((count for count in stated if count), default=0)
 
 
-def _joints_a_step(schedule: Schedule) -> int:
+def _joints_per_step(schedule: Schedule) -> int:
     """Return the most joints of a step."""
     joints = joints_of(schedule)
     return 1 if joints is None else int(np.bincount(schedule.step[joints.first]).max())

@@ -5,7 +5,7 @@ schedule in which a fixed share of the data is reduced and multicast by the swit
 multicast by a switch), and the rest goes around a ring of plain transfers over the links that joints leave idle.
 
 With r joints at once, k = r // 2 chunks are reduced in a step while the k chunks of the step before are multicast. Let
-all chunks have size q, and let a rank's own data cross the switch, too (`own` of a switch's abilities). Then every link
+all chunks have size q, and let a rank's own data cross the switch, too (a switch's ability `own`). Then every link
 out of a rank carries k q for the reductions, and q more if a multicast begins at the rank; every link in carries k q
 for the multicasts, and q more if a reduction ends there. All other ranks can send and receive one more chunk.
 
@@ -13,7 +13,7 @@ The ranks where reductions end move on by one in each step, and those that multi
 So only k edges of the ring are blocked in each step, other ones each time, and over all other edges a chunk advances.
 Chunks that go around the ring take P - 1 hops to be combined and P - 1 more to reach all.
 
-Example: 8 ranks and k = 3: in step 0 reductions end at ranks 0, 2, 5; in step 1 these pieces are multicast from there
+Example: 8 ranks and k = 3: in step 0 reductions end at ranks 0, 2, 5; in step 1 these chunks are multicast from there
 while reductions end at 1, 3, 6.
 """
 
@@ -34,37 +34,39 @@ from antiphon.planners.inswitch.tree import SwitchTree
 def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once: int, laps: int) -> Schedule:
     """Return an allreduce in which every rank starts `laps` chunks on the ring; the trees share the data. O(rows)."""
     builder, count, chunks = ScheduleBuilder(), len(collective.members), 0
-    served = reduction_seats(count, joints_at_once // 2)
-    step, seat, piece, hop = ring_hops(count, served, laps)
-    # of every chunk that joints carry: the step in which it is reduced (it is multicast in the next), and the seat
-    reduce_step = np.repeat(np.arange(int(step.max())), len(served))
-    end = (np.tile(served, int(step.max())) + reduce_step) % count
+    first_seats = reduction_seats(count, joints_at_once // 2)
+    step, seat, ring_chunk, hop = ring_hops(count, first_seats, laps)
+    # of every chunk that joints carry: the step in which it is reduced (it is multicast in the next), and at which seat
+    reduce_step = np.repeat(np.arange(int(step.max())), len(first_seats))
+    reduction_seat = (np.tile(first_seats, int(step.max())) + reduce_step) % count
     for tree in trees:
         # by seat, the rank's position in the tree; those below one switch together
         ring = np.lexsort(tree.node.T[::-1])
-        chunk = np.arange(len(end)) + chunks
+        chunk = np.arange(len(reduction_seat)) + chunks
         joint_of_row = np.repeat(chunk, count - 1)
-        other_seat = (np.tile(np.arange(1, count), len(end)) + np.repeat(end, count - 1)) % count
-        for later, op in ((0, REDUCE), (1, COPY)):
-            src, dst = (other_seat, np.repeat(end, count - 1))[:: 1 - 2 * later]
+        other_seat = (np.tile(np.arange(1, count), len(reduction_seat)) + np.repeat(reduction_seat, count - 1)) % count
+        for is_multicast, op in ((0, REDUCE), (1, COPY)):
+            src, dst = (other_seat, np.repeat(reduction_seat, count - 1))[:: 1 - 2 * is_multicast]
             builder.add_rows(
-                tree, reduce_step.repeat(count - 1) + later, joint_of_row, ring[src], ring[dst], op, joint_of_row
+                tree, reduce_step.repeat(count - 1) + is_multicast, joint_of_row, ring[src], ring[dst], op, joint_of_row
             )
-        chunks += len(end)
+        chunks += len(reduction_seat)
         no_joint = np.full(len(step), -1, np.int64)
-        to = ring[(seat + 1) % count]
-        builder.add_rows(tree, step, piece + chunks, ring[seat], to, np.where(hop < count - 1, REDUCE, COPY), no_joint)
+        receiver = ring[(seat + 1) % count]
+        builder.add_rows(
+            tree, step, ring_chunk + chunks, ring[seat], receiver, np.where(hop < count - 1, REDUCE, COPY), no_joint
+        )
         chunks += count * laps
     return replace(builder.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
 
 
-def mixture_rows(count: int, served: int, laps: int) -> int:
-    """Return about the number of rows of a mixture: the ring, and two joints for each of `served` chunks per step."""
+def mixture_rows(count: int, per_step: int, laps: int) -> int:
+    """Return about the number of rows of a mixture: the ring, and two joints for each of `per_step` chunks per step."""
     hops = 2 * (count - 1) * count * laps
-    return hops + 2 * (count - 1) * served * (hops // max(count - served, 1))
+    return hops + 2 * (count - 1) * per_step * (hops // max(count - per_step, 1))
 
 
-def reduction_seats(count: int, served: int) -> Longs:
+def reduction_seats(count: int, per_step: int) -> Longs:
     """Return the seats (positions on the ring) where the first step's reductions end, evenly spaced.
 
     In each later step they are one further.
@@ -72,34 +74,34 @@ def reduction_seats(count: int, served: int) -> Longs:
     >>> reduction_seats(8, 3).tolist()
     [0, 2, 5]
     """
-    return np.arange(served) * count // served
+    return np.arange(per_step) * count // per_step
 
 
-def ring_hops(count: int, served: Longs, laps: int) -> tuple[Longs, Longs, Longs, Longs]:
+def ring_hops(count: int, first_seats: Longs, laps: int) -> tuple[Longs, Longs, Longs, Longs]:
     """Return the columns step, sending seat, chunk and hop number (0 to 2 (P - 1) - 1) of every hop on the ring.
 
-    `served`: the seats where the first step's reductions end. A seat that multicasts pauses; all others forward the
-    chunk that is farthest behind (ties: the lowest number).
+    `first_seats`: where the first step's reductions end. A seat that multicasts pauses; all others forward the chunk
+    that is farthest behind (ties: the lowest number).
 
-    >>> step, seat, piece, hop = ring_hops(3, reduction_seats(3, 1), 1)
-    >>> list(zip(step.tolist(), seat.tolist(), piece.tolist(), hop.tolist(), strict=True))[:4]
+    >>> step, seat, ring_chunk, hop = ring_hops(3, reduction_seats(3, 1), 1)
+    >>> list(zip(step.tolist(), seat.tolist(), ring_chunk.tolist(), hop.tolist(), strict=True))[:4]
     [(0, 0, 0, 0), (0, 1, 1, 0), (1, 1, 0, 1), (1, 2, 2, 0)]
     """
     # by seat, a heap of (hop number, chunk) that wait there; and by step (modulo count), which seats multicast
     waiting: list[list[tuple[int, int]]] = [[(0, lap * count + seat) for lap in range(laps)] for seat in range(count)]
-    multicasting = [np.isin((np.arange(count) - step + 1) % count, served).tolist() for step in range(count)]
+    multicasting = [np.isin((np.arange(count) - step + 1) % count, first_seats).tolist() for step in range(count)]
     rows: list[tuple[int, int, int, int]] = []
-    step, last = 0, 2 * (count - 1)
-    while len(rows) < count * laps * last:
+    step, hops_per_chunk = 0, 2 * (count - 1)
+    while len(rows) < count * laps * hops_per_chunk:
         sent = [
-            (step, seat, piece, hop)
+            (step, seat, ring_chunk, hop)
             for seat in range(count)
             if waiting[seat] and not multicasting[step % count][seat]
-            for hop, piece in (heappop(waiting[seat]),)
+            for hop, ring_chunk in (heappop(waiting[seat]),)
         ]
-        for _, seat, piece, hop in sent:
-            if hop + 1 < last:
-                heappush(waiting[(seat + 1) % count], (hop + 1, piece))
+        for _, seat, ring_chunk, hop in sent:
+            if hop + 1 < hops_per_chunk:
+                heappush(waiting[(seat + 1) % count], (hop + 1, ring_chunk))
         rows += sent
         step += 1
     columns = np.array(rows, np.int64).T

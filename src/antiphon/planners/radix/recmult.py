@@ -63,11 +63,11 @@ def recmult(
     """Yield one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P)."""
     topology, collective = request.topology, request.collective
     resolved = choose_radices(len(collective.members), k, radices, fold)
-    tree = collective.kind in ("broadcast", "reduce")
-    rows = len(collective.roots) * resolved.ranks if tree else rows_needed(collective.kind, resolved, large)
+    is_tree = collective.kind in ("broadcast", "reduce")
+    rows = len(collective.roots) * resolved.ranks if is_tree else rows_needed(collective.kind, resolved, large)
     refuse_too_many_transfers("recmult", topology, collective, rows)
-    levels = _levels(resolved, k, radices) if tree else resolved
-    schedule = _plan(collective, order, levels, large)
+    levels = _tree_levels(resolved, k, radices) if is_tree else resolved
+    schedule = _plan_collective(collective, order, levels, large)
     options = {
         "k": None if radices is not None else given_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
@@ -76,28 +76,28 @@ def recmult(
     yield finish_schedule(schedule, topology, collective, "recmult", options, pieces, facts)
 
 
-def _plan(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
+def _plan_collective(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
     """Return the schedule; `large`: an allreduce as a reducescatter and an allgather."""
     kind = collective.kind
     if kind == "allgather":
         return allgather_rounds(collective, order, radices, far=False)
     if kind == "broadcast":
-        return per_root(collective, lambda single: _tree(single, order, radices.rounds))
+        return per_root(collective, lambda single: _plan_tree(single, order, radices.rounds))
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan(single, order, radices, large))
+        return plan_backwards(collective, lambda single: _plan_collective(single, order, radices, large))
     return (allreduce_in_parts if large else allreduce_whole)(collective, order, radices, False)
 
 
-def _levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
+def _tree_levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
     """Return the levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
     if radices is not None:
-        rest = -(-resolved.ranks // resolved.size)
-        return Radices((*resolved.rounds, rest) if rest > 1 else resolved.rounds, resolved.ranks)
-    limit = given_k(k, resolved.ranks)
-    return Radices(powers_above(resolved.ranks, limit), resolved.ranks)
+        outermost = -(-resolved.ranks // resolved.size)
+        return Radices((*resolved.rounds, outermost) if outermost > 1 else resolved.rounds, resolved.ranks)
+    max_radix = given_k(k, resolved.ranks)
+    return Radices(powers_above(resolved.ranks, max_radix), resolved.ranks)
 
 
-def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
+def _plan_tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
     """Return the k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
     seats = Seats.in_order(collective, order, collective.roots[0])
     step, parent, child, _ = edges(len(seats), levels)

@@ -10,8 +10,8 @@ so the search is a random walk towards few cycles.
 
 Parity: the sign of a permutation is (-1)^(P - cycles) for P ranks, and a swap leaves the product of the signs of all
 factors the same. If every factor is a single cycle, the product is known; a start with the other product can never
-reach that. A "column swap" changes the product: two ranks exchange their successors in an odd number of factors in
-which together they have the same successors.
+reach that. A "column swap" of an odd number of factors changes the product: two ranks a and b exchange their
+successors in each of these factors, in which the successors of a are, as a set, those of b, so no link is used twice.
 
 Example: factors 0>1>0, 2>3>2 and 0>3>0, 1>2>1. The class {0, 2} has the successors {1, 3} in both; after the swap they
 are 0>3>2>1>0 and 0>1>2>3>0, single cycles.
@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import random
 
+MAX_SHUFFLES = 20  # rounds of random swaps in search of a column swap
+PAIRS_PER_RANK = 20  # pairs of ranks that are tried for a column swap in each round
 MOST_SWAPS = 200_000  # swaps examined; complete networks of up to 64 ranks need at most about 16,000
 
 Factor = list[int]  # successor of each rank
@@ -55,12 +57,12 @@ class _SwapSearch:
 
     def join_cycles(self) -> bool:
         """Swap until every factor is a single cycle; return whether that succeeds within the limit."""
-        number = len(self.factors)
-        while sum(self.cycle_counts) > number:
-            if number < 2 or self.remaining <= 0:
+        count = len(self.factors)
+        while sum(self.cycle_counts) > count:
+            if count < 2 or self.remaining <= 0:
                 return False
             broken = [i for i, cycles in enumerate(self.cycle_counts) if cycles > 1]
-            first, second = self.rng.choice(broken), self.rng.randrange(number)
+            first, second = self.rng.choice(broken), self.rng.randrange(count)
             if first != second:
                 self._improve_pair(first, second)
         return True
@@ -90,10 +92,10 @@ class _SwapSearch:
         Return whether that was possible.
         """
         ranks = len(self.factors[0])
-        for _ in range(20):
+        for _ in range(MAX_SHUFFLES):
             # look for a column swap of an odd number of factors
-            pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]  # the first 20 per rank are tried
-            for a, b in pairs[: 20 * ranks]:
+            pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+            for a, b in pairs[: PAIRS_PER_RANK * ranks]:
                 for column in self._column_swaps(a, b):
                     if len(column) % 2:
                         for i in column:
@@ -116,20 +118,20 @@ class _SwapSearch:
         return False
 
     def _column_swaps(self, a: int, b: int) -> list[list[int]]:
-        """Return minimal sets of factors in which ranks a and b together have the same successors."""
+        """Return minimal sets of factors in which ranks a and b have the same set of successors."""
         factor_with = {factor[a]: i for i, factor in enumerate(self.factors)}
         if len(factor_with) < len(self.factors) or len({factor[b] for factor in self.factors}) < len(self.factors):
             return []  # parallel links: a successor occurs in several factors
         columns: list[list[int]] = []
-        done: set[int] = set()
+        in_columns: set[int] = set()
         for start in range(len(self.factors)):
             column, next_rank = [start], self.factors[start][b]
-            while start not in done and next_rank in factor_with and factor_with[next_rank] != start:
+            while start not in in_columns and next_rank in factor_with and factor_with[next_rank] != start:
                 column.append(factor_with[next_rank])
                 next_rank = self.factors[column[-1]][b]
-            if start not in done and next_rank in factor_with:
+            if start not in in_columns and next_rank in factor_with:
                 columns.append(column)
-                done.update(column)
+                in_columns.update(column)
         return columns
 
 

@@ -1,8 +1,9 @@
 """Pipeline in equal pieces with smaller parts at both ends, which fill and drain the pipeline sooner.
 
+A part here is a share of the whole message; the pieces are equal parts. The planner `compose` uses this.
+
 Input: an unpipelined schedule and a message size. Output (`Pipeline.choose_sizes`, `to_schedule`): the number of equal
 pieces (slices), the sizes of the parts before and behind them, and the schedule with a copy of all transfers per part.
-The planner `compose` uses this.
 
 While the first of n equal pieces is on its way through a schedule of S steps most links are idle, and again while the
 last one is. If a few smaller parts go before and behind the equal pieces, those steps are shorter. The sizes solve a
@@ -63,8 +64,8 @@ class Pipeline:
     """An unpipelined schedule prepared for pipelining: its loads by resource and step, its latency by step."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
-        unpiped = isinstance(schedule.pieces, int) and schedule.pieces == 1
-        self.schedule = schedule if unpiped else replace(schedule, pieces=1)
+        is_unpipelined = isinstance(schedule.pieces, int) and schedule.pieces == 1
+        self.schedule = schedule if is_unpipelined else replace(schedule, pieces=1)
         self.topology = topology
         self.steps = schedule.steps
         load, self.latency = load_by_step(self.schedule, topology, self.steps)
@@ -77,12 +78,12 @@ class Pipeline:
 
     def best_sizes(self, pieces: int, ends: int = 0) -> EndSizes:
         """Return the best sizes with `ends` parts at each end; if the program is too large or unsolved, with none."""
-        exact = self._solve_sizes(pieces, ends) if ends else None
-        if exact is None:
+        fractions = self._solve_sizes(pieces, ends) if ends else None
+        if fractions is None:
             return self._to_sizes(EndFractions((), 1.0, ()), pieces)
-        goal = self._seconds_per_byte(exact, pieces)
+        goal = self._seconds_per_byte(fractions, pieces)
         for denominator in DENOMINATORS:
-            sizes = self._to_sizes(exact.round_to(denominator), pieces)
+            sizes = self._to_sizes(fractions.round_to(denominator), pieces)
             if sizes.time <= goal * (1 + MAX_ROUNDING_LOSS):
                 break
         return sizes
@@ -125,8 +126,8 @@ class Pipeline:
             """Return the best sizes with this number of pieces."""
             return self.best_sizes(pieces, ends)
 
-        top = min(max_pieces, max_pieces_for(self.schedule, nbytes))
-        return sizes(find_least(lambda pieces: sizes(pieces).seconds(nbytes), top))
+        most_pieces = min(max_pieces, max_pieces_for(self.schedule, nbytes))
+        return sizes(find_least(lambda pieces: sizes(pieces).seconds(nbytes), most_pieces))
 
     def _count_rows(self, ends: int) -> int:
         """Return the number of transfers with this many parts at each end: a copy of the schedule per part."""
@@ -143,17 +144,17 @@ class Pipeline:
             return replace(self.schedule, pieces=sizes.pieces), sizes
         nonempty = [part_row for part_row in _part_rows(sizes) if part_row[1]]
         first = nonempty[0][0]
-        each = [
+        copies = [
             replace(self.schedule, step=self.schedule.step + np.int32(start - first), pieces=pieces)
             for start, _, pieces in nonempty
         ]
-        return merge(each, [size for _, size, _ in nonempty]), sizes
+        return merge(copies, [size for _, size, _ in nonempty]), sizes
 
-    def _to_sizes(self, exact: EndFractions, pieces: int) -> EndSizes:
-        """Return these sizes, whole numbers in any unit, with their predicted time."""
-        before, behind = (tuple(int(size) for size in end) for end in (exact.before, exact.behind))
-        time = self._seconds_per_byte(exact, pieces)
-        return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
+    def _to_sizes(self, fractions: EndFractions, pieces: int) -> EndSizes:
+        """Return sizes, which are whole numbers in any unit (`round_to`), with their predicted time."""
+        before, behind = (tuple(int(size) for size in end) for end in (fractions.before, fractions.behind))
+        time = self._seconds_per_byte(fractions, pieces)
+        return EndSizes(before, int(fractions.middle), behind, pieces, time, self._latency_seconds(fractions, pieces))
 
     def _solve_sizes(self, pieces: int, ends: int) -> EndFractions | None:
         """Return the optimal sizes, or None if the linear program is too large, empty or unsolved.
@@ -176,20 +177,20 @@ class Pipeline:
         ]
         size_index = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
         kinds, shown_steps, sizes = len(self.load), part_starts[-1] + self.steps, 2 * ends + 1
-        top = float(self.load.max(initial=0.0))
-        if not top:
+        max_load = float(self.load.max(initial=0.0))
+        if not max_load:
             return None
         kind, step = np.nonzero(self.load)
         # row (kind of resource, step): the load of all parts under way is at most the step's length; then a row per
         # kind for the middle step
         rows = np.concatenate([kind * shown_steps + step + start for start in part_starts])
         columns = np.repeat(size_index, len(kind))
-        values = np.tile(self.load[kind, step] / top, len(part_starts))
+        values = np.tile(self.load[kind, step] / max_load, len(part_starts))
         lengths = np.arange(kinds * shown_steps)
         middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
         upper = sp.coo_array(
             (
-                np.concatenate([values, -np.ones(len(lengths)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
+                np.concatenate([values, -np.ones(len(lengths)), self.load.sum(axis=1) / max_load, -np.ones(kinds)]),
                 (
                     np.concatenate([rows, lengths, kinds * shown_steps + middle, kinds * shown_steps + middle]),
                     np.concatenate(
@@ -217,24 +218,28 @@ class Pipeline:
         size = np.maximum(solution.x[:sizes], 0.0).tolist()
         return EndFractions(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
 
-    def _seconds_per_byte(self, exact: EndFractions, pieces: int) -> float:
+    def _seconds_per_byte(self, fractions: EndFractions, pieces: int) -> float:
         """Return the sum of the lengths of all steps, those in the middle counted as often as they repeat."""
         shown_pieces = min(pieces, self.steps)
-        size = np.array([*exact.before, *[exact.middle / pieces] * shown_pieces, *exact.behind]) / exact.total
-        full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
+        size = (
+            np.array([*fractions.before, *[fractions.middle / pieces] * shown_pieces, *fractions.behind])
+            / fractions.total
+        )
+        step_load = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
         return float(
-            full.max(axis=0).sum() + (pieces - shown_pieces) * self.full_rate_time * exact.middle / pieces / exact.total
+            step_load.max(axis=0).sum()
+            + (pieces - shown_pieces) * self.full_rate_time * fractions.middle / pieces / fractions.total
         )
 
-    def _latency_seconds(self, exact: EndFractions, pieces: int) -> float:
+    def _latency_seconds(self, fractions: EndFractions, pieces: int) -> float:
         """Return the latency of all steps: in each, that of the slowest path in use."""
         shown_pieces = min(pieces, self.steps)
-        nonempty = np.array([*exact.before, *[exact.middle] * shown_pieces, *exact.behind]) > 0
+        nonempty = np.array([*fractions.before, *[fractions.middle] * shown_pieces, *fractions.behind]) > 0
         slowest = np.zeros(len(nonempty) + self.steps - 1)
         for start in np.flatnonzero(nonempty).tolist():
             slowest[start : start + self.steps] = np.maximum(slowest[start : start + self.steps], self.latency)
-        between = (pieces - shown_pieces) * self.latency.max(initial=0.0) if exact.middle else 0.0
-        return float(slowest.sum() + between)
+        middle_latency = (pieces - shown_pieces) * self.latency.max(initial=0.0) if fractions.middle else 0.0
+        return float(slowest.sum() + middle_latency)
 
 
 @dataclass(frozen=True)

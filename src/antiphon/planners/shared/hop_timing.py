@@ -43,10 +43,9 @@ from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, unmoved_ch
 Counts = NDArray[np.int64]  # [class, step]
 LEVELS_OF_CLASSES = 4  # from the finest classes to the coarsest, see `HopTimer.class_levels`
 MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU seconds
-NEAR = (
-    1e-6  # in units of rounding: values this near to a half count as a half, so the solver's last digits do not matter
-)
-SAME = 1e-9  # relative tolerance when loads are compared: they are sums of floats
+# values this near to a half, in units of rounding, count as a half, so that the solver's last digits do not matter
+HALF_TOLERANCE = 1e-6
+LOAD_TOLERANCE = 1e-9  # relative tolerance when loads are compared: they are sums of floats
 Hashes = NDArray[np.uint64]
 Span = tuple[Longs, Longs]  # by group of items: number of its first item, and of the first one after it
 
@@ -168,15 +167,15 @@ class HopTimer:
         """
         classes, resources = self.classes, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
-        row, on = classes.crossings
+        row, resource = classes.crossings
         representatives = np.unique(classes.resource, return_index=True)[1]
-        representatives = representatives[np.isin(representatives, on)]  # unused resources have a class, too
+        representatives = representatives[np.isin(representatives, resource)]  # unused resources have a class, too
         if len(representatives) ** 2 * count > MOST_COMPARED:
             return None
         kind_of = np.full(len(capacity), -1)
         kind_of[representatives] = np.arange(len(representatives))
-        on_representative = kind_of[on] >= 0
-        row, kind = row[on_representative], kind_of[on[on_representative]]
+        on_representative = kind_of[resource] >= 0
+        row, kind = row[on_representative], kind_of[resource[on_representative]]
         # bytes of each class on each kind's representative, then seconds: divided by its capacity
         load = np.bincount(
             kind * count + class_of[row], weights=classes.weight[row], minlength=len(representatives) * count
@@ -188,7 +187,7 @@ class HopTimer:
         heavy = np.empty_like(load)
         heavy_count = 0
         for kind_load in load:
-            if not (heavy[:heavy_count] >= kind_load * (1 - SAME)).all(axis=1).any():
+            if not (heavy[:heavy_count] >= kind_load * (1 - LOAD_TOLERANCE)).all(axis=1).any():
                 heavy[heavy_count] = kind_load
                 heavy_count += 1
         return np.ascontiguousarray(heavy[:heavy_count].T)
@@ -272,7 +271,7 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     from scipy.optimize import linprog
 
     progress_count, kinds = len(hops) * steps, hops.load.shape[1]
-    through, clock = (
+    f_columns, length_columns = (
         np.arange(progress_count).reshape(len(hops), steps),
         np.arange(progress_count, progress_count + steps),
     )
@@ -283,17 +282,17 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     low[:progress_count] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
     # what has passed cannot shrink: f[h, s] - f[h, s + 1] <= 0
     rows = _Rows()
-    rows.add_rows((through[:, :-1].ravel(), 1.0), (through[:, 1:].ravel(), -1.0))
+    rows.add_rows((f_columns[:, :-1].ravel(), 1.0), (f_columns[:, 1:].ravel(), -1.0))
     # f[later, s] - f[earlier, s - lag] <= 0
     for lag in (0, 1):
-        after, first = through[hops.later[hops.lag == lag]], through[hops.earlier[hops.lag == lag]]
+        after, first = f_columns[hops.later[hops.lag == lag]], f_columns[hops.earlier[hops.lag == lag]]
         rows.add_rows((after[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
     for kind in range(kinds):
         loading = np.flatnonzero(hops.load[:, kind])
         load = hops.load[loading, kind][:, None] / hops.load.max()
-        rows.add_step_sums(through[loading], np.broadcast_to(load, (len(loading), steps)), clock)
+        rows.add_step_sums(f_columns[loading], np.broadcast_to(load, (len(loading), steps)), length_columns)
     cost = np.zeros(progress_count + steps)
-    cost[clock] = 1
+    cost[length_columns] = 1
     solution = linprog(
         cost, A_ub=rows.to_matrix(sp, len(cost)), b_ub=np.zeros(rows.count), bounds=np.stack([low, high], axis=1),
         method="highs-ipm",
@@ -315,18 +314,18 @@ class _Rows:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
         self.count += count
 
-    def add_step_sums(self, through: Longs, load: Floats, clock: Longs) -> None:
+    def add_step_sums(self, f_columns: Longs, load: Floats, length_columns: Longs) -> None:
         """Append a row per step s: sum of load * (f[., s] - f[., s - 1]) - t[s] <= 0.
 
-        `through`: columns of f by class and step; `clock`: columns of t.
+        `f_columns`: columns of f by class and step; `length_columns`: columns of t.
         """
-        row_of = np.broadcast_to(self.count + np.arange(len(clock)), through.shape)
+        row_of = np.broadcast_to(self.count + np.arange(len(length_columns)), f_columns.shape)
         self.entries += [
-            (row_of.ravel(), through.ravel(), load.ravel()),
-            (row_of[:, 1:].ravel(), through[:, :-1].ravel(), -load[:, 1:].ravel()),
-            (self.count + np.arange(len(clock)), clock, np.full(len(clock), -1.0)),
+            (row_of.ravel(), f_columns.ravel(), load.ravel()),
+            (row_of[:, 1:].ravel(), f_columns[:, :-1].ravel(), -load[:, 1:].ravel()),
+            (self.count + np.arange(len(length_columns)), length_columns, np.full(len(length_columns), -1.0)),
         ]
-        self.count += len(clock)
+        self.count += len(length_columns)
 
     def to_matrix(self, sp: Any, columns: int) -> Any:
         """Return the rows as a sparse matrix. `sp`: the module scipy.sparse."""
@@ -340,7 +339,7 @@ def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts
     Rounding is monotone, so a constraint f <= f' stays satisfied. Where the solver violates it by its tolerance, f' is
     raised.
     """
-    counts = np.clip(np.floor(exact * denominator + (0.5 - NEAR)), 0, denominator).astype(np.int64)
+    counts = np.clip(np.floor(exact * denominator + (0.5 - HALF_TOLERANCE)), 0, denominator).astype(np.int64)
     counts[:, -1] = denominator
     counts = np.maximum.accumulate(counts, axis=1)
     steps = counts.shape[1]
@@ -357,9 +356,9 @@ def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts
             return counts
 
 
-def _seconds_per_byte(hops: HopClasses, through: Floats) -> float:
-    """Return seconds per byte of nbytes, the sum of the lengths of steps, for f (`through`)."""
-    moved = np.diff(through, axis=1, prepend=0.0)
+def _seconds_per_byte(hops: HopClasses, fraction: Floats) -> float:
+    """Return seconds per byte of nbytes, the sum of the lengths of steps, for f (`fraction`)."""
+    moved = np.diff(fraction, axis=1, prepend=0.0)
     return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
 
@@ -401,28 +400,28 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     write_at, writers = history.writers
     copied = np.zeros(len(history), bool)
     copied[history.write[schedule.op != REDUCE]] = True
-    first, idle = history.initial, np.diff(read_at) == 0
+    first, is_unread = history.initial, np.diff(read_at) == 0
     joins = np.zeros(len(history), bool)  # consecutive additions to an unread sum form one group of versions
     # a group is broken by the initial value, by a copy, and by any reader between two additions
-    joins[1:] = ~first[1:] & ~first[:-1] & idle[:-1] & ~copied[1:] & ~copied[:-1]
+    joins[1:] = ~first[1:] & ~first[:-1] & is_unread[:-1] & ~copied[1:] & ~copied[:-1]
     begin = np.flatnonzero(~joins)
     end = np.append(begin[1:], len(history))
     wrote, read = (write_at[begin], write_at[end]), (read_at[begin], read_at[end])
-    every = np.arange(len(begin))
+    all_groups = np.arange(len(begin))
     later = np.flatnonzero(~first[begin])  # versions that replace an earlier one of their cell
     unread = later[read[0][later - 1] == read[1][later - 1]]
     # the three hazards of a processor pipeline: read after write, write after read, and write after write of a version
     # that nothing reads
     pairs = [
-        (_pair_items(writers, wrote, every, readers, read, every), 1),
+        (_pair_items(writers, wrote, all_groups, readers, read, all_groups), 1),
         (_pair_items(readers, read, later - 1, writers, wrote, later), 0),
         (_pair_items(writers, wrote, unread - 1, writers, wrote, unread), 1),
     ]
     # a row that reads and writes one cell need not wait for itself
     earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
     lag = np.concatenate([np.full(len(pair[0]), distance, np.int64) for pair, distance in pairs])
-    differ = earlier != after
-    return StartOrder(earlier[differ], after[differ], lag[differ])
+    are_distinct = earlier != after
+    return StartOrder(earlier[are_distinct], after[are_distinct], lag[are_distinct])
 
 
 def _pair_items(
@@ -435,13 +434,13 @@ def _pair_items(
     """
     low, left_count = of_left[0][left_groups], (of_left[1] - of_left[0])[left_groups]
     start, right_count = of_right[0][right_groups], (of_right[1] - of_right[0])[right_groups]
-    each = left_count * right_count
-    owner = np.repeat(np.arange(len(left_groups)), each)
-    place = concat_ranges(np.zeros(len(each), np.int64), each)
-    across = right_count[owner]
-    return left_items[low[owner] + place // across].astype(np.int64), right[start[owner] + place % across].astype(
-        np.int64
-    )
+    pair_counts = left_count * right_count
+    owner = np.repeat(np.arange(len(left_groups)), pair_counts)
+    place = concat_ranges(np.zeros(len(pair_counts), np.int64), pair_counts)
+    right_sizes = right_count[owner]
+    return left_items[low[owner] + place // right_sizes].astype(np.int64), right[
+        start[owner] + place % right_sizes
+    ].astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -547,8 +546,8 @@ def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
     # where a reduction follows a copy, data do not flow first to roots and then from them: then nothing is reversed
     sum_after_copy = ~classes.is_sum[start_order.earlier] & classes.is_sum[start_order.later]
     is_sum = np.zeros(rows, bool) if sum_after_copy.any() else classes.is_sum
-    inside = is_sum[start_order.earlier] == is_sum[start_order.later]
-    first, after, lag = start_order.earlier[inside], start_order.later[inside], start_order.lag[inside]
+    is_kept = is_sum[start_order.earlier] == is_sum[start_order.later]
+    first, after, lag = start_order.earlier[is_kept], start_order.later[is_kept], start_order.lag[is_kept]
     first, after = np.where(is_sum[first], after, first), np.where(is_sum[first], first, after)
     base = _hash_rows(_number_values(chunk_label), _number_values(classes.latency), is_sum.astype(np.uint64))
     color, color_count = base, 0
@@ -556,9 +555,9 @@ def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
     while (new_count := len(np.unique(color))) > color_count:
         color_count, predecessor_color = new_count, _hash_rows(color[first], lag.astype(np.uint64))
         order = np.lexsort((predecessor_color, after))
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = (np.diff(after[order]) != 0) | (predecessor_color[order][1:] != predecessor_color[order][:-1])
-        distinct = order[fresh]  # count each class once, not its members
+        is_new = np.ones(len(order), bool)
+        is_new[1:] = (np.diff(after[order]) != 0) | (predecessor_color[order][1:] != predecessor_color[order][:-1])
+        distinct = order[is_new]  # count each class once, not its members
         color = _hash_rows(base, _sum_hashes(predecessor_color[distinct], after[distinct], rows))
     return np.unique(color, return_inverse=True)[1].astype(np.int64)
 

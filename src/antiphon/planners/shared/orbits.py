@@ -205,9 +205,9 @@ def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | No
     None if only the identity is such a power.
     """
     lengths = set(_cycle_lengths(element, roots))
-    common = math.gcd(*lengths)
-    for length in range(common, 1, -1) if longest else range(2, common + 1):
-        if common % length:
+    gcd = math.gcd(*lengths)
+    for length in range(gcd, 1, -1) if longest else range(2, gcd + 1):
+        if gcd % length:
             continue
         # a cycle of length c becomes cycles of length c / gcd(c, times)
         times = math.lcm(*(c // length for c in lengths))
@@ -246,13 +246,13 @@ def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order:
     """
     # append the cosets of element, element^2, ... until a power lies in the group
     members = {row.tobytes() for row in group}
-    cosets, at = [group], element
-    while at.tobytes() not in members:
-        coset = group[:, at]
+    cosets, power = [group], element
+    while power.tobytes() not in members:
+        coset = group[:, power]
         if np.any(coset[:, roots] == roots) or len(group) * (len(cosets) + 1) > max_order:
             return None
         cosets.append(coset)
-        at = element[at]
+        power = element[power]
     return np.concatenate(cosets) if len(cosets) > 1 else None
 
 
@@ -309,19 +309,19 @@ class _LabelledRoots:
         if not self.tests_left or not np.array_equal(color[grid], color[images]):
             return None
         self.tests_left -= 1
-        (label, key), (image_label, other) = (self._canonical_label(ranks) for ranks in (grid, images))
-        if key != other:
+        (label, key), (image_label, image_key) = (self._canonical_label(ranks) for ranks in (grid, images))
+        if key != image_key:
             return None
-        # equal canonical forms: label leads from the grid's machine to the form, back from there to the images' machine
-        back = np.empty(len(image_label), np.int64)
-        back[image_label] = np.arange(len(image_label))
-        symmetry: Symmetry = back[label]
+        # equal canonical forms: `label` leads from the grid's machine to the form, `from_form` to that of the images
+        from_form = np.empty(len(image_label), np.int64)
+        from_form[image_label] = np.arange(len(image_label))
+        symmetry: Symmetry = from_form[label]
         return symmetry
 
     def _canonical_label(self, ranks: Longs) -> tuple[NDArray[np.int32], str]:
         """Return the canonical labelling of the machine with these ranks in distinct colors, and the canonical form."""
         colors = list(self.color)
-        top = max(colors) + 1
+        first_color = max(colors) + 1
         for number, rank in enumerate(ranks.ravel().tolist()):
-            colors[rank] = top + number
+            colors[rank] = first_color + number
         return canonical(self.machine, colors)

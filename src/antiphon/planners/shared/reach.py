@@ -50,22 +50,23 @@ def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]
     `hops`: (rank, hop) pairs of all ranks but the root. Where the direction of a hop turns round, its path is the old
     `back`, so callers that use paths must have filled it in.
     """
-    near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
+    neighbours: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
     for rank, hop in hops:
-        near[hop.parent][rank] = (hop.path, hop.back)
-        near[rank][hop.parent] = (hop.back, hop.path)
-    tree, todo = {start: Hop(-1, (), 0)}, [start]
-    for rank in todo:
-        for head, (path, back) in near[rank].items():
+        neighbours[hop.parent][rank] = (hop.path, hop.back)
+        neighbours[rank][hop.parent] = (hop.back, hop.path)
+    tree, queue = {start: Hop(-1, (), 0)}, [start]
+    for rank in queue:
+        for head, (path, back) in neighbours[rank].items():
             if head not in tree:
                 tree[head] = Hop(rank, path, tree[rank].depth + 1, back)
-                todo.append(head)
+                queue.append(head)
     return {rank: hop for rank, hop in tree.items() if rank != start}
 
 
 class Reach:
     """A machine's neighbours and trees of shortest paths, cached.
 
+    `near`: by rank, the ranks one hop away. `out`: by node, its outgoing links. `width`: by link, in unit links.
     `used`: by link, the number of trees that use it divided by its bandwidth.
     """
 
@@ -105,16 +106,16 @@ class Reach:
             tree = {source: Hop(-1, (), 0)}
             level = [source]
             while level and len(tree) < self.topology.ranks:  # stop once all ranks are reached
-                reach: dict[int, list[tuple[int, Path]]] = {}
+                options_of: dict[int, list[tuple[int, Path]]] = {}
                 for rank in level:
                     near = self.neighbours(rank)
                     for head in [neighbour for neighbour in near if neighbour not in tree]:
-                        reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
+                        options_of.setdefault(head, []).extend([(rank, path) for path in near[head]])
                 # Ranks of the next level in order of number; for each, the path that minimises the greatest use of its
                 # links, ties by parent and path.
-                level = sorted(reach)
+                level = sorted(options_of)
                 for head in level:
-                    options = reach[head]
+                    options = options_of[head]
                     best = (
                         min(options, key=lambda option: (self._fullest_use(option[1]), option))
                         if len(options) > 1
@@ -224,20 +225,20 @@ def star_routes(topology: Topology, sources: Longs) -> Routes | None:
 
 def _trace_paths(topology: Topology, entered_by: Ints, sources: Longs, source_index: Longs, node: Longs) -> Routes:
     """Return the path to each node[i] from sources[source_index[i]], by the links that entered nodes, backwards."""
-    paths_of_round, links_of_round, path = [], [], np.arange(len(source_index))  # path: those not yet at their source
+    rows_of_round, links_of_round, rows = [], [], np.arange(len(source_index))
     lengths = np.zeros(len(source_index), np.int64)
-    while len(path):
-        link = entered_by[source_index[path], node]
-        paths_of_round.append(path)
+    while len(rows):
+        link = entered_by[source_index[rows], node]
+        rows_of_round.append(rows)
         links_of_round.append(link)
-        lengths[path] += 1
+        lengths[rows] += 1
         node = topology.link_src[link].astype(np.int64)
-        unfinished = node != sources[source_index[path]]
-        path, node = path[unfinished], node[unfinished]
+        unfinished = node != sources[source_index[rows]]
+        rows, node = rows[unfinished], node[unfinished]
     ends = np.cumsum(lengths)
     out = np.empty(int(lengths.sum()), np.int32)
-    for back, (path, link) in enumerate(zip(paths_of_round, links_of_round, strict=True), 1):
-        out[ends[path] - back] = link
+    for back, (rows, link) in enumerate(zip(rows_of_round, links_of_round, strict=True), 1):
+        out[ends[rows] - back] = link
     return Routes(np.append(0, ends), out)
 
 

@@ -1,9 +1,9 @@
 """Predict the time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
 
 Input: the rooted tree with the figures of its links, the message size, and what a switch might do (choose.py). Output:
-seconds. The rules are those of model `genmodel`: a link takes its load times beta + epsilon * max(w - w_t, 0), where w
-is the number of servers that send to one receiver over it; servers take gamma and delta per byte for adding and for
-memory access.
+seconds. The rules are those of model `genmodel`: a step takes alpha seconds; a link takes its load times beta +
+epsilon * max(w - w_t, 0) seconds per byte, where w is the number of servers (ranks) that send to one receiver over it,
+and w_t how many it bears without incast; servers take gamma and delta per byte for adding and for memory access.
 
 Equal children, each with k servers that hold partial sums: k groups, with one server of each child, work at the same
 time, each on 1/k of the data. The closed forms (cost/genmodel/forms.py) price one group. A link that k groups share
@@ -58,10 +58,10 @@ class Cost:
 
     # ---- plan types of equal children ----
 
-    def list_tiers(self, node: int, holds: ServerMask | None = None, *, crowded: bool = False) -> list[Tier]:
+    def list_tiers(self, node: int, holds: ServerMask | None = None, *, add_excess: bool = False) -> list[Tier]:
         """Return the figures (`Tier`) of links below a switch as one of the parallel groups sees them, equal ones once.
 
-        `crowded`: the cautious assumption that the excess senders of all groups add up.
+        `add_excess`: the cautious assumption that the excess senders of all groups add up.
         """
         inside, holder_counts = self._servers_below(holds, node)
         alpha = float(self.tree.alpha[node])
@@ -72,7 +72,7 @@ class Cost:
             # equal links give equal prices: each combination once
             rows = np.unique(np.stack([c[holder_counts > 0] for c in columns], axis=1), axis=0)
             for k, beta, epsilon, w_t in rows.tolist():
-                tiers[Tier(alpha, k * beta, k * epsilon * (k if crowded else 1), int(w_t))] = None
+                tiers[Tier(alpha, k * beta, k * epsilon * (k if add_excess else 1), int(w_t))] = None
         return list(tiers)
 
     def best_type(
@@ -83,7 +83,7 @@ class Cost:
         `count`: children; `holders`: servers per child that hold data. O(divisors^2 * tiers).
         """
         share, tiers = self.nbytes / holders, self.list_tiers(node, holds)
-        kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, crowded=True))
+        kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, add_excess=True))
         return kind, self._price_type(kind, count, share, tiers), self._fastest_type(count, share, tiers)[1]
 
     def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
@@ -113,14 +113,14 @@ class Cost:
     def _best_factorization(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
         """Return the seconds and fan-ins of the fastest hierarchical CPS, over all factorizations of `count`."""
         divisors = [d for d in range(1, count + 1) if count % d == 0]
-        # shortest path over divisors: an edge done -> product is a level of fan-in product / done
+        # shortest path over divisors: an edge divisor -> product is a level of fan-in product / divisor
         best: dict[int, tuple[float, tuple[int, ...]]] = {1: (0.0, ())}
-        for done in divisors:
+        for divisor in divisors:
             for product in divisors:
-                if product <= done or product % done or done not in best:
+                if product <= divisor or product % divisor or divisor not in best:
                     continue
-                step = self._price_type(CPS, product // done, share / done, tiers)
-                seconds, fans = best[done][0] + step, (*best[done][1], product // done)
+                step = self._price_type(CPS, product // divisor, share / divisor, tiers)
+                seconds, fans = best[divisor][0] + step, (*best[divisor][1], product // divisor)
                 if product not in best or _is_better((seconds, fans), best[product]):
                     best[product] = seconds, fans
         return best[count]
@@ -189,14 +189,14 @@ class Cost:
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
             return 0.0
-        ends = [
+        link_seconds = [
             self._slowest_link(direction, inside, k * (n - k) / n, senders)
             for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
         # one step: the longest latency below and the slowest link; over a link the k servers below it send to the
         # n - k others, and receive from them
-        once = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(ends)
-        return once * sum(self.halves) + self._price_combining((n - 1) / n, n)
+        seconds = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(link_seconds)
+        return seconds * sum(self.halves) + self._price_combining((n - 1) / n, n)
 
     # ---- data rearrangement ----
 
@@ -207,12 +207,12 @@ class Cost:
         `back`: the opposite direction, for `Choice.spread`. O(servers * depth).
         """
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
-        to = representatives(high - low, group_count) + low
+        receivers = representatives(high - low, group_count) + low
         src = np.arange(low, high)
-        moving = src != to
-        src, to = src[moving], to[moving]
+        moving = src != receivers
+        src, receivers = src[moving], receivers[moving]
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
-        for present, ends in zip(halves, ((src, to), (to, src)), strict=True):
+        for present, ends in zip(halves, ((src, receivers), (receivers, src)), strict=True):
             if present:
                 seconds += self._price_moves(*ends, share)
         fan = -(-(high - low) // group_count)

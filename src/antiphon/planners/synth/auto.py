@@ -79,7 +79,7 @@ def decide_candidate(
 ) -> Decided:  # fmt: skip
     """Return Solved, Impossible with its proof, or None if that many turns gave no answer.
 
-    Raises EffortSpent when the search's budget is empty, or TimedOut.
+    `memory`: limit in bytes of a child process. Raises EffortSpent when the search's budget is empty, or TimedOut.
     """
     forbidden = search.check_bounds(parts, steps, rounds)
     if forbidden is not None:
@@ -131,15 +131,17 @@ def _try_flow(search: SearchState, task: Task, split: tuple[int, ...] | None) ->
     tries += [(search.group, None)] if len(search.group) > 1 else []
     tries += [(group, None) for group in search.subgroups_for(task.parts)[: TURN_LIMITS.flow_groups] if len(group) > 1]
     tries += [(search.trivial_group, None)]
-    for group, chosen in tries:
+    for group, try_split in tries:
         search.budget.check()
         effort = Effort(seed=search.seed)
-        answer: Answer = search.run_solver(solve_flow, replace(task, split=chosen), group, effort, search.budget.left())
+        answer: Answer = search.run_solver(
+            solve_flow, replace(task, split=try_split), group, effort, search.budget.left()
+        )
         search.budget.pay(answer.price)
         if answer.moves is not None:
             return Solved(answer.moves, "flow")
         # exhaustive: no symmetry, free rounds. Try to turn that into a checkable proof
-        if answer.refuted and group is search.trivial_group and chosen is None:
+        if answer.refuted and group is search.trivial_group and try_split is None:
             provable = _estimate_variables(task) <= TURN_LIMITS.provable_variables and search.instance.arcs.exhaustive
             proof = _find_resolution_proof(search, task, TURN_LIMITS.proving_conflicts) if provable else None
             return proof or Impossible("search")
@@ -172,11 +174,12 @@ def _try_sat(
                 return impossible, spent_after
         if turn:
             splits += _next_splits(split_source, splits, 2 * turn)
-        for number, chosen, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
-            if (number, chosen) in refuted:
+        for number, try_split, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
+            if (number, try_split) in refuted:
                 continue
-            # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem
-            if chosen is None and search.instance.arcs.exhaustive:
+            # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem, if the arcs
+            # include every path through switches (`exhaustive`)
+            if try_split is None and search.instance.arcs.exhaustive:
                 conflicts = TURN_LIMITS.refuting_factor * TURN_LIMITS.first_conflicts * 4**turn
                 tell(f"looking for a proof that there is none: {conflicts} conflicts")
                 proof = _find_resolution_proof(search, task, conflicts)
@@ -184,17 +187,19 @@ def _try_sat(
                     return proof, spent_after
                 continue
             group = search.subgroups_for(task.parts)[number]
-            conflicts = TURN_LIMITS.first_conflicts * 4**turn * (TURN_LIMITS.refuting_factor if chosen is None else 1)
+            conflicts = (
+                TURN_LIMITS.first_conflicts * 4**turn * (TURN_LIMITS.refuting_factor if try_split is None else 1)
+            )
             effort = Effort(conflicts, seed=shuffle + (search.seed * TURN_LIMITS.shuffles if shuffle else 0))
-            tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(chosen)}")
-            answer = _run_sat(search, replace(task, split=chosen), group, effort, solver, tell, memory)
+            tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(try_split)}")
+            answer = _run_sat(search, replace(task, split=try_split), group, effort, solver, tell, memory)
             search.budget.pay(answer.price)
             if answer.moves is not None:
                 return Solved(answer.moves, f"sat ({solver})"), spent_after
             if answer.refuted:
-                refuted.add((number, chosen))
+                refuted.add((number, try_split))
                 # no symmetry and free rounds, but only some paths through switches: undecided, and no try can do more
-                if len(group) == 1 and chosen is None:
+                if len(group) == 1 and try_split is None:
                     return None, spent_after
         spent_after.append(search.budget.spent)
     return None, spent_after
@@ -220,7 +225,7 @@ def _list_tries(
         for split in splits:
             for shuffle in range(TURN_LIMITS.shuffles if number == 0 and not turn else 2 if number == 0 else 1):
                 yield number, split, "minisat", shuffle + turn * TURN_LIMITS.shuffles
-                if not turn and len(splits) == 1 and task.rounds > task.steps and _quick_program(search, task):
+                if not turn and len(splits) == 1 and task.rounds > task.steps and _is_quick_program(search, task):
                     # `splits` grows while the loop runs over it, so these are tried next
                     splits += _next_splits(split_source, splits, TURN_LIMITS.middle_splits)
             if number < 1 + turn:
@@ -234,7 +239,7 @@ def _next_splits(
     return [split for _, split in zip(range(count), split_source, strict=False) if split not in splits]
 
 
-def _quick_program(search: SearchState, task: Task) -> bool:
+def _is_quick_program(search: SearchState, task: Task) -> bool:
     """Return whether the linear program is small enough to look for more splits in turn 0."""
     return search.program_for(task.steps).variables <= TURN_LIMITS.few_variables
 

@@ -103,9 +103,9 @@ def _positions_of(label: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _bond_names(instance: Instance, nodes: NDArray[np.int64], label: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return canonical numbers of bonds: by tail, head and capacity; ties (bonds under limits) by `label`."""
-    speeds = {c: i for i, c in enumerate(sorted(set(instance.capacity)))}
-    speed = np.array([speeds[c] for c in instance.capacity[: len(instance.bonds)]], np.int64)
-    order = np.lexsort((label, speed, nodes[instance.head], nodes[instance.tail]))
+    capacity_rank = {c: i for i, c in enumerate(sorted(set(instance.capacity)))}
+    rank_of_bond = np.array([capacity_rank[c] for c in instance.capacity[: len(instance.bonds)]], np.int64)
+    order = np.lexsort((label, rank_of_bond, nodes[instance.head], nodes[instance.tail]))
     return np.argsort(order)
 
 
@@ -117,17 +117,17 @@ class _ColoredGraph:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._marks: list[tuple[Hashable, ...]] = []  # per vertex its color
+        self._colors: list[tuple[Hashable, ...]] = []  # per vertex its color
         self._links: list[Link] = []
-        count = len(instance.bonds)
+        bond_count = len(instance.bonds)
         roles = _rank_roles(instance)
         for role in roles:
             self._add_vertex("rank", role)
         for _ in range(instance.ranks, instance.nodes):
             self._add_vertex("switch")
-        self.limits = [self._add_vertex("limit", capacity) for capacity in instance.capacity[count:]]
-        self.bonds = np.zeros(count, np.int64)  # the vertex of a bond under limits
-        for bond in range(count):
+        self.limits = [self._add_vertex("limit", capacity) for capacity in instance.capacity[bond_count:]]
+        self.bonds = np.zeros(bond_count, np.int64)  # the vertex of a bond under limits
+        for bond in range(bond_count):
             self._add_bond(bond)
         if not _roles_determine_kinds(instance, roles):
             # Kinds become vertices: holders -> kind -> destinations.
@@ -137,9 +137,9 @@ class _ColoredGraph:
                 self._links += [(rank, vertex, kind_link) for rank in kind.holders]
                 self._links += [(vertex, rank, kind_link) for rank in kind.dests]
 
-    def _add_vertex(self, *mark: Hashable) -> int:
-        self._marks.append(mark)
-        return len(self._marks) - 1
+    def _add_vertex(self, *color: Hashable) -> int:
+        self._colors.append(color)
+        return len(self._colors) - 1
 
     def _add_bond(self, bond: int) -> None:
         """Add a bond: a link, or a vertex if it is under limits."""
@@ -158,12 +158,12 @@ class _ColoredGraph:
     def to_topology(self) -> Topology:
         """Return the graph as a topology whose vertices beyond the ranks are switches."""
         ranks = self._instance.ranks
-        return build("graph", ranks, self._links, switches=len(self._marks) - ranks)
+        return build("graph", ranks, self._links, switches=len(self._colors) - ranks)
 
     def vertex_colors(self) -> list[int]:
         """Return a number per vertex, equal for corresponding vertices of isomorphic problems."""
-        number = {mark: i for i, mark in enumerate(sorted(set(self._marks), key=repr))}
-        return [number[mark] for mark in self._marks]
+        number = {color: i for i, color in enumerate(sorted(set(self._colors), key=repr))}
+        return [number[color] for color in self._colors]
 
 
 def _holds_and_wants(instance: Instance) -> tuple[Bools, Bools]:
@@ -199,10 +199,10 @@ def _roles_determine_kinds(instance: Instance, roles: list[Hashable]) -> bool:
     for ranks in ranks_of_role.values():
         for a, b in itertools.pairwise(ranks):
             # Only kinds that treat the two ranks differently change; each must become another kind of the same weight.
-            touched = np.flatnonzero((table[:, :, a] != table[:, :, b]).any(axis=1))
-            swapped = table[touched]
+            changed = np.flatnonzero((table[:, :, a] != table[:, :, b]).any(axis=1))
+            swapped = table[changed]
             swapped[:, :, [a, b]] = swapped[:, :, [b, a]]
-            for kind, row in zip(touched.tolist(), swapped, strict=True):
+            for kind, row in zip(changed.tolist(), swapped, strict=True):
                 if weights.get(row.tobytes()) != instance.kinds[kind].weight:
                     return False
     return True

@@ -40,8 +40,8 @@ from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.task import Move, rounds_of
 
-USUAL_K = 4
-QUICK_TURNS = 1
+USUAL_K = 4  # rounds beyond the steps that candidates may have
+QUICK_TURNS = 1  # turns of auto.py for the first try
 LONG_SHARE, QUICK_SHARE = 0.4, 0.1  # fractions of the remaining effort for one candidate, later and at first
 LARGE = 3000  # chunks at one part per block, times arcs (paths between two ranks), times steps
 MOST_PARTS = 12  # without k: numbers of parts that are tried, each with the fewest rounds it may take ...
@@ -116,24 +116,24 @@ def find_frontier(
     instance = search.instance
     best: Fraction | None = None
     steps = max(instance.least_steps, 1)
-    later: list[_StepSearch] = []
-    pressed = False
+    postponed: list[_StepSearch] = []
+    is_short_of_effort = False
     while (limits.steps is None or steps <= limits.steps) and (best is None or best > floor):
         # more steps are only worth it if they can reach a smaller R / C
         lowest_ratio = search.least_ratio(steps)
         if best is None or lowest_ratio < best:
-            state = _StepSearch(search, steps, lowest_ratio, best, limits, tell, pressed)
+            state = _StepSearch(search, steps, lowest_ratio, best, limits, tell, is_short_of_effort)
             state.search_quickly()
             point = state.best_point()
             if point is not None:
                 best = point.ratio
                 yield point
-            pressed = state.pressed
-            if state.undecided and (state.large or pressed):
-                later.append(state)
+            is_short_of_effort = state.is_short_of_effort
+            if state.undecided and (state.large or is_short_of_effort):
+                postponed.append(state)
         steps += 1
     for share in (LONG_SHARE, 1.0):  # second turn: candidates that exceeded their share
-        for state in later:
+        for state in postponed:
             previous = state.best_point()
             state.search_longer(share)
             point = state.best_point()
@@ -171,7 +171,7 @@ class _StepSearch:
     best: Fraction | None
     limits: Limits
     tell: Tell
-    pressed: bool  # effort is short: a candidate exceeded its share
+    is_short_of_effort: bool  # effort is short: a candidate exceeded its share
     solution: tuple[int, int, Solved] | None = None
     refuted: list[Refuted] = field(default_factory=list)
     undecided: list[Candidate] = field(default_factory=list)
@@ -195,13 +195,15 @@ class _StepSearch:
             if self.large:
                 # sorted by (parts, rounds): the fewest chunks are the quickest to decide
                 self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE)
-            elif not self._decide_candidates(candidates, QUICK_TURNS, QUICK_SHARE, stop_at_first=True, hasty=True):
-                self.pressed = True
+            elif not self._decide_candidates(
+                candidates, QUICK_TURNS, QUICK_SHARE, stop_at_first=True, end_at_share=True
+            ):
+                self.is_short_of_effort = True
                 self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE, stop_at_first=True)
                 self.undecided = [candidate for candidate in candidates if self._is_wanted(candidate)]
-            elif not self.pressed:
-                self.pressed = not self._decide_candidates(
-                    self._open_candidates(), self.limits.turns, QUICK_SHARE, hasty=True
+            elif not self.is_short_of_effort:
+                self.is_short_of_effort = not self._decide_candidates(
+                    self._open_candidates(), self.limits.turns, QUICK_SHARE, end_at_share=True
                 )
         except TimedOut:
             if self.solution is None:
@@ -227,13 +229,13 @@ class _StepSearch:
         share: float,
         *,
         stop_at_first: bool = False,
-        hasty: bool = False,
+        end_at_share: bool = False,
     ) -> bool:
         """Decide candidates in order, each only if it would improve on the solution; optionally stop at the first
         success.
 
-        `turns`, `share`: effort of a candidate (candidate_order.py). With `hasty`, the first candidate that exceeds its
-        share ends the loop, and the result is False.
+        `turns`, `share`: effort of a candidate (candidate_order.py). With `end_at_share`, the first candidate that
+        exceeds its share ends the loop, and the result is False.
         """
         results = decide_in_order(
             self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],
@@ -253,7 +255,7 @@ class _StepSearch:
                     self.tried[parts, rounds] = 0 if verdict.cut else turns
                     if (parts, rounds) not in self.undecided:
                         self.undecided.append((parts, rounds))
-                    if verdict.cut and hasty:
+                    if verdict.cut and end_at_share:
                         return False
         return True
 
@@ -311,8 +313,8 @@ def list_candidates(
         # without k: the fewest rounds for each small number of parts, and numbers of parts that can meet the bound
         # exactly
         target = lowest * weight  # of rounds per part
-        met = [target.denominator * times for times in range(1, MULTIPLES + 1)]
-        for parts in sorted({*range(1, MOST_PARTS + 1), *met}):
+        exact_parts = [target.denominator * times for times in range(1, MULTIPLES + 1)]
+        for parts in sorted({*range(1, MOST_PARTS + 1), *exact_parts}):
             rounds = max(steps, math.ceil(parts * target))
             ratio = Fraction(rounds, parts * weight)
             if parts <= limits.parts and (best is None or ratio < best):

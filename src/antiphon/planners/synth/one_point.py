@@ -1,8 +1,8 @@
 """Decide one point (C, S, R): return its schedule, prove that none exists in any form, or report what was searched.
 
-C is chunks per rank, S steps, R rounds. For collectives that only copy, and for those that reduce and are such a one
-run backwards (reduce, reducescatter), the search of engine `auto` is exhaustive: in any schedule, with whatever
-buffers, the transfers that the result depends on form an algorithm as that engine searches them.
+C is chunks per rank, S steps, R rounds. For collectives that only copy, and for their duals (reduce, reducescatter),
+the search of engine `auto` is exhaustive: in any schedule, with any buffers, the transfers that the result depends on
+form an algorithm as that engine searches them.
 
 An allreduce is searched in three ways in turn (`_FORMS`), the quickest first:
 
@@ -44,7 +44,7 @@ from antiphon.planners.synth.work import (
 )
 
 PointFigures = tuple[int, int, int]  # chunks per rank (of the search: parts, chunks per block), steps, rounds
-NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"
+NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"  # outcomes of the search in one form
 
 
 def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
@@ -106,10 +106,12 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
             [{**form, "outcome": OPEN, "why": why}],
         )
     per_step = rounds_of(instance, decided.moves)
-    done, used = len(per_step), max(len(per_step), sum(per_step))  # it may end earlier than allowed
+    used_steps, used_rounds = len(per_step), max(len(per_step), sum(per_step))  # it may end earlier than allowed
     # Optimal if it meets the lower bound on R / C for its number of steps.
-    proof = OPTIMAL if Fraction(used, chunks) == search.least_ratio(done) else BEST_FOUND
-    point = Point(instance, parts, done, used, decided.moves, decided.engine, proof, search.prove_least(done))
+    proof = OPTIMAL if Fraction(used_rounds, chunks) == search.least_ratio(used_steps) else BEST_FOUND
+    point = Point(
+        instance, parts, used_steps, used_rounds, decided.moves, decided.engine, proof, search.prove_least(used_steps)
+    )
     return problem.translate_point(point)
 
 
@@ -122,12 +124,12 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     search, problem = work.start_search(conversion)
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
     searched: list[dict[str, Any]] = []
-    for form, form_text, make in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
+    for form, form_text, find_schedule in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
         # after the halves: one program per kind of root costs more than finding existing ones
-        if make == _as_everywhere or work.collective.kind == "custom":
+        if find_schedule == _as_everywhere or work.collective.kind == "custom":
             _raise_infeasible(_excluded_by_spreads(forms, requested))
         try:
-            result = make(forms, requested)
+            result = find_schedule(forms, requested)
         except Infeasible as error:
             searched.append({"form": form, "what": form_text, "outcome": NONE, "why": str(error)})
         except (NotFound, TimedOut) as error:
@@ -159,34 +161,36 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
     """Yield in words which bounds exclude the requested point for an allreduce of any form."""
     chunks, steps, rounds = requested
     machine, target = work.topology, work.collective
-    limits = bound(machine, target).without_help
+    lower_bound = bound(machine, target).without_help
     name = _any_form(work)
     # Three bounds for any form: R >= S, S >= the latency bound, R / C >= the bandwidth bound.
     if rounds < steps:
         yield f"no {name} has R below S: each of its {steps} steps takes a round or more"
-    if steps < limits.latency_steps and limits.latency_witness is not None:
-        why = limits.latency_witness.describe(machine).partition(": ")[2]
-        yield f"no {name} has S below {limits.latency_steps}: {why}"
-    if Fraction(rounds, chunks) < limits.inverse and limits.witness is not None:
-        why = limits.witness.describe(machine, target.buffer_weight).partition(": ")[2]
-        yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
+    if steps < lower_bound.latency_steps and lower_bound.latency_witness is not None:
+        why = lower_bound.latency_witness.describe(machine).partition(": ")[2]
+        yield f"no {name} has S below {lower_bound.latency_steps}: {why}"
+    if Fraction(rounds, chunks) < lower_bound.inverse and lower_bound.witness is not None:
+        why = lower_bound.witness.describe(machine, target.buffer_weight).partition(": ")[2]
+        yield f"no {name} has R/C below {lower_bound.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
 def _excluded_by_spreads(forms: AllForms, requested: PointFigures) -> Iterator[str]:
     """Yield in words which broadcasts and reduces that an allreduce contains exclude the requested point."""
     chunks, steps, rounds = requested
     for spread in forms.spreads:
-        none = spread.search.check_bounds(*requested)
-        if none is not None:
+        impossible = spread.search.check_bounds(*requested)
+        if impossible is not None:
             explanation = explain_impossible(
-                spread.problem.original, *requested, spread.problem.translate_impossible(none)
+                spread.problem.original, *requested, spread.problem.translate_impossible(impossible)
             )
             root = spread.about.rpartition(" ")[2]
-            does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
+            description = (
+                f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
+            )
             if spread.about.startswith(BROADCAST_FROM):
-                does = f"brings the input of rank {root} to all, as a broadcast does"
+                description = f"brings the input of rank {root} to all, as a broadcast does"
             point = f"C = {chunks}, S = {steps}, R = {rounds}"
-            yield f"no {_any_form(forms.work)} has {point}: it {does}, and {explanation}"
+            yield f"no {_any_form(forms.work)} has {point}: it {description}, and {explanation}"
 
 
 def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
@@ -203,6 +207,7 @@ def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
 
 
 def _as_everywhere(forms: AllForms, requested: PointFigures) -> Schedule:
+    """Return the allreduce in which every input is sent to every rank, and added there."""
     point = _find_point(forms.work, forms.search, forms.problem, requested)
     schedule = send_everywhere(point, forms.work.collective)
     return with_form(forms, schedule, (point.chunks, point.steps, point.rounds), point.engine)

@@ -1,8 +1,8 @@
 """What is requested of the search (`Problem`), and how a search of a collective begins.
 
-A `Problem` names the collective requested; a search is always of one that only copies (points.Conversion). One problem
-may start several searches: of an allreduce that of its allgather, and of the broadcasts and reduces that bound it. All
-share the budget and the cache.
+A `Problem` names the requested collective; every search is for one that only copies, of which the requested one is
+made (points.Conversion). One problem may start several searches: an allreduce starts one for its allgather, and others
+for the broadcasts and reduces that bound it. All share the budget and the cache.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from antiphon.planners.synth.effort_budget import EffortBudget
 from antiphon.planners.synth.points import Conversion
 from antiphon.planners.synth.search import SearchState
 
-MOST_RANKS = 128
+MOST_RANKS = 128  # members of a collective that is searched
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The request: machine, collective, seed, effort and CPU budget, bytes of memory, progress callback, cache."""
+    """The request. `memory`: limit in bytes of a worker process. `tell`: receives lines of progress."""
 
     topology: Topology
     collective: Collective
@@ -46,7 +46,7 @@ class Problem:
 
 
 def refuse_many_ranks(collective: Collective) -> NoReturn:
-    """Raise Unsupported."""
+    """Raise Unsupported, because the collective has more than MOST_RANKS members."""
     raise Unsupported(
         f"planner sccl: {len(collective.members)} ranks; it searches up to {MOST_RANKS}, and above takes plans of "
         "quick planners, if there are any, with --effort 10 or more. Use hierarchical-ring, multi-ring or "

@@ -48,12 +48,12 @@ from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import Move, rounds_of
 
-MOST_CHUNKS = 2048
-MOST_ROWS = 2**21
-MOST_LINKS = 2048
+MOST_CHUNKS = 2048  # of each rank
+MOST_ROWS = 2**21  # of the schedule
+MOST_LINKS = 2048  # of the machine; finding factors takes time and memory in proportion to its square
 MOST_CLASSES = 8  # classes of edges of which every division into two factors is tried
-TURNS = 2  # of engine `auto`, for a candidate of a factor
-SHARE = 0.4  # fraction of the remaining effort, for both factors
+FACTOR_TURNS = 2  # of engine `auto`, for a candidate of a factor
+FACTOR_EFFORT = 0.4  # fraction of the remaining effort, for both factors
 
 Pairs = dict[tuple[int, int], int]  # (tail, head) -> chunks per round
 Tell = Callable[[str], None]
@@ -65,11 +65,11 @@ class Factors:
     """Two factors as tables of links, and each rank's coordinates (g, h) in them."""
 
     pairs: tuple[Pairs, Pairs]
-    places: NDArray[np.int64]  # rank x 2
+    coordinates: NDArray[np.int64]  # rank x 2
 
     @property
     def sizes(self) -> tuple[int, int]:
-        return int(self.places[:, 0].max()) + 1, int(self.places[:, 1].max()) + 1
+        return int(self.coordinates[:, 0].max()) + 1, int(self.coordinates[:, 1].max()) + 1
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def by_product(search: SearchState, tell: Tell = lambda text: None) -> Point | N
         return None
     tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
     effort_left = search.budget.left()
-    budget = EffortBudget(None if effort_left is None else int(SHARE * effort_left), search.budget.until)
+    budget = EffortBudget(None if effort_left is None else int(FACTOR_EFFORT * effort_left), search.budget.until)
     first = _solve_factor(search, factors.pairs[0], factors.sizes[0], budget)
     second = _solve_factor(search, factors.pairs[1], factors.sizes[1], budget)
     search.budget.pay(budget.spent)
@@ -112,7 +112,7 @@ def by_product(search: SearchState, tell: Tell = lambda text: None) -> Point | N
         return None
     # _plan_lines expects the factor with the smaller R/C first
     if first.ratio > second.ratio:
-        factors, first, second = Factors(factors.pairs[::-1], factors.places[:, ::-1]), second, first
+        factors, first, second = Factors(factors.pairs[::-1], factors.coordinates[:, ::-1]), second, first
     combination = combine_gathers(instance, factors, (first, second))
     if combination is None:
         return None
@@ -132,15 +132,15 @@ def _solve_factor(search: SearchState, pairs: Pairs, ranks: int, budget: EffortB
     collective = Collective("allgather", ranks)
     topology = build("factor", ranks, links)
     instance = instance_of(topology, collective)
-    last: Point | None = None
-    within = SearchState(instance, search.seed, budget, search.cache)
+    best_point: Point | None = None
+    factor_search = SearchState(instance, search.seed, budget, search.cache)
     try:
-        limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
-        for point in find_frontier(within, bound(topology, collective).without_help.inverse, limits):
-            last = point
+        limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=FACTOR_TURNS)
+        for point in find_frontier(factor_search, bound(topology, collective).without_help.inverse, limits):
+            best_point = point
     except EffortSpent:  # use the best point so far
         pass
-    return None if last is None else Gather.from_moves(instance, last.parts, last.moves)
+    return None if best_point is None else Gather.from_moves(instance, best_point.parts, best_point.moves)
 
 
 def _by_cut(instance: Instance, steps: int) -> Proved | None:
@@ -155,8 +155,8 @@ def _by_cut(instance: Instance, steps: int) -> Proved | None:
     for number, kind in enumerate(instance.kinds):
         lacking = [dest for dest in kind.dests if not inside[dest]]
         if inside[list(kind.holders)].all() and lacking:
-            to = np.full((len(rows), 1), lacking[0], np.int64)
-            spreads[number] = Spread(np.hstack([to, rows]), np.zeros((0, 3), np.int64))
+            dest_column = np.full((len(rows), 1), lacking[0], np.int64)
+            spreads[number] = Spread(np.hstack([dest_column, rows]), np.zeros((0, 3), np.int64))
     dual = StepDual(steps, rows, spreads, {})
     return Proved(dual, evaluate_dual(instance, dual))
 
@@ -234,23 +234,23 @@ def _split_factors(ranks: int, links: Pairs, side: dict[tuple[int, int], int]) -
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    places = np.zeros((ranks, 2), np.int64)
+    coordinates = np.zeros((ranks, 2), np.int64)
     for factor in (0, 1):  # a factor's components are the other factor's coordinates
         ends = np.array([edge for edge, s in side.items() if s == factor], np.int64).reshape(-1, 2)
         joined = csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(ranks, ranks))
-        places[:, factor] = connected_components(joined, directed=False)[1]
-    sizes = places.max(axis=0) + 1
-    if len({tuple(p) for p in places.tolist()}) != ranks or int(sizes.prod()) != ranks or min(sizes) < 2:
+        coordinates[:, factor] = connected_components(joined, directed=False)[1]
+    sizes = coordinates.max(axis=0) + 1
+    if len({tuple(p) for p in coordinates.tolist()}) != ranks or int(sizes.prod()) != ranks or min(sizes) < 2:
         return None
     pairs: tuple[Pairs, Pairs] = ({}, {})
     for (tail, head), units in links.items():
         factor = 1 - side[min(tail, head), max(tail, head)]
-        p, q = places[tail].tolist(), places[head].tolist()
+        p, q = coordinates[tail].tolist(), coordinates[head].tolist()
         if p[1 - factor] != q[1 - factor] or pairs[factor].setdefault((p[factor], q[factor]), units) != units:
             return None
     if len(pairs[0]) * sizes[1] + len(pairs[1]) * sizes[0] != len(links):
         return None
-    return Factors(pairs, places)
+    return Factors(pairs, coordinates)
 
 
 # ---- putting them together ----
@@ -280,28 +280,28 @@ def _plan_lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, 
     """
     first_gather, second_gather = gathers
     first = _append_gather(first_gather, [(0, j) for j in range(a + b)])
-    # from this round on every rank has the data of the other ranks of its copy of the first factor
-    own = first[-1][1]
+    # by this round every rank has A of the other ranks of its copy of the first factor
+    a_arrived = first[-1][1]
     second: list[Segment] = []
     batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, sizes[1] - 1))
-    done = a
-    while done < a + b:
-        free = first[-1][1] - (second[-1][1] if second else 0)
-        size = min(max(int(free / second_gather.ratio) // batch_unit, 1) * batch_unit, a + b - done)
-        batch = range(done, done + size)
+    sent = a
+    while sent < a + b:
+        rounds_left = first[-1][1] - (second[-1][1] if second else 0)
+        size = min(max(int(rounds_left / second_gather.ratio) // batch_unit, 1) * batch_unit, a + b - sent)
+        batch = range(sent, sent + size)
         second += _append_gather(second_gather, [(0, j) for j in batch], second)
         first += _append_gather(first_gather, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
-        done += size
+        sent += size
     second += _append_gather(second_gather, [(0, j) for j in range(a)], second)
-    second += _append_gather(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
+    second += _append_gather(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, a_arrived)
     return first, second
 
 
 def _balance_shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
     """Return the numbers of chunks of A and B for which the links of both factors finish together; None if too many."""
     (m, n), (rho, sigma) = sizes, (gathers[0].ratio, gathers[1].ratio)
-    even = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
-    b = min(max(even, Fraction(0)), Fraction(1))
+    balanced = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
+    b = min(max(balanced, Fraction(0)), Fraction(1))
     c, d = gathers[0].chunks, gathers[1].chunks
     for chunks in range(b.denominator, MOST_CHUNKS + 1, b.denominator):
         of_b = int(chunks * b)
@@ -334,26 +334,26 @@ def _merge_lines(instance: Instance, factors: Factors, lines: Lines) -> tuple[Mo
 
     A segment that spans several steps moves in each of them as much as its links can carry.
     """
-    marks = sorted({t for line in lines for start, end, _ in line for t in (start, end)})
+    step_begins = sorted({t for line in lines for start, end, _ in line for t in (start, end)})
     rank = np.zeros(factors.sizes, np.int64)
-    rank[factors.places[:, 0], factors.places[:, 1]] = np.arange(instance.ranks)
+    rank[factors.coordinates[:, 0], factors.coordinates[:, 1]] = np.arange(instance.ranks)
     bond = {ends: i for i, ends in enumerate(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))}
     kind = {k.holders[0]: i for i, k in enumerate(instance.kinds)}
     moves: list[Move] = []
     for factor, line in enumerate(lines):
         units = factors.pairs[factor]
-        at = (rank if factor == 0 else rank.T).tolist()  # [place in this factor][place in the other]
-        copies = len(at[0])
+        rank_at = (rank if factor == 0 else rank.T).tolist()  # [coordinate in this factor][in the other]
+        copies = len(rank_at[0])
         for start, end, hops in line:
             used: dict[tuple[int, int], int] = defaultdict(int)
-            begins = marks.index(start)
+            first_step = step_begins.index(start)
             for (distance, chunk), owner, tail, head in hops:  # distance in the other factor, see Item
-                step = begins
-                while used[tail, head] >= (marks[step + 1] - start) * units[tail, head]:
+                step = first_step
+                while used[tail, head] >= (step_begins[step + 1] - start) * units[tail, head]:
                     step += 1
                 used[tail, head] += 1
                 for copy in range(copies):
-                    path = (bond[at[tail][copy], at[head][copy]],)
-                    moves.append((kind[at[owner][(copy + distance) % copies]], chunk, path, step))
-            assert end in marks
+                    path = (bond[rank_at[tail][copy], rank_at[head][copy]],)
+                    moves.append((kind[rank_at[owner][(copy + distance) % copies]], chunk, path, step))
+            assert end in step_begins
     return tuple(sorted(moves))

@@ -7,7 +7,7 @@ The search handles collectives that only copy (spreading ones). Those that reduc
     reduce, reducescatter, ...   its inverse on the reversed machine              run backwards
     allreduce                    allgather                                        reducescatter + allgather, or sent
                                                                                   everywhere and added on arrival;
-                                 then every form (all_forms.py)                   none
+                                 then any allreduce at all (all_forms.py)         none
 
 On large machines that are Cartesian products, a point assembled from both factors is a further candidate (product.py).
 Searches run on a canonically renumbered instance (canonical.py), so equal problems have equal answers and share the
@@ -68,6 +68,7 @@ def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
         return
     conversion = conversion_for(work.topology, work.collective)
     search, problem = work.start_search(conversion)
+    # lower bound on R / C
     floor = bound(conversion.topology, conversion.collective).without_help.inverse
     max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
     if conversion.about in (COMPOSED, SUMMED):
@@ -132,8 +133,8 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
     floor = bound(work.topology, search.instance.collective).without_help.inverse
     members, least_direct = len(work.collective.members), None
     # two halves have twice the steps of the allgather that is searched
-    inner = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
-    for canonical_point in _find_spreading(search, floor, inner, limits.steps, work.tell, halved=True):
+    half_limits = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
+    for canonical_point in _find_spreading(search, floor, half_limits, limits.steps, work.tell, halved=True):
         point = forms.problem.translate_point(canonical_point)
         if point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
             least_direct = Fraction(point.rounds, point.parts)
@@ -156,22 +157,24 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
 
 
 def start_all_forms(work: Problem, search: SearchState, problem: CanonicalProblem, share: int) -> AllForms:
-    """Return the search in every form; it has a budget of its own, one in `share` units of the whole effort."""
+    """Return the search in every form, which has 1 / `share` of the effort as a budget of its own."""
     effort = work.budget.effort
-    own = EffortBudget(None if effort is None else effort // share, work.budget.until)
-    return AllForms(work, search, problem, own)
+    form_budget = EffortBudget(None if effort is None else effort // share, work.budget.until)
+    return AllForms(work, search, problem, form_budget)
 
 
 def is_searched_in_all_forms(search: SearchState) -> bool:
-    """Return whether the machine is small enough."""
+    """Return whether the machine is small enough for the search in every form."""
     return search.instance.ranks <= SUM_LIMITS.max_ranks
 
 
 def _find_spreading(
     search: SearchState, floor: Fraction, limits: Limits, max_steps: int | None, tell: Tell, halved: bool = False
 ) -> Iterator[Point]:
-    """Yield the frontier of a collective that copies; on a large machine first improved plans of other planners and a
-    product of factors, and nothing else where the machine is too large for the exact search.
+    """Yield the frontier of a collective that copies.
+
+    On a large machine, improved plans of other planners and a product of factors come first; if the machine is too
+    large for the exact search, nothing follows them.
 
     `max_steps`: the maximum that was asked for, of two halves together if `halved`.
     """
@@ -201,14 +204,14 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
     if is_too_large(point.instance):
         work.tell(f"the links differ by direction; no reducescatter for the allgather of {point.steps} steps")
         return None
-    turned = reverse(work.topology)
-    search, problem = work.start_search(Conversion(turned, point.instance.collective, AS_PLANNED))
+    reversed_topology = reverse(work.topology)
+    search, problem = work.start_search(Conversion(reversed_topology, point.instance.collective, AS_PLANNED))
     decided = decide_candidate(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
     if not isinstance(decided, Solved):
         work.tell(f"no reducescatter of {point.steps} steps and {point.rounds} rounds was found; left out")
         return None
-    first = schedule_of(problem.original, point.parts, problem.translate_moves(decided.moves))
-    return join_halves(first, schedule_of(point.instance, point.parts, point.moves), work.collective)
+    reducescatter = schedule_of(problem.original, point.parts, problem.translate_moves(decided.moves))
+    return join_halves(reducescatter, schedule_of(point.instance, point.parts, point.moves), work.collective)
 
 
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None) -> Schedule:

@@ -13,8 +13,8 @@ Packing is the multiplicative-weights method of Garg and Könemann (1998). Every
 
 The right-hand side is an upper bound by LP duality. This packs many trees (10 to 299 on one machine, by epsilon and
 ties), so an integer program then chooses few of them (3.2.1), with weights of 0 or 1. If its best total misses the
-optimum by more than the threshold, weights are relaxed: integers, then halves, thirds and so on, at last fractions.
-Results are exact rationals that fit; floats only guide.
+optimum by more than the threshold, weights are relaxed step by step: to integers, halves, thirds and so on, and last to
+any fractions. Results are exact rationals that fit the capacities; floats only guide the search.
 
 Three phases, for any number of servers of any size: every server packs its own undirected trees. Their shares of the
 data differ between servers, so the data are cut wherever a share of any server ends. Each part of the data has one tree
@@ -66,7 +66,7 @@ class Blink:
     """Packed trees, in bytes/s: their total `rate`, and the `optimum` of any packing.
 
     `packed`, `packed_rate`: number and rate of the trees before the integer program chose among them.
-    `weights`: the kind of weights that the chosen trees have: "0 or 1", "whole", "1/2", ..., "fractions".
+    `weights`: the kind of the chosen trees' weights, in units of capacity: "0 or 1", "whole", "1/2", ..., "fractions".
     """
 
     trees: tuple[Tree, ...]
@@ -95,9 +95,9 @@ def blink_broadcast(
         return least_arborescence(n, ends, lengths, root_vertex)
 
     packed = multiplicative_weights([arcs[e][2] for e in usable], find_cheapest, epsilon)
-    selected, weights = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
+    selected, weight_kind = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
     trees = tuple(tree_of_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
-    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
+    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weight_kind)
 
 
 def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)) -> Blink:
@@ -111,17 +111,17 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
         return least_spanning_tree(n, ends, lengths)
 
     packed = multiplicative_weights([c for *_, c in edges], find_cheapest, epsilon)
-    selected, weights = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
+    selected, weight_kind = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
     trees = tuple(tree_of_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
-    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
+    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weight_kind)
 
 
 def _blink_result(
-    trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weights: str
+    trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weight_kind: str
 ) -> Blink:
     """Return the result with rates in bytes/s. `packed`: the trees before the integer program, with rates in `unit`."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
-    return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weights)
+    return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weight_kind)
 
 
 def multiplicative_weights(
@@ -197,8 +197,8 @@ def select_few_trees(
     """
     if not 0 <= threshold < 1:
         raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
-    selected, weights = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
-    return [*selected], weights
+    selected, weight_kind = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
+    return [*selected], weight_kind
 
 
 @lru_cache(maxsize=64)
@@ -422,16 +422,16 @@ def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], server: int) 
     """
     topology = reach.topology
     outside_rank = servers[server - 1][0]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    speed: dict[tuple[int, ...], Fraction] = {}
+    ranks_of_card: dict[tuple[int, ...], list[int]] = {}
+    rate_of_card: dict[tuple[int, ...], Fraction] = {}
     for rank in servers[server]:
         first = _one_hop_path(reach, rank, outside_rank)[0]
         limits = [limit for limit in topology.limits if first in limit.links]
         key = tuple(sorted({link for limit in limits for link in limit.links})) or (first,)
-        groups.setdefault(key, []).append(rank)
+        ranks_of_card.setdefault(key, []).append(rank)
         narrowest = min([limit.bandwidth for limit in limits], default=topology.bandwidth(first))
-        speed[key] = min(narrowest, speed.get(key, Fraction(0)) + topology.bandwidth(first))
-    return [_NetworkCard(tuple(ranks), speed[key]) for key, ranks in groups.items()]
+        rate_of_card[key] = min(narrowest, rate_of_card.get(key, Fraction(0)) + topology.bandwidth(first))
+    return [_NetworkCard(tuple(ranks), rate_of_card[key]) for key, ranks in ranks_of_card.items()]
 
 
 def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
@@ -499,12 +499,12 @@ def links_within(topology: Topology, place: str) -> LinkSubset:
     return with_links(topology, inside[topology.link_src] & inside[topology.link_dst])
 
 
-def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
-    """Return how much of `total` goes over the slow links (PCIe) so that both kinds finish together (Equation 8).
+def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, delay: Fraction) -> Fraction:
+    """Return how many bytes of `total` go over the slow links (PCIe) so that both kinds finish together (Equation 8).
 
-    `fast`, `slow`: rates of the trees over each kind of links. `waiting`: T_dpa, the delay before the slow links may
+    `fast`, `slow`: bytes/s of the trees over each kind of links. `delay`: T_dpa, the time before the slow links may
     start. If the equation gives a negative amount (little data, which the paper does not treat), all data use the fast
     links.
     """
-    share = (total * slow - waiting * slow * fast) / (slow + fast)
+    share = (total * slow - delay * slow * fast) / (slow + fast)
     return max(share, Fraction(0))

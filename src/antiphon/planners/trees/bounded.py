@@ -54,10 +54,7 @@ class BoundedLimits:
     trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after 8 more trees
     max_idle: int = 10  # rounds of stage 2 without gain, after which the search ends
     sharpness: float = 8.0  # the fullest row costs e^sharpness times an empty one
-    random_factors: tuple[float, float] = (
-        0.5,
-        2.0,
-    )  # prices are multiplied by factors in this range, so that trees differ
+    random_factors: tuple[float, float] = (0.5, 2.0)  # range of factors on prices, so that trees differ
     min_gain: float = 1e-4  # relative: smaller differences of rates do not count
     sparse_rounds: int = 4  # linear programs solved in turn to have few trees
     small_rate: float = 0.1  # rates below this fraction of total rate / ranks count as small
@@ -136,11 +133,11 @@ class TreeGrower:
             return None
         self.spent += hub_effort * grown.hubs
         hops = []
-        for rank, at in self.position.items():
+        for rank, i in self.position.items():
             if rank != self.root:
-                parent = int(grown.parent[at])
-                path = self.paths.path_links(priced_paths, parent, at)
-                hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(grown.depth[at]))))
+                parent = int(grown.parent[i])
+                path = self.paths.path_links(priced_paths, parent, i)
+                hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(grown.depth[i]))))
         self.grown_trees[tuple(hops)] = None
         return tuple(hops), self.row_load(hops)
 
@@ -186,7 +183,7 @@ def pack_bounded(
     for round_number in range(rounds):
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
-        before = len(columns)
+        tree_count = len(columns)
         # per round three or four trees: at the linear program's prices alone, and at two blends with prices of
         # loads
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
@@ -200,7 +197,7 @@ def pack_bounded(
                 hops, load = grown
                 columns[hops] = load
                 row_loads += load
-        if len(columns) > before:
+        if len(columns) > tree_count:
             rates, price = _solve_rates(grower, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + BOUNDED.min_gain) else idle + 1
         best = rates.sum()
@@ -218,14 +215,14 @@ def _reaches_goal(grower: TreeGrower, loads: Sequence[Floats], goal: float) -> b
 
 def _load_prices(row_loads: Floats, capacity: Floats) -> Floats:
     """Return prices that grow exponentially with each row's load relative to its capacity."""
-    fill = row_loads / capacity
-    top = fill.max()
-    return exp(BOUNDED.sharpness * (fill / top - 1)) / capacity if top else 1 / capacity
+    relative_load = row_loads / capacity
+    fullest = relative_load.max()
+    return exp(BOUNDED.sharpness * (relative_load / fullest - 1)) / capacity if fullest else 1 / capacity
 
 
-def _blend_prices(price: Floats, other: Floats, capacity: Floats, blend: float) -> Floats:
-    """Blend two price vectors, each scaled so that all capacity together costs 1. `blend`: weight of `other`."""
-    return (1 - blend) * price / dot(price, capacity) + blend * other / dot(other, capacity)
+def _blend_prices(price: Floats, load_price: Floats, capacity: Floats, blend: float) -> Floats:
+    """Blend two price vectors, each scaled so that all capacity together costs 1. `blend`: weight of `load_price`."""
+    return (1 - blend) * price / dot(price, capacity) + blend * load_price / dot(load_price, capacity)
 
 
 def _scaled_table(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
@@ -382,11 +379,11 @@ class PricedPaths:
 
     def path_links(self, priced_paths: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
         """Return the links of the cheapest path between `tail` and `head`, positions in `ranks`, by `price_paths`."""
-        _, before, (key, link) = priced_paths
+        _, predecessor, (key, link) = priced_paths
         path = []
         node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
         while node != start:
-            last = int(before[tail, node])
+            last = int(predecessor[tail, node])
             path.append(int(link[np.searchsorted(key, last * self.size + node)]))
             node = last
         return tuple(path[::-1])
@@ -495,11 +492,11 @@ def _tree_depths(parent: Longs, root: int) -> Longs:
     """Return the depth of every rank."""
     depth = np.full(len(parent), -1, np.int64)
     depth[root] = 0
-    todo = depth < 0
-    while todo.any():
-        ready = todo & (depth[parent] >= 0)
-        depth[ready] = depth[parent[ready]] + 1
-        todo &= ~ready
+    is_unset = depth < 0
+    while is_unset.any():
+        is_next = is_unset & (depth[parent] >= 0)
+        depth[is_next] = depth[parent[is_next]] + 1
+        is_unset &= ~is_next
     return depth
 
 

@@ -77,13 +77,13 @@ def without_switches(
 
 def _switches_far_first(link_graph: LinkGraph, arc_paths: ArcPaths) -> list[int]:
     """Return the switches, those farthest from any rank first: spine switches become arcs between leaf switches."""
-    near: dict[int, set[int]] = {}
+    tails_of: dict[int, set[int]] = {}
     for tail, head in arc_paths:
-        near.setdefault(head, set()).add(tail)
+        tails_of.setdefault(head, set()).add(tail)
     depth = dict.fromkeys(range(link_graph.ranks), 0)
     level = list(depth)
     while level:
-        level = sorted({tail for head in level for tail in near.get(head, ()) if tail not in depth})
+        level = sorted({tail for head in level for tail in tails_of.get(head, ()) if tail not in depth})
         depth |= dict.fromkeys(level, max(depth.values()) + 1)
     used = {node for arc in arc_paths for node in arc if node >= link_graph.ranks}
     return sorted(used, key=lambda node: (-depth.get(node, link_graph.nodes), node))
@@ -269,9 +269,9 @@ class ExactSplit:
         used = [flows.flow[into][sink], flows.flow[out][sink]]
         if used[0] < flows.capacity[into] and used[1] < flows.capacity[out]:
             return 0
-        over = max(used[0] - flows.capacity[into], used[1] - flows.capacity[out], 0)
+        excess = max(used[0] - flows.capacity[into], used[1] - flows.capacity[out], 0)
         # what went in and out through this pair of arcs can use the new direct arc without any search
-        shift = min(over, *used)
+        shift = min(excess, *used)
         for arc in (into, out, direct):
             if arc >= 0:
                 flows.flow[arc][sink] += shift if arc == direct else -shift
@@ -324,9 +324,9 @@ class LinkGraph:
         arcs = sorted(arc_paths)
         amounts = [sum(arc_paths[arc].values()) for arc in arcs]
         # int64 if sums of capacities, in the computation of cuts, surely fit; else Python ints
-        kind = np.int64 if 4 * sum(amounts) < 2**62 else object
+        dtype = np.int64 if 4 * sum(amounts) < 2**62 else object
         ends = np.array(arcs, np.int64).reshape(-1, 2)
-        return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, kind))
+        return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, dtype))
 
     def join_paths(self, first: Path, second: Path) -> Path:
         """Return the concatenation of two paths without the loop where it returns to a switch."""
@@ -334,9 +334,9 @@ class LinkGraph:
         for link in (*first, *second):
             path.append(link)
             # if `link` ends where an earlier link of the path began, what lies between is a loop
-            for at, before in enumerate(path):
-                if self.tail[before] == self.head[link]:
-                    del path[at:]
+            for i, earlier in enumerate(path):
+                if self.tail[earlier] == self.head[link]:
+                    del path[i:]
                     break
         return tuple(path)
 
@@ -352,22 +352,22 @@ def build_link_graph(topology: Topology) -> LinkGraph | None:
     resources = topology.resources
     width = [resources.capacity[number] for number in resources.class_of.tolist()]
     tail, head, capacity = topology.link_src.tolist(), topology.link_dst.tolist(), width[: topology.links]
-    drawn_links: set[int] = set()
+    limited_links: set[int] = set()
     for number, limit in enumerate(topology.limits):
         side = _common_end(topology, limit)
-        if side is None or not drawn_links.isdisjoint(limit.links):
+        if side is None or not limited_links.isdisjoint(limit.links):
             return None
-        drawn_links |= set(limit.links)
+        limited_links |= set(limit.links)
         # the shared limit becomes a switch `middle`: its links end (or begin) there, and one link of the limit's
         # capacity joins it to the node where they ended (or began)
         middle = topology.nodes + number
         ends = (tail, head)[side]
-        extra = [middle, middle]
-        extra[side] = ends[limit.links[0]]
+        extra_link = [middle, middle]
+        extra_link[side] = ends[limit.links[0]]
         for link in limit.links:
             ends[link] = middle
-        tail.append(extra[0])
-        head.append(extra[1])
+        tail.append(extra_link[0])
+        head.append(extra_link[1])
         capacity.append(min(width[topology.links + number], sum(width[link] for link in limit.links)))
     nodes = topology.nodes + len(topology.limits)
     return LinkGraph(topology.ranks, nodes, topology.links, tuple(tail), tuple(head), tuple(capacity))
@@ -501,9 +501,9 @@ class SinkFlows:
             if reached_goals:
                 # back from the goal, level by level: any node of the level before with a residual arc to the path
                 path = [(reached_goals & -reached_goals).bit_length() - 1]
-                for before in reversed(levels):
+                for level_nodes in reversed(levels):
                     bit = 1 << path[-1]
-                    path.append(next(node for node in before if masks[node] & bit))
+                    path.append(next(node for node in level_nodes if masks[node] & bit))
                 path.reverse()
                 return path
             reached &= ~visited
@@ -515,8 +515,8 @@ class SinkFlows:
     def _residual_capacity(self, sink: int, x: int, y: int) -> int:
         """Return how much more of the sink's flow can go from x to y, cancelled opposite flow included."""
         forward, back = self.at[x][y], self.at[y][x]
-        room = self.capacity[forward] - self.flow[forward][sink] if forward >= 0 else 0
-        return room + (self.flow[back][sink] if back >= 0 else 0)
+        residual = self.capacity[forward] - self.flow[forward][sink] if forward >= 0 else 0
+        return residual + (self.flow[back][sink] if back >= 0 else 0)
 
     def send_flow(self, sink: int, x: int, y: int, amount: int) -> None:
         """Send flow along an arc with room; opposite flow is cancelled first."""
@@ -549,10 +549,10 @@ class SinkFlows:
         arc.
         """
         tail, head = self.tail[arc], self.head[arc]
-        back = self.tree_flow[head][sink]
-        if back:
-            self.move_start(sink, head, tail, back)
-            self.flow[arc][sink] += back
+        returned = self.tree_flow[head][sink]
+        if returned:
+            self.move_start(sink, head, tail, returned)
+            self.flow[arc][sink] += returned
         self.refresh_both(sink, arc)
 
     def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:

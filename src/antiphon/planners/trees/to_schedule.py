@@ -165,13 +165,13 @@ def reroot_at_center(tree: Tree) -> dict[int, Hop]:
     O(ranks).
     """
     # the rank farthest from any rank is one end of a longest path; the rank farthest from that is the other
-    first = reroot_tree(tree.hops, tree.root)
-    far_end = max(first, key=lambda rank: (first[rank].depth, -rank), default=tree.root)
-    longest = reroot_tree(tree.hops, far_end)
-    other_end = max(longest, key=lambda rank: (longest[rank].depth, -rank), default=far_end)
+    hops_from_root = reroot_tree(tree.hops, tree.root)
+    far_end = max(hops_from_root, key=lambda rank: (hops_from_root[rank].depth, -rank), default=tree.root)
+    hops_from_end = reroot_tree(tree.hops, far_end)
+    other_end = max(hops_from_end, key=lambda rank: (hops_from_end[rank].depth, -rank), default=far_end)
     longest_path = [other_end]
     while longest_path[-1] != far_end:
-        longest_path.append(longest[longest_path[-1]].parent)
+        longest_path.append(hops_from_end[longest_path[-1]].parent)
     return reroot_tree(tree.hops, longest_path[len(longest_path) // 2])
 
 
@@ -183,10 +183,10 @@ def trees_by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:
     return by_root
 
 
-def leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tuple[int, Hop]]:
-    """Return the hops on the paths from the root to the ranks `ends`."""
+def leading_to(hops: dict[int, Hop], root: int, receivers: frozenset[int]) -> list[tuple[int, Hop]]:
+    """Return the hops on the paths from the root to the ranks `receivers`."""
     reached = {root}
-    for end in ends:
+    for end in receivers:
         rank = end
         while rank not in reached:
             reached.add(rank)
@@ -266,16 +266,17 @@ class SymmetricTrees:
     def with_rates(self, representatives: Iterable[Tree]) -> SymmetricTrees:
         """Return the same trees at the rates of these representatives, without trees that are not among these."""
         rate = {tree.hops: tree.rate for tree in representatives}
-        positions = [at for at, tree in enumerate(self.representatives) if tree.hops in rate]
-        rerated = tuple(replace(self.representatives[at], rate=rate[self.representatives[at].hops]) for at in positions)
-        return replace(self, representatives=rerated, elements=tuple(self.elements[at] for at in positions))
+        positions = [i for i, tree in enumerate(self.representatives) if tree.hops in rate]
+        rerated = tuple(replace(self.representatives[i], rate=rate[self.representatives[i].hops]) for i in positions)
+        return replace(self, representatives=rerated, elements=tuple(self.elements[i] for i in positions))
 
     def to_schedule(self, collective: Collective) -> Schedule:
         """Return a broadcast along these trees, without branches that lead to no member. O(n log n) in rows."""
         if not self.representatives:
             return spread_trees(collective, ())
         exact_shares = [
-            tree.rate / len(at) / self.rate for tree, at in zip(self.representatives, self.elements, strict=True)
+            tree.rate / len(elements) / self.rate
+            for tree, elements in zip(self.representatives, self.elements, strict=True)
         ]
         shares, denominator = _common_denominator(exact_shares)
         if denominator >= MAX_DENOMINATOR:
@@ -302,10 +303,10 @@ def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[
     longest = max(len(hop.path) for _, hop in tree.hops)
     hops = np.array([(rank, hop.parent, *hop.path, *[-1] * (longest - len(hop.path))) for rank, hop in tree.hops])
     image = np.full((len(group), topology.ranks, 1 + longest), -1, np.int32)
-    every, at = np.arange(len(group))[:, None], group[:, hops[:, 0]]
-    image[every, at, 0] = group[:, hops[:, 1]]
+    element, rank = np.arange(len(group))[:, None], group[:, hops[:, 0]]
+    image[element, rank, 0] = group[:, hops[:, 1]]
     for column, link in enumerate(hops.T[2:], 1):
-        image[every, at, column] = np.where(link < 0, -1, group[:, topology.nodes + link] - topology.nodes)
+        image[element, rank, column] = np.where(link < 0, -1, group[:, topology.nodes + link] - topology.nodes)
     return {tree_image.tobytes(): number for number, tree_image in reversed(list(enumerate(image)))}
 
 
@@ -355,8 +356,8 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
         share[chunk] = tree_share
         rows.append(_image_rows(group, np.arange(len(group)), chunk, tree, paths))
     block = np.repeat(np.arange(len(trees_of_block)), trees_of_block)
-    before = np.cumsum(share) - share
-    table = Chunks(as_int32(block), before - before[first_chunk[block]], share, denominator)
+    offset = np.cumsum(share) - share
+    table = Chunks(as_int32(block), offset - offset[first_chunk[block]], share, denominator)
     return _images_to_schedule(collective, table, rows, forest.topology, group, list(paths))
 
 
@@ -381,8 +382,8 @@ def _images_to_schedule(
 
 def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
     """Return the shares as integers over one denominator."""
-    common = math.lcm(*(share.denominator for share in shares))
-    return [share.numerator * (common // share.denominator) for share in shares], common
+    denominator = math.lcm(*(share.denominator for share in shares))
+    return [share.numerator * (denominator // share.denominator) for share in shares], denominator
 
 
 def _image_rows(
@@ -397,8 +398,8 @@ def _image_rows(
     rank, parent, step, path = np.array(hops, np.int64).T
     count = len(elements)
     src, dst = group[np.ix_(elements, parent)].ravel(), group[np.ix_(elements, rank)].ravel()
-    every = np.repeat(np.arange(count), len(hops))
-    return np.tile(step, count), chunk[every], src, dst, elements[every], np.tile(path, count)
+    image = np.repeat(np.arange(count), len(hops))
+    return np.tile(step, count), chunk[image], src, dst, elements[image], np.tile(path, count)
 
 
 def _image_routes(
@@ -428,7 +429,7 @@ def _image_routes(
     representative = np.empty(len(distinct), np.int64)
     representative[image_route] = np.arange(len(image_route))
     links_of_route = table[representative[order]]
-    inside = links_of_route >= 0
-    return Routes(np.cumsum([0, *inside.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[inside])), new_number[
+    is_link = links_of_route >= 0
+    return Routes(np.cumsum([0, *is_link.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[is_link])), new_number[
         row_route
     ]
