@@ -116,15 +116,9 @@ def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[None]:
 
 
 def lab_command(
-    where: Topology | str,
-    command: Sequence[str],
-    *,
-    scale: str = "",
-    name: str = "",
-    timeout: float = 600.0,
-    quiet: bool = False,
-    cuts: Sequence[Cut] = (),
-) -> Row:
+    where: Topology | str, command: Sequence[str], *, scale: str = "", name: str = "", timeout: float = 600.0,
+    quiet: bool = False, cuts: Sequence[Cut] = (),
+) -> Row:  # fmt: skip
     """Run a program in the lab of a machine, or in the lab of this name ("": the only one that is up).
 
     For a machine without a lab one is made, which ends with the program. A command that begins with mpiexec is one MPI

@@ -11,8 +11,8 @@ messages; measure again with these, repeatedly.
     pings(r)     one message goes there and back r times.
     busy(n, k)   rank 1 makes k copies while n messages arrive, receives them, and sends the last one back.
 
-Each schedule is a chain of data dependencies, so no order of execution can shorten it. Each figure but the first is a
-difference of two schedules, without the cost of a call; the first contains a sixteenth of it.
+Each schedule is a chain of data dependencies, so no order of execution can shorten it. PRTT(1, 0, s) contains a
+sixteenth of the cost of a call; every other figure is a difference of two schedules, without that cost.
 
 With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messages at once:
 
@@ -223,7 +223,9 @@ class _ChainMeasurement:
         load_runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
 
     def _list_schedules(self, chains: _Chains) -> list[tuple[str, int]]:
-        """Return the schedules of a size as (name, number of copies)."""
+        """Return the schedules of a size as (name, number of copies).
+
+        one: trip(1, 0); many: trip(n, 0); delayed: trip(n, k); idle: busy(1, k)."""
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 

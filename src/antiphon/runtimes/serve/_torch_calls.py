@@ -219,12 +219,9 @@ class Calls:
         blocks = list(input.reshape(-1).chunk(self.ranks)) if input.numel() else [input.reshape(-1)] * self.ranks
         flat_output = as_contiguous(output).reshape(-1)
         self._by_gloo(
-            "reducescatter",
-            [output],
-            _why_gloo(reduction),
-            seconds,
+            "reducescatter", [output], _why_gloo(reduction), seconds,
             lambda: self.gloo().reduce_scatter([flat_output], [blocks], options),
-        )
+        )  # fmt: skip
         put_back(flat_output.view(output.shape), output)
 
     def reduce_scatter_list(self, output: Tensor, inputs: Tensors, op: Any, seconds: float) -> None:

@@ -82,17 +82,9 @@ class Book:
 
 
 __all__ = [
-    "MAGIC",
-    "VERSION",
-    "Book",
-    "Page",
-    "decode_book",
-    "encode_book",
-    "make_book",
-    "proven_book",
-    "read_books",
+    "MAGIC", "VERSION", "Book", "Page", "decode_book", "encode_book", "make_book", "proven_book", "read_books",
     "read_table",
-]
+]  # fmt: skip
 
 MAGIC, VERSION = b"ANTIBOOK", 1
 MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all symmetric roots
@@ -318,18 +310,14 @@ def encode_book(book: Book) -> bytes:
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(PROGRAM_ENTRY.pack(offset, len(program), zlib.crc32(program), 0))
         offset += len(padded_program)
-    numbers = (
-        book.ranks,
-        len(rows),
-        len(book.programs),
-        len(members),
-        len(book.hosts),
-        len(name),
-        len(labels),
-        len(dead),
-    )
+    counted = (rows, book.programs, members, book.hosts, name, labels, dead)
     # the checksum covers all tables; each program has its own
-    checked_part = HEADER.pack(MAGIC, VERSION, 0, head, offset, *numbers)[16:] + body + b"".join(entries) + last
+    checked_part = (
+        HEADER.pack(MAGIC, VERSION, 0, head, offset, book.ranks, *map(len, counted))[16:]
+        + body
+        + b"".join(entries)
+        + last
+    )
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(checked_part)) + checked_part + b"".join(padded)
 
 
@@ -349,14 +337,9 @@ def decode_book(data: bytes) -> Book:
     at = HEADER.size
     tables = []
     for length in (
-        name_bytes,
-        4 * hosts,
-        4 * member_count,
-        label_bytes,
-        PAGE_ENTRY.size * pages,
-        PROGRAM_ENTRY.size * programs,
+        name_bytes, 4 * hosts, 4 * member_count, label_bytes, PAGE_ENTRY.size * pages, PROGRAM_ENTRY.size * programs,
         dead_bytes,
-    ):
+    ):  # fmt: skip
         tables.append(data[at : at + length])
         at += length + -length % 8
     if at != head or hosts not in (0, ranks):
@@ -469,10 +452,6 @@ def _write_mark(mark: Path) -> None:
 def proof_digest() -> bytes:
     """Return a digest of the code that proves programs: marks of other versions of it are not trusted."""
     core = Path(str(antiphon.core.__file__)).parent
-    texts = [
-        Path(__file__),
-        core / "collective.py",
-        core / "interpret" / "buffers.py",
-        *sorted((core / "program").glob("*.py")),
-    ]
+    programs = sorted((core / "program").glob("*.py"))
+    texts = [Path(__file__), core / "collective.py", core / "interpret" / "buffers.py", *programs]
     return hashlib.sha256(b"\0".join(text.read_bytes() for text in texts)).digest()
