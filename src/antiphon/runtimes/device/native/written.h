@@ -1,7 +1,8 @@
 /* The statements of an exported plan: formats/device writes functions that call the members of `Work` on behalf of a thread
  * block of a rank, in a round of a call.
  *
- * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and the element type T and operator Rule.
+ * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and the element type T and operator Rule. move.h explains Line,
+ * Span and Share.
  *
  * Threading: all threads of a block together, as in kernel.h. Ownership: a Call refers to memory of the host (driver.h).
  */
