@@ -5,8 +5,8 @@ A witness (a cut, a path) proves a bound for any latencies and bandwidths; only 
 profile, for models with barriers between steps (no message of a step starts before the previous step has ended
 everywhere) and without.
 
-Example: a ring of 4 ranks, with a path of 3 us and a cut of 1.5 s per GB. Without barriers the bound is
-max(3 us, 1 us + 1.5e-9 * nbytes), where 1 us is the latency of the last message over the cut.
+Example: a ring of 4 ranks, whose witnesses are a path of 3 us and a cut that takes 1.5 s per GB. Without barriers the
+bound is max(3 us, 1 us + 1.5e-9 * nbytes), where 1 us is the latency of the last message over the cut.
 """
 
 from __future__ import annotations
@@ -54,17 +54,13 @@ class BoundEvaluator:
         return find_evidence(strip_abilities(self.topology), self.collective)
 
     def moving_seconds(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
-        """Return the least time that the busiest link or cut is busy, by bandwidth alone."""
-        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
-        witness = (self.bound.without_help if unaided else self.bound).witness
-        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
+        """Return the bound by bandwidth alone. `unaided`: switches only forward, neither multicast nor reduce."""
+        _, rate = self._machine_and_rate(profile, unaided)
         return lambda nbytes: rate * nbytes
 
     def with_barriers(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound under models with barriers between steps (alpha-beta). `unaided`: switches only forward."""
-        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
-        witness = (self.bound.without_help if unaided else self.bound).witness
-        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
+        machine, rate = self._machine_and_rate(profile, unaided)
         evidence = self.unaided_evidence if unaided else self.evidence
         quickest = quickest_need(machine, self.needs, self.bound.latency_witness)
         return bound_by_size(machine, self.collective, quickest, rate, evidence).seconds
@@ -76,15 +72,19 @@ class BoundEvaluator:
         `unaided`: switches only forward. `add_latency`: in the model latencies and transmissions do not overlap, so
         that both bounds add up.
         """
-        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
-        witness = (self.bound.without_help if unaided else self.bound).witness
-        rate = float(seconds_per_byte(machine, self.collective, self.needs, witness))
-        latency, message = self._latency(machine), least_message_latency(machine) if rate else 0.0
+        machine, rate = self._machine_and_rate(profile, unaided)
+        latency, last_message = self._latency(machine), least_message_latency(machine) if rate else 0.0
         if add_latency:
             return lambda nbytes: latency + rate * nbytes
-        return lambda nbytes: max(latency, message + rate * nbytes)
+        return lambda nbytes: max(latency, last_message + rate * nbytes)
+
+    def _machine_and_rate(self, profile: Profile, unaided: bool) -> tuple[Topology, float]:
+        """Return the machine with the profile's figures, and the bandwidth bound on it in seconds per byte."""
+        machine = profile.on(strip_abilities(self.topology) if unaided else self.topology)
+        witness = (self.bound.without_help if unaided else self.bound).witness
+        return machine, float(seconds_per_byte(machine, self.collective, self.needs, witness))
 
     def _latency(self, machine: Topology) -> float:
-        """Return the least seconds by latencies only: of the rank that takes longest to get what it needs."""
+        """Return the bound by latencies alone: seconds until the last rank can have what it needs."""
         longest = quickest_need(machine, self.needs, self.bound.latency_witness)
         return longest.seconds if longest is not None else 0.0

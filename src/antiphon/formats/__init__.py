@@ -1,4 +1,8 @@
-"""Back ends and readers: one folder or file per file format, one line each in table.py."""
+"""Back ends that write plans in file formats of other programs, and readers of such files.
+
+A *back end* is a function that writes one format; each has a folder or file here, and a line in table.py. `emit`
+returns its files, `export` writes them into a folder; command line and API call these. Readers are in the same folders.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def emit(
     plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Files[Contents]:  # fmt: skip
-    """Return the files of a plan as a back end writes them, by name: a text, bytes, or bytes in parts.
+    """Return the files of a plan as a back end writes them, by name: text, bytes, or an iterable of bytes to be joined.
 
     Back ends that write whole tables also take plans for one machine, by collective.
     """
@@ -94,7 +98,7 @@ def export(
 
 
 def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.PathLike[str]) -> list[tuple[Path, int]]:
-    """Write what a back end emitted, all or none. Where it writes one file, `folder` may name it (names_file)."""
+    """Write the files of a back end, all or none. If it writes a single file, `folder` may name it (names_file)."""
     into = Path(folder)
     if not names_file(name, into):
         return write_files(folder, files)

@@ -1,4 +1,8 @@
-"""Check whether a runtime will run a plan for a call: interpret its files and apply its own rules."""
+"""Check whether a GPU runtime (such as rccl-6) will run a plan, or an exported file, for a call.
+
+`antiphon lint` calls this. A file is first interpreted, to see whether it does what it says; then the rules of the
+runtime (folder lint) decide whether it would be accepted. Result: per file its name, whether it runs, and findings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ Row = dict[str, Any]
 
 
 def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
-    """Return a row of `check_file` for each file that the plan is exported to; one without a file if it cannot be."""
+    """Return a row of `check_file` per file that the plan is exported to, or one row without a file if it cannot be."""
     writer = find("backend", runtime.format)
     options = {key: runtime.options[key] for key in writer.options if key in runtime.options}
     try:
@@ -26,10 +30,10 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         return [_result_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:
         return [_result_row("", [Finding("refused", str(error), "leave it to the library")])]
-    plans = {name: contents for name, contents in files.items() if not name.endswith(".py")}
+    plan_files = {name: contents for name, contents in files.items() if not name.endswith(".py")}
     return [
         check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)
-        for name, contents in plans.items()
+        for name, contents in plan_files.items()
     ]
 
 
@@ -42,6 +46,7 @@ def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
         written = reader(data, name)
         check_correct(written)
     except Wrong as error:
+        # "left": a message that nobody receives, or a semaphore that the next call finds changed.
         outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
         return _result_row(name, [Finding(outcome, str(error), "fix the file, or export it again from a plan")])
     return _result_row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))

@@ -1,8 +1,8 @@
 """Print and draw fits of cost models to measurements: the parameters, their confidence intervals, and the residuals.
 
 A fit (cost/fit) estimates a model's parameters from measured times; an `Estimate` has a name, a value, an interval and
-a state (measured, open, given ...). For each of the three models, GenModel, memory access (GenModel's gamma and delta)
-and LogGP, there is a text for the terminal (`*_text`) and a picture (`*_svg`): above, measured times as points and
+a state (determined, weak, given ...). For each of the models GenModel, memory access (GenModel's gamma and delta) and
+LogGP there is a text for the terminal (`*_text`) and a picture (`*_svg`): above, measured times as points and
 fitted times as lines, with a logarithmic axis of time; below, by how much each measurement exceeds the fit.
 """
 
@@ -223,7 +223,7 @@ def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Esti
 
 
 def _errors_text(relative_errors: tuple[float, float]) -> list[str]:
-    """Return the mean and the greatest relative error of the fit."""
+    """Return the relative errors of the fit, root mean square and greatest, as text."""
     return paragraph(
         f"the fit misses the measurements by {relative_errors[0]:.2%} on average (rms), "
         f"{relative_errors[1]:.2%} at most"
@@ -310,7 +310,7 @@ def loggp_svg(fit: LogGPFit) -> str:
 def _draw_fit(
     title: str, x_title: str, quantity: str, series: Sequence[Series], label_of: LabelOf = str, max_labels: int = 28
 ) -> str:
-    """Return a picture: points are measured, lines are fitted. `across`, `named`: title and labels of the x axis."""
+    """Return a picture: points are measured, lines are fitted. At most `max_labels` labels stand at the x axis."""
     points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
     pixels_per_unit = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
@@ -371,9 +371,9 @@ def _draw_times(x: ToPixels, quantity: str, series: Sequence[Series], points: Se
                 out += _draw_level(y(tick), format_seconds(tick * (1 + 1e-12)))
     for entry in series:
         line = [(x(number), y(fitted)) for number, _, fitted in entry.points]
-        drawn = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in line)
+        path = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in line)
         style = f'fill="none" stroke="{entry.colour}" stroke-width="1.8" stroke-linejoin="round"'
-        out.append(f'<path d="{drawn}" {style}><title>{escape(entry.label)}</title></path>')
+        out.append(f'<path d="{path}" {style}><title>{escape(entry.label)}</title></path>')
         out += [_draw_mark(entry, x(number), y(measured)) for number, measured, _ in entry.points]
     return out
 

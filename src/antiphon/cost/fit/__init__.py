@@ -1,14 +1,14 @@
-"""Model parameters fitted to measurements, with parameters that the data cannot determine marked.
+"""Fits of cost models to measured times; parameters that remain undetermined are marked.
 
-In: tables of measured times (CSV). Out: estimates with their uncertainty, and a profile that models read:
+Input: tables of measured times (CSV). Output: estimates with their uncertainty, and a profile that models read:
 
-rows = read_plan_times("times.csv")
-fit = fit_genmodel(rows, {"delta": 4.7e-11})
-fit.parameters["alpha"].value, fit.w_t, fit.combinations
-genmodel_profile(fit, "ethernet", bandwidth=1.25e9)
+    rows = read_plan_times("times.csv")
+    fit = fit_genmodel(rows, {"delta": 4.7e-11})  # seconds per byte, known from elsewhere
+    fit.parameters["alpha"].value, fit.w_t, fit.combinations
+    genmodel_profile(fit, "ethernet", bandwidth=1.25e9)
 
-rows = read_round_trips("trips.csv")
-loggp_profile(fit_loggp(rows), within="host")
+    rows = read_round_trips("trips.csv")
+    loggp_profile(fit_loggp(rows), within="host")
 """
 
 from antiphon.cost.fit._profiles import (

@@ -22,9 +22,8 @@ from antiphon.core.portable import dot
 
 Floats = NDArray[np.float64]
 
-RELATIVE_RANK = (
-    1e-8  # a singular value below this fraction of the greatest is zero, as columns are exact up to rounding
-)
+# A singular value below this fraction of the greatest is zero: far above rounding (1e-16), far below real differences.
+RELATIVE_RANK = 1e-8
 RELATIVE_ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
 MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
@@ -48,13 +47,14 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
     One-sided Jacobi rotations (Hestenes 1958): pairs of columns are rotated until all are orthogonal.
     O(rows * columns^2) per sweep.
     """
-    left_vectors, right = matrix.T.copy(), np.eye(matrix.shape[1])
+    # Rows of both are columns of the matrix and of the rotations so far.
+    columns, rotations = matrix.T.copy(), np.eye(matrix.shape[1])
     # squared norm below which a column counts as zero
-    min_norm = float(dot(left_vectors, left_vectors).max(initial=0.0)) * RELATIVE_ZERO**2
+    min_norm = float(dot(columns, columns).max(initial=0.0)) * RELATIVE_ZERO**2
     for _ in range(MAX_SWEEPS):
         rotated = False
-        for p, q in combinations(range(len(left_vectors)), 2):
-            a, b, c = (float(dot(left_vectors[i], left_vectors[j])) for i, j in ((p, p), (q, q), (p, q)))
+        for p, q in combinations(range(len(columns)), 2):
+            a, b, c = (float(dot(columns[i], columns[j])) for i, j in ((p, p), (q, q), (p, q)))
             if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue
             rotated = True
@@ -62,24 +62,24 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
             ratio = (b - a) / (2 * c)
             tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + np.sqrt(1 + ratio * ratio))
             cosine = 1 / np.sqrt(1 + tangent * tangent)
-            for vectors in (left_vectors, right):
+            for vectors in (columns, rotations):
                 first, second = vectors[p].copy(), vectors[q]
                 vectors[p] = cosine * (first - tangent * second)
                 vectors[q] = cosine * (tangent * first + second)
         if not rotated:
             break
-    sizes = np.sqrt(dot(left_vectors, left_vectors))
-    order = np.argsort(-sizes, kind="stable")
-    order = order[sizes[order] > RELATIVE_RANK * sizes.max(initial=0.0)]
-    return Decomposition((left_vectors[order] / sizes[order, None]).T, sizes[order], right[order])
+    norms = np.sqrt(dot(columns, columns))
+    order = np.argsort(-norms, kind="stable")
+    order = order[norms[order] > RELATIVE_RANK * norms.max(initial=0.0)]
+    return Decomposition((columns[order] / norms[order, None]).T, norms[order], rotations[order])
 
 
 def pseudo_inverse(matrix: Floats) -> Floats:
     """Return the matrix that maps a target to its least-squares solution; columns are scaled to norm 1 first."""
     norms = np.sqrt(dot(matrix.T, matrix.T))
     norms = np.where(norms > 0, norms, 1.0)
-    left_vectors, sizes, right = decompose_matrix(matrix / norms)
-    inverse: Floats = dot((right.T / sizes)[:, None, :], left_vectors[None, :, :]) / norms[:, None]
+    left_vectors, singular_values, right_vectors = decompose_matrix(matrix / norms)
+    inverse: Floats = dot((right_vectors.T / singular_values)[:, None, :], left_vectors[None, :, :]) / norms[:, None]
     return inverse
 
 
@@ -91,7 +91,7 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
     """
     count = matrix.shape[1]
     values, excluded = np.zeros(count), np.zeros(count, bool)
-    passive: list[int] = []  # columns with a positive value, as Lawson and Hanson call them
+    passive: list[int] = []  # columns in the solution, with positive values, as Lawson and Hanson call them
     tolerance = MIN_GRADIENT * float(np.sqrt(dot(target, target)))
     for _ in range(10 * count):
         gradient = dot(matrix.T, target - dot(matrix, values))

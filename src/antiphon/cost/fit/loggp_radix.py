@@ -1,14 +1,15 @@
 """Fit the number of messages that proceed at once (the radices of LogGP) to the times of 1, 2, 3, ... messages.
 
-The *radix* of a rank is the number of its ports: of messages that it can send at the same time. Two forms of limits by
-R ports:
+The *radix* of a rank is the number of its ports, each of which sends one message at a time. R ports limit n messages in
+one of two forms:
 
     in turn   a port is busy until its message has left, so n messages take ceil(n / R) turns
     shared    packets take turns, so n messages take max(1, n / R) times as long as one
 
-The time is c0 + turn * (turns - 1) plus a small cost per message within a turn (the processor's work while ports are
-free). Every R and form is fitted by non-negative least squares, and the Bayesian information criterion chooses; R
-values that fit nearly as well widen the range `low` to `high`.
+The time is that of one turn, plus `turn` seconds per further turn, plus a small cost per message within a turn (the
+processor's work while ports are free). Every R and form is fitted by non-negative least squares, and the Bayesian
+information criterion chooses; R values that fit nearly as well widen the range `low` to `high`. loggp.py calls
+`fit_simultaneous` and `fit_radices`.
 
 Example: 1 to 8 messages take 10, 10, 20, 20, 30, 30, 40, 40 us: R = 2 in turn, with 10 us per turn.
 """
@@ -150,10 +151,10 @@ def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Can
         yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
-            # within: position inside the current turn. Its coefficient p is the processor's time per message. A turn
-            # lasts at least p * least_turn, which is p * messages / share: so the third column counts that much for
-            # every extra turn, the second what a turn takes beyond it. As no coefficient is negative, the processor's
-            # share of a turn is bounded.
+            # `within`: position of the last message inside its turn. The third column's coefficient p is the
+            # processor's time per message. That column also counts p * least_turn seconds per extra turn, and the
+            # second column what a turn takes beyond that. As no coefficient is negative, a turn lasts at least
+            # p * least_turn: this bounds the processor's share of it.
             extra_turns = _count_extra_turns(n, count, form)
             within = (n - 1) % count if form == IN_TURN else np.minimum(n, count) - 1
             least_turn = max_n / MAX_PROCESSOR_SHARE_LARGE if is_large else count / MAX_PROCESSOR_SHARE_SMALL
@@ -174,11 +175,11 @@ def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats
     # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
     relative = design / seconds[:, None]
     norms = np.sqrt(dot(relative.T, relative.T))
-    shares = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
-    fitted: Floats = dot(design, shares / np.where(norms > 0, norms, 1.0))
+    scaled_coefficients = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
+    fitted: Floats = dot(design, scaled_coefficients / np.where(norms > 0, norms, 1.0))
     # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data.
     squares = float(((fitted / seconds - 1) ** 2).mean()) + RESOLUTION**2
-    unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
+    unknowns = int(np.count_nonzero(scaled_coefficients > NEGLIGIBLE)) + (count > 0)
     turn = float(fitted[-1] - fitted[0]) / float(_count_extra_turns(n, count, form)[-1]) if count else 0.0
     return _Candidate(count, form, len(n) * math.log(squares) + unknowns * math.log(len(n)), turn, fitted)
 
@@ -212,11 +213,11 @@ def fit_radices(measurements: Sequence[SimultaneousFit]) -> dict[str, Radix]:
     limit what one rank sends and receives; then bursts of small messages from rank to rank show the rank's ports.
     """
     # measurements are sorted by size: of each kind the last, the largest, stays; the first burst is the smallest
-    large = {entry.kind: entry for entry in measurements if entry.kind != BURST}
+    largest = {entry.kind: entry for entry in measurements if entry.kind != BURST}
     bursts = [entry for entry in measurements if entry.kind == BURST]
-    node = _radix_of(large.get(PAIRS))
+    node = _radix_of(largest.get(PAIRS))
     ports = _radix_of(bursts[0]) if bursts else NOT_MEASURED
-    send, receive = _radix_of(large.get(FAN_OUT)), _radix_of(large.get(FAN_IN))
+    send, receive = _radix_of(largest.get(FAN_OUT)), _radix_of(largest.get(FAN_IN))
     # Two nodes: the node may limit before the rank does. One node: bursts count where fan-out and fan-in are
     # undetermined.
     if node.state != UNDETERMINED:
@@ -224,13 +225,9 @@ def fit_radices(measurements: Sequence[SimultaneousFit]) -> dict[str, Radix]:
     elif send.state == UNDETERMINED and receive.state == UNDETERMINED:
         send = receive = ports
     determined = [radix for radix in (send, receive) if radix.state == DETERMINED and radix.count is not None]
-    device = (
-        min(determined, key=lambda radix: radix.count or 0)
-        if determined
-        else send
-        if send.state == receive.state
-        else NOT_MEASURED
-    )
+    device = send if send.state == receive.state else NOT_MEASURED
+    if determined:
+        device = min(determined, key=lambda radix: radix.count or 0)
     return {"send": send, "receive": receive, "device": device, "node": node}
 
 
@@ -249,15 +246,15 @@ def _radix_of(measurement: SimultaneousFit | None) -> Radix:
 
 def radix_remarks(measurements: Sequence[SimultaneousFit]) -> Iterator[str]:
     """Yield notes about measurements that leave a radix open or ambiguous."""
-    for limit in measurements:
-        label = f"{limit.kind} at {format_size(limit.nbytes)}"
-        if limit.state == UNDETERMINED:
-            yield f"{label}: {limit.max_messages} at most do not show how many go at once; measure {MIN_POINTS} or more"
-        if limit.state == UNSEEN:
-            yield f"{label}: no limit up to {limit.max_messages} at once"
-        if limit.state == WEAK:
+    for fit in measurements:
+        label = f"{fit.kind} at {format_size(fit.nbytes)}"
+        if fit.state == UNDETERMINED:
+            yield f"{label}: {fit.max_messages} at most do not show how many go at once; measure {MIN_POINTS} or more"
+        if fit.state == UNSEEN:
+            yield f"{label}: no limit up to {fit.max_messages} at once"
+        if fit.state == WEAK:
             yield (
-                f"{label}: {limit.low} to {limit.high} at once, not determined well enough: measure more ranks, or "
+                f"{label}: {fit.low} to {fit.high} at once, not determined well enough: measure more ranks, or "
                 "more often"
             )
     counts = fit_radices(measurements)

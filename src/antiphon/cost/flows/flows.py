@@ -1,7 +1,7 @@
 """The flow-level simulator: concurrent messages share links max-min fairly, and incast slows them down.
 
-Each message is a flow over the links of its route. While the set of flows is constant every flow has a constant rate;
-rates change only when a flow begins or ends. So the simulation jumps from one such moment to the next.
+Each message is a flow over the links of its route. Rates change only when a flow begins or ends, so the simulation
+jumps from one such moment to the next.
 
     tables.py   dependencies as counters: what a message reads, what a version (the value of a cell between two writes)
                 waits for, which links a message uses
@@ -9,9 +9,8 @@ rates change only when a flow begins or ends. So the simulation jumps from one s
     rates.py    max-min fair rates by progressive filling, recomputed only for flows that a change can reach
     _path.py    the critical path back from the last event: seconds of latency, bandwidth, incast and combining
 
-Example: two flows of 1 MB share a link of 1 GB/s, and one of them also crosses a link of 0.25 GB/s. Max-min: the
-second is limited to 0.25, the first gets the rest, 0.75. The first ends after 1.33 ms; the second goes on at 0.25 and
-ends after 4 ms.
+Example: flows A and B of 1 MB share a link of 1 GB/s, and B also crosses a link of 0.25 GB/s. So B gets 0.25 GB/s and
+A the rest, 0.75 GB/s. A ends after 1.33 ms; B goes on at 0.25 GB/s and ends after 4 ms.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
     """
     loaded_profile = as_profile(profile)
     profiled_topology = loaded_profile.on(topology)
-    limited, note = limit_pieces(schedule)
-    expanded, reported_step = expand_separately(limited)
+    simulable, note = limit_pieces(schedule)
+    expanded, reported_step = expand_separately(simulable)
     return Flows(expanded.sorted(), reported_step, profiled_topology, loaded_profile, note)
 
 

@@ -93,7 +93,7 @@ class Network:
             self._report_loads(now, np.concatenate([freed, entered]), touched)
 
     def seconds_per_byte(self, resources: Longs) -> Floats:
-        """Return the cost of links and limits with their current senders: beta + epsilon * max(f - w_t, 0)."""
+        """Return the cost of links and limits with their f current senders: beta + epsilon * max(f - w_t, 0)."""
         cost, crowds = self.cost[resources], self.tables.crowds
         if crowds is None:
             return cost

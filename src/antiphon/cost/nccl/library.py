@@ -215,10 +215,10 @@ class LibraryModel:
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Return a row per size, with the keys below.
 
-        `error`: the median error on machines held out of the fit; None if unknown. `error_above_aim`: the aim, if the
-        error is greater. `limit`: the bottleneck. `limited_by`: the witness of the bound in words, if the prediction
-        attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available; `without_sms`: seconds by copy
-        engines. `calibrated`: the basis. `others`: seconds of the other options.
+        `error`: the median error on machines held out of the fit; None if unknown. `error_above_aim`: the aim of
+        accuracy.py, if the error is greater. `limit`: the bottleneck. `limited_by`: the witness of the bound in words,
+        if the prediction attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available;
+        `without_sms`: seconds by copy engines. `calibrated`: the basis. `others`: seconds of the other options.
         """
         # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))

@@ -49,11 +49,6 @@ class Call:
     in_place: bool | None = None  # None: either
     root: int | None = None  # None: any
 
-    @property
-    def where(self) -> str:
-        """The place of the call, as the end of a sentence: "", " in place" or " out of place"."""
-        return "" if self.in_place is None else (" in place" if self.in_place else " out of place")
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -34,8 +34,8 @@ from antiphon.formats.piccl.figures import read_figures
 from antiphon.formats.xml import Attributes, read_integer, read_xml
 from antiphon.topologies.options import check_node_count
 
-NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels, the inmost first
-_MIN_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
+NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels in places, the innermost first
+_MIN_G = Fraction(1, 10**15)  # seconds per byte; replaces G = 0, as a link needs a finite bandwidth
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class _Reader:
         self.top_groups: list[Group] = []
         self.open_groups: list[Group] = []
         self.open_node: int | None = None  # line of the <node> that is not yet closed
-        self.ids, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
+        self.ids, self.lines = array("q"), array("q")  # of nodes: their numbers, and the lines they stand in
         self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
@@ -165,14 +165,14 @@ class _Reader:
             notes.append(f"num_nodes is {self.nodes}, but {len(nodes)} nodes stand in it: these are taken, as by PICCL")
             self.nodes = len(nodes)
         check_node_count(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
-        beyond = np.flatnonzero(nodes >= self.nodes)
-        if beyond.size:
-            first = int(beyond[0])
+        out_of_range = np.flatnonzero(nodes >= self.nodes)
+        if out_of_range.size:
+            first = int(out_of_range[0])
             raise Invalid(f"line {self.lines[first]}: node {nodes[first]}, but num_nodes is {self.nodes}")
         order = np.argsort(nodes, kind="stable")
-        twice = np.flatnonzero(nodes[order[1:]] == nodes[order[:-1]])
-        if twice.size:
-            first, second = order[twice[0]], order[twice[0] + 1]
+        duplicates = np.flatnonzero(nodes[order[1:]] == nodes[order[:-1]])
+        if duplicates.size:
+            first, second = order[duplicates[0]], order[duplicates[0] + 1]
             raise Invalid(
                 f"line {self.lines[second]}: node {nodes[first]} stands in line {self.lines[first]} already; keep one"
             )
@@ -180,9 +180,9 @@ class _Reader:
             missing_node = next(node for node in range(self.nodes) if node >= len(nodes) or nodes[order[node]] != node)
             raise Invalid(f"num_nodes is {self.nodes}, but node {missing_node} stands in no group")
         levels = {group.level for group in self.groups}
-        missing = next((level for level in range(max(self.levels, max(levels) + 1)) if level not in levels), None)
-        if missing is not None:
-            raise Invalid(f"has no group of level {missing}; num_levels is {self.levels}")
+        missing_level = next((level for level in range(max(self.levels, max(levels) + 1)) if level not in levels), None)
+        if missing_level is not None:
+            raise Invalid(f"has no group of level {missing_level}; num_levels is {self.levels}")
         if self.levels and max(levels) >= self.levels:
             raise Invalid(f"has groups of level {max(levels)}, but num_levels is {self.levels}")
         if len(self.top_groups) > 1:
@@ -204,31 +204,33 @@ def _read_all_figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
     return figures
 
 
-def _find_file(folder: Path, named: str) -> Path:
+def _find_file(folder: Path, file_name: str) -> Path:
     """Find a parameter file by its name relative to the topology's folder or to a folder above, as PICCL names files.
 
     Nothing outside the folder is opened, nor is its existence revealed, for any name in an untrusted topology.
     """
-    if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
-        raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
-    names = Path(named).parts
+    if "\0" in file_name or file_name.startswith("/") or ".." in Path(file_name).parts:
+        raise Invalid(f"{quote(file_name)} leads out of the folder of the topology; name a file in it")
+    path_names = Path(file_name).parts
     # PICCL runs in a folder above; so drop leading folders of the name one by one
-    for first in range(len(names)):
-        candidate = folder.joinpath(*names[first:])
+    for first in range(len(path_names)):
+        candidate = folder.joinpath(*path_names[first:])
         with contextlib.suppress(OSError, RuntimeError):
             # symbolic links must not lead out of the folder
-            real = candidate.resolve(strict=True)
-            if not real.is_relative_to(folder):
-                raise Invalid(f"{quote(named)} is a link that leads out of the folder of the topology; copy the file")
-            if real.is_file():
-                return real
-    raise Invalid(f"there is no file {quote(named)} in the folder of the topology; copy it there")
+            target = candidate.resolve(strict=True)
+            if not target.is_relative_to(folder):
+                raise Invalid(
+                    f"{quote(file_name)} is a link that leads out of the folder of the topology; copy the file"
+                )
+            if target.is_file():
+                return target
+    raise Invalid(f"there is no file {quote(file_name)} in the folder of the topology; copy it there")
 
 
 def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
     """Return the name of places by (level, parameter file), and the levels of the profile, innermost first.
 
-    A level of the profile is for ranks that share a place of its name; the first level that two ranks share counts.
+    A level of the profile is for ranks that share a place of its name; the innermost that two ranks share counts.
     Groups of one level can have different parameter files. The most frequent file takes the plain name ("host"); groups
     with another file are an extra place inside of the plain one (host3/host-b), whose level precedes the plain one.
     """
@@ -240,8 +242,8 @@ def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple
         # the most frequent parameter file of a level takes the plain name
         order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
         # the one group of the top level holds all ranks, and "" is the place that all share
-        plain = "" if number == top.level else NAMES[number]
-        level_names = [plain, *(f"{plain}-{_number_in_letters(i)}" for i in range(1, len(order)))]
+        plain_name = "" if number == top.level else NAMES[number]
+        level_names = [plain_name, *(f"{plain_name}-{_number_in_letters(i)}" for i in range(1, len(order)))]
         names |= {(number, file): name for file, name in zip(order, level_names, strict=True)}
         levels += [
             replace(figures[file], within=name) for file, name in reversed(list(zip(order, level_names, strict=True)))
@@ -294,9 +296,9 @@ def _build_machine(
     while pending:
         group, prefix = pending.pop()
         name = names[group.level, group.file]
-        plain = NAMES[group.level]
+        plain_name = NAMES[group.level]
         if group is not reader.top_groups[0]:
-            prefix += f"{plain}{group.id}/" + (f"{name}/" if name != plain else "")
+            prefix += f"{plain_name}{group.id}/" + (f"{name}/" if name != plain_name else "")
         places[switch[id(group)]] = f"{prefix}switch" if prefix else "switch"
         for node in group.nodes:
             places[node] = f"{prefix}rank{node}"

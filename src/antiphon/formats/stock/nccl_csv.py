@@ -1,4 +1,4 @@
-"""The rules of `nccl_tuner` as CSV, for the tuners that RCCL and NCCLX have built in, and for NVIDIA's example plugin.
+"""Write the rules of `nccl_tuner` as CSV, for the tuners built into RCCL and NCCLX and for NVIDIA's example plugin.
 
     RCCL, example plugin   collective, first and last byte, algorithm, protocol, channels, nodes, ranks, operations in
                            a pipeline, registered buffers; -1: any, or the library's own
@@ -38,7 +38,7 @@ from antiphon.formats.stock.nccl_tuner import (
 CSV_FILE, NCCLX_FILE = "nccl-tuner.csv", "ncclx-tuner.csv"
 CSV_COLUMNS = "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 NCCLX_COLUMNS = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize"
-ANY_BYTES = 2**64 - 1
+ANY_BYTES = 2**64 - 1  # last byte of a range without end
 _RULE = re.compile(
     rf"({'|'.join(SUPPORTED['ring'])}),\d{{1,20}},\d{{1,20}},({'|'.join(ALGORITHMS).replace('-', '_')}),"
     r"(ll|ll128|simple)"
@@ -46,7 +46,7 @@ _RULE = re.compile(
     re.ASCII,
 )
 MAX_MERGED = 2**20  # bytes of a file to merge
-WITH_PROTOCOLS = ("ring", "tree")  # the others have simple alone
+WITH_PROTOCOLS = ("ring", "tree")  # all other algorithms have protocol simple alone
 
 
 def nccl_csv(
@@ -65,11 +65,11 @@ def nccl_csv(
     lines, notes = [table.title, CSV_COLUMNS], table.notes()
     for kind, start, stop, rule in _with_protocols(table):
         last = ANY_BYTES if stop is None else stop - 1
-        words = (
+        fields = (
             kind, start, last, rule.algorithm.replace("-", "_"), rule.protocol, rule.channels or -1, table.nodes,
             table.ranks, -1, -1,
         )  # fmt: skip
-        lines.append(",".join(map(str, words)))
+        lines.append(",".join(map(str, fields)))
     if any(item.rule.chunk for item in table.rules):
         notes.append("this format has no chunk size: nccl-tuner and ncclx-csv have")
     if merge:
@@ -110,23 +110,23 @@ def ncclx_csv(
         if high != "" and int(high) < low:
             notes.append(f"left to NCCLX: {kind} from {start} to {stop} bytes: less than a byte per rank apart")
             continue
-        words = (
+        fields = (
             kind, f"[{low},{high}]" if high != "" else f"[{low},)", rule.algorithm.replace("-", "_"), rule.protocol,
             rule.channels or -1, nodes, ranks // nodes, -1, -1, rule.chunk,
         )  # fmt: skip
-        lines.append(",".join(map(str, words)))
+        lines.append(",".join(map(str, fields)))
     return Files({NCCLX_FILE: "\n".join(lines) + "\n"}, notes)
 
 
 def _with_protocols(table: RuleTable) -> Iterator[RangeRule]:
     """Yield the rules with a protocol each, split where the model's best protocol for the algorithm changes."""
-    for item in table.rules:
-        if item.rule.protocol != "auto":
-            yield item
-        elif item.rule.algorithm not in WITH_PROTOCOLS:
-            yield item._replace(rule=item.rule._replace(protocol="simple"))
+    for range_rule in table.rules:
+        if range_rule.rule.protocol != "auto":
+            yield range_rule
+        elif range_rule.rule.algorithm not in WITH_PROTOCOLS:
+            yield range_rule._replace(rule=range_rule.rule._replace(protocol="simple"))
         else:
-            yield from _split_by_protocol(item, table)
+            yield from _split_by_protocol(range_rule, table)
 
 
 def _split_by_protocol(item: RangeRule, table: RuleTable) -> Iterator[RangeRule]:
@@ -141,6 +141,7 @@ def _split_by_protocol(item: RangeRule, table: RuleTable) -> Iterator[RangeRule]
 
 
 def _best_protocol(item: RangeRule, table: RuleTable, nbytes: int) -> str:
+    """Return the protocol with which the model predicts the rule's algorithm to be fastest."""
     library = table.library
     for option in library.at(item.kind, nbytes) if library is not None else ():  # fastest first
         if option.algorithm == item.rule.algorithm and option.protocol in PROTOCOLS:

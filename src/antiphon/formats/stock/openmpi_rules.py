@@ -1,4 +1,12 @@
-"""Write rules for Open MPI's component coll/tuned, versions 4.1 and 5: its algorithm for each size."""
+"""Write rules for Open MPI's component coll/tuned, versions 4.1 and 5: its algorithm for each size.
+
+The file is a tree of counts, each followed by so many entries: collectives, sizes of communicators, sizes of messages.
+For allreduce on 8 ranks, algorithm 4 from 64 KB on:
+
+    1 # collectives                     then, for collective 2 (allreduce):
+    3 # sizes of communicators          from 0 and from 9 processes on: one rule, 0 0 0 0 (its own choice)
+    8 # processes                       2 rules: 0 0 0 0, and 65536 4 0 0
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,7 @@ NUMBERS = {
     "allgather": 0, "allreduce": 2, "alltoall": 3, "broadcast": 7, "gather": 9, "reduce": 11, "reducescatter": 13,
     "scatter": 15,
 }  # fmt: skip
-OWN_CHOICE = "0 0 0 0"  # from 0 bytes on algorithm 0
+OWN_CHOICE = "0 0 0 0"  # from 0 bytes on algorithm 0: Open MPI chooses; see `_rule_line`
 
 
 def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
@@ -26,7 +34,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     other rules are algorithm 0, by which Open MPI chooses itself. A reducescatter is MPI_Reduce_scatter_block, because
     that was measured.
     """
-    about = library_of(plans, "Open MPI")
+    claim = library_of(plans, "Open MPI")
     lines: list[str] = []
     collectives_written, rules_written, left_to_library = 0, 0, 0
     for kind, plan in plans.items():
@@ -35,18 +43,18 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
         size_ranges = merge_ranges(plan, algorithm_of)
-        unchanged = sum(size_range.value is None for size_range in size_ranges)
-        left_to_library += unchanged
-        if unchanged == len(size_ranges):
+        ranges_left = sum(size_range.value is None for size_range in size_ranges)
+        left_to_library += ranges_left
+        if ranges_left == len(size_ranges):
             continue
-        rules_written += len(size_ranges) - unchanged
+        rules_written += len(size_ranges) - ranges_left
         collectives_written += 1
         rules = [_rule_line(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
-    head = f"{collectives_written} # collectives, by what was measured on Open MPI {about['version']}"
+    head = f"{collectives_written} # collectives, by what was measured on Open MPI {claim['version']}"
     return Files(
         {FILE: "\n".join([head, *lines]) + "\n"},
         notes_of(rules_written, "Open MPI", [NO_RULE_REASON] * left_to_library),

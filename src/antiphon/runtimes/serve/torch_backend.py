@@ -276,6 +276,7 @@ class AntiphonGroup(QueuedGroup):
         for name, tensors in (("output", output_tensors), ("input", input_tensors)):
             arguments.require_per_process("alltoall", name, tensors, self._size)
         seconds = self._timeout_seconds(opts)
+        # Nothing to compare: the shapes of an alltoall may differ between processes.
         return self._submit_call(
             "all_to_all", input_tensors, list(output_tensors),
             lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds), seconds, opts, compared=(),

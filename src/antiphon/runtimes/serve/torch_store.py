@@ -1,8 +1,9 @@
-"""Exchanges and barriers by way of the store of a group, which may still hold texts of earlier processes.
+"""Exchanges and barriers by way of PyTorch's store of a group, which may still hold texts of earlier processes.
 
-After a restart (torchrun --max-restarts, or other members) processes meet at the same store as before, and read the
-texts of the processes that they replace. So every text carries a mark drawn by its process; from the second exchange
-on, a digest of all marks read in the first one. A process that sees another digest than its own reads again.
+After a restart (torchrun --max-restarts, or other members) processes meet at the same store as before, and may read
+texts of the processes that they replace. So in the first exchange each text begins with a random mark of its process,
+and in later ones with a digest of all marks that the process read in the first. A process that reads another digest
+than its own has met earlier texts and reads again.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ class Exchanges:
     def __init__(self, store: Any, rank: int, ranks: int, timeout: float) -> None:
         self._store, self._rank, self._ranks, self._timeout = store, rank, ranks, timeout
         self._own_mark, self._first_text = secrets.token_hex(_MARK_LETTERS // 2), ""
-        self._number = self._reads = 0
-        self._end = 0.0
+        self._number = self._reads = 0  # of the current exchange; repeated reads so far
+        self._end = 0.0  # when processes count as missing, by time.monotonic; 0: not yet set
         self.generation = ""
 
     def __call__(self, text: str) -> list[str]:
         """Return the texts of all processes.
 
-        Raises Outdated if the first exchange read texts of earlier processes: the caller must then repeat all
-        exchanges, the first with the same text.
+        Raises Outdated, in the second exchange, if the first read texts of earlier processes: the caller must then
+        repeat both, the first with the same text.
         """
         self._number += 1
         if self._number == 1:
@@ -117,9 +118,9 @@ class MonitoredBarrier:
                 if not wait_all_ranks:
                     break
         if missing:
-            named = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
+            label = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
             raise RuntimeError(
-                f"[Rank 0]: {named} failed to pass monitoredBarrier in {milliseconds} ms\n"
+                f"[Rank 0]: {label} failed to pass monitoredBarrier in {milliseconds} ms\n"
                 f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms."
             )
         self._store.set(f"{self._barrier_count}/go", "go")

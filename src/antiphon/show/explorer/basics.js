@@ -1,7 +1,8 @@
-// Numbers as text, elements, and columns unpacked from the page's data.
+// Shared by all files of the page: numbers as text, elements, and columns unpacked from the page's data.
 
 export const TICKS = 2 ** 30; // of the total time of a plan, as in packing.py
 
+// Return seconds as text, in four digits. 0.99999: values that round up to a unit are shown in it.
 export function seconds(value) {
   if (!value) return "0 s";
   const scales = [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]];
@@ -9,7 +10,7 @@ export function seconds(value) {
   return Number((value / scale).toPrecision(4)) + " " + unit;
 }
 
-// Exact sizes in their shortest form (64KiB, 64KB), others in three digits.
+// Return bytes as text: exact multiples of a unit in their shortest form (64KiB, 64KB), others in three digits.
 export function bytes(value) {
   const units = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["GB", 1e9], ["MB", 1e6], ["KB", 1000], ["B", 1]];
   const exact = units.filter(([, s]) => value >= s && value % s === 0).map(([u, s]) => value / s + u);

@@ -1,8 +1,9 @@
-"""List when every transfer of a plan is under way, by the model that predicts its time, for the page to play back.
+"""Pack the times of every message of a plan for the page to play back (run.js reads them).
 
-A *message* is everything that a rank sends to another in a step over one route. Messages are listed in order of
-start, so that a page finds those of a moment by bisection; uses of links by (link, start), so that it finds those of a
-link. Times are those of the model's own events (cost/trace.py), hence the last message lands at the predicted time.
+A *message* is everything that a rank sends to another in a step over one route; a *use* is one message on one link or
+limit. Messages are listed in order of start, so that the page finds those of a moment by bisection; uses by (link,
+start), so that it finds those of a link. Times are the model's own events (cost/trace.py), so the last message lands
+at the predicted time. They are packed in ticks, 2^30 to the total (packing.py).
 
 Example: two messages, 0 -> 1 from 0 to 2 us and 1 -> 2 from 2 to 4 us, over links 0 and 1: `use_count` is [1, 1],
 `use_message` [0, 1], and both messages are on the critical path.
@@ -28,8 +29,8 @@ from antiphon.show.explorer.packing import Pack, ticks
 from antiphon.units import format_size
 
 MAX_ROWS = 2**22  # of all schedules of a page together; the timelines of later ones are left out
-MAX_TURNS = 2**19  # uses of links of one plan whose turns are listed; beyond, a link counts as in use while a
-# message that crosses it is under way
+# Above so many uses in a plan their own times are left out: a link then counts as in use while its messages are sent.
+MAX_USES = 2**19
 
 
 def timed_transfers(
@@ -68,7 +69,7 @@ def _message_keys(step: ArrayLike, src: ArrayLike, dst: ArrayLike) -> Longs:
 
 
 def _recorded_events(events: Events, traced: TracedMessages, total: float) -> Events:
-    """Return the events with the times of a trace: from the first part of a message that is sent until the last lands.
+    """Return the events with the times of a trace: a message lasts until the last of its traced parts has landed.
 
     Runs do not record messages of a rank to itself; these take the same share of the total as predicted.
     """
@@ -84,10 +85,10 @@ def _recorded_events(events: Events, traced: TracedMessages, total: float) -> Ev
     first, last = np.full(len(recorded), np.inf), np.zeros(len(recorded))
     np.minimum.at(first, number, traced.start)
     np.maximum.at(last, number, traced.landed)
-    scale, no_turns = float(traced.landed.max()) / total if total else 0.0, np.empty(0)
+    scale, no_times = float(traced.landed.max()) / total if total else 0.0, np.empty(0)
     return replace(
         events, start=np.where(matched, first[place], events.start * scale),
-        landed=np.where(matched, last[place], events.landed * scale), use_start=no_turns, use_end=no_turns,
+        landed=np.where(matched, last[place], events.landed * scale), use_start=no_times, use_end=no_times,
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def _critical_messages(events: Events, traced: TracedMessages) -> Longs:
 
 
 def _number_by_start(events: Events, total: float) -> Longs:
-    """Return the number of every message in the order of their start."""
+    """Return for every message its position in the order of their start."""
     order = np.argsort(ticks(events.start, total), kind="stable")
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
@@ -107,7 +108,10 @@ def _number_by_start(events: Events, total: float) -> Longs:
 
 
 def pack_times(step: ArrayLike, src: ArrayLike, dst: ArrayLike, start: Longs, landed: Longs, share: Floats) -> Pack:
-    """Return a pack of messages that are in the order of their start, with their times in ticks."""
+    """Return a pack of messages that are in the order of their start, with their times in ticks.
+
+    `share`: of each message, its bytes divided by nbytes.
+    """
     pack = Pack()
     pack.add("step", step, delta=True)
     pack.add("src", src)
@@ -130,13 +134,13 @@ def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) 
     pack = pack_times(
         table.step[order], table.src[order], table.dst[order], start[order], landed[order], table.share[order]
     )
-    # Chunks: rows of the schedule by message; a message of copies and sums gets 2.
+    # The rows of each message, and its kind: 0 for copies, 1 for reductions, 2 for both.
     by_message = np.argsort(number[table.of_row], kind="stable")
     first = pointers(number[table.of_row][by_message], len(table))
-    sums = np.add.reduceat(schedule.op[by_message], first[:-1], dtype=np.int64) if len(table) else first[:0]
-    count = np.diff(first)
-    pack.add("op", np.where(sums == 0, 0, np.where(sums == count, 1, 2)))
-    pack.add("chunks", count)
+    reductions = np.add.reduceat(schedule.op[by_message], first[:-1], dtype=np.int64) if len(table) else first[:0]
+    row_count = np.diff(first)
+    pack.add("op", np.where(reductions == 0, 0, np.where(reductions == row_count, 1, 2)))
+    pack.add("chunks", row_count)
     pack.add("chunk", schedule.chunk[by_message])
     pack.add("block", schedule.chunks.block)
     # Uses of links and limits, by (resource, start).
@@ -145,7 +149,7 @@ def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) 
     by_resource = np.argsort(key, kind="stable")
     pack.add("use_count", np.bincount(routing.use_resource, minlength=routing.resources))
     pack.add("use_message", number[routing.use_message][by_resource], delta=True)
-    if len(by_resource) <= MAX_TURNS and len(events.use_end):
+    if len(by_resource) <= MAX_USES and len(events.use_end):
         use_end = ticks(events.use_end, total)
         pack.add("use_start", use_start[by_resource], delta=True)
         pack.add("use_lasts", np.maximum(use_end - use_start, 0)[by_resource])

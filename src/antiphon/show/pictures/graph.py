@@ -101,16 +101,16 @@ class Graph:
         """Return whether these nodes form a tree whose leaves are the ranks."""
         inside = set(nodes)
         degree = {node: sum(other in inside for other in self.neighbours[node]) for node in nodes}
-        ends = all(degree[n] == 1 for n in nodes if self.nodes[n].shape != SWITCH)
-        return ends and sum(degree.values()) == 2 * (len(nodes) - 1) and self._is_connected(nodes)
+        are_ranks_leaves = all(degree[n] == 1 for n in nodes if self.nodes[n].shape != SWITCH)
+        return are_ranks_leaves and sum(degree.values()) == 2 * (len(nodes) - 1) and self._is_connected(nodes)
 
     def _is_connected(self, nodes: Sequence[int]) -> bool:
         inside, stack = set(nodes), [nodes[0]]
         inside.discard(nodes[0])
         while stack:
-            fresh = [other for other in self.neighbours[stack.pop()] if other in inside]
-            inside.difference_update(fresh)
-            stack += fresh
+            new_nodes = [other for other in self.neighbours[stack.pop()] if other in inside]
+            inside.difference_update(new_nodes)
+            stack += new_nodes
         return not inside
 
 
@@ -119,20 +119,20 @@ def graph_of(topology: Topology) -> Graph:
     nodes = [Node(RANK, str(r), topology.places[r], (r,)) for r in range(topology.ranks)]
     for switch in range(topology.ranks, topology.nodes):
         place = topology.places[switch]
-        last = place.rpartition("/")[2]
-        nodes.append(Node(SWITCH, "" if last == "router" else last[:16], place))
+        label = place.rpartition("/")[2]
+        nodes.append(Node(SWITCH, "" if label == "router" else label[:16], place))
     # shared limits: equal ones of both directions ("card0 out", "card0 in") are one
     limit_names: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
     limits: dict[str, str] = {}
     sizes = {limit.name: (limit.bandwidth, len(limit.links)) for limit in topology.limits}
     for limit in topology.limits:
-        how = f"{format_bandwidth(limit.bandwidth)} shared by {len(limit.links)} links"
+        description = f"{format_bandwidth(limit.bandwidth)} shared by {len(limit.links)} links"
         name = re.sub(r" (out|in)$", "", limit.name)
         if name != limit.name and sizes.get(f"{name} out") == sizes.get(f"{name} in"):
-            limits[name] = f"{how}, each way"
+            limits[name] = f"{description}, each way"
         else:
             name = limit.name
-            limits[name] = how
+            limits[name] = description
         for link in limit.links:
             limit_names[link].append(name)
     speeds: dict[tuple[int, int, str], Fraction] = defaultdict(Fraction)

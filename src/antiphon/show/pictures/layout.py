@@ -34,7 +34,7 @@ _LEVEL = 84.0  # pixels between levels of switches
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
 MAX_TREE_LEAVES = 32  # nodes of a switch with its ranks; more stand around it instead of in a row
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
-# by the number of layers of a third axis: pixels of a cell, and the shift of a layer in cells
+# by the number of layers of a third axis: pixels between nodes, and the shift of a layer as a fraction of that
 _DEPTH = {
     1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15), 6: (250.0, 0.13),
     7: (275.0, 0.115), 8: (300.0, 0.105),
@@ -43,10 +43,7 @@ _DEPTH = {
 
 @dataclass
 class Drawing:
-    """A part of the picture, from (0, 0) to (width, height): the points of nodes and the frames around boxes.
-
-    It is moved, flipped and framed as one.
-    """
+    """A part of the picture, from (0, 0) to (width, height): the points of nodes and the frames around boxes."""
 
     position: dict[int, Point]
     frames: list[Frame] = field(default_factory=list)
@@ -91,16 +88,16 @@ def frame_drawing(drawing: Drawing, label: str) -> Drawing:
 def arrange(graph: Graph) -> Drawing:
     """Lay out the whole machine: boxes first, then around or below their fabric."""
     # 1. boxes by the name of their container; a single box, or one tree, is laid out at once
-    everything = list(range(len(graph.nodes)))
+    all_nodes = list(range(len(graph.nodes)))
     boxes: dict[str, list[int]] = defaultdict(list)
-    for node in everything:
+    for node in all_nodes:
         if graph.nodes[node].container:
             boxes[graph.nodes[node].container].append(node)
     inside = {node for nodes in boxes.values() for node in nodes}
-    if len(boxes) < 2 or graph.is_tree(everything):
-        return lay_out_part(graph, everything)
+    if len(boxes) < 2 or graph.is_tree(all_nodes):
+        return lay_out_part(graph, all_nodes)
     # 2. without a fabric the boxes face each other, else they hang below it
-    outside = [node for node in everything if node not in inside]
+    outside = [node for node in all_nodes if node not in inside]
     if not outside:
         return place_around(graph, [frame_drawing(lay_out_part(graph, nodes), name) for name, nodes in boxes.items()])
     return place_below_fabric(
@@ -109,7 +106,7 @@ def arrange(graph: Graph) -> Drawing:
 
 
 def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
-    """Lay out a machine, or one box of a cluster; with `facing` a fabric above it, its ranks are in front."""
+    """Lay out a machine, or one box of a cluster; with `facing` its ranks are on top, towards a fabric above it."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     # the order of these rules matters: each assumes that the ones before do not apply
     coordinates = _read_coordinates(graph, nodes)
@@ -118,6 +115,7 @@ def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Dr
     if not switches:
         return _place_circles(graph, nodes)
     if graph.is_tree(nodes):
+        # the ranks of each switch
         hubs = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
         if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in hubs.values()):
             return _place_ranks_above(graph, hubs) if facing else _place_hubs(graph, hubs)
@@ -147,10 +145,13 @@ def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int
 
 
 def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
-    """Lay out a grid: last axis to the right, the one before down, the third last into the depth, more in drawings."""
+    """Lay out a grid: the last axis runs right, the one before down, the third last into the depth.
+
+    Further axes, and a third with many layers, repeat the drawing to the right or below.
+    """
     axes = len(next(iter(coordinates.values())))
     sizes = [1 + max(position[axis] for position in coordinates.values()) for axis in range(axes)][::-1]
-    layers = sizes[2] if axes > 2 else 1  # drawn one behind the other where they are few
+    layers = sizes[2] if axes > 2 else 1  # up to 8 are drawn one behind the other (_DEPTH)
     cell, depth = _DEPTH.get(layers, (120.0, 0.0))
     # offset of one step along each axis, the last axis first
     step: list[Point] = [(cell, 0.0), (0.0, cell)]
@@ -258,7 +259,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     position: dict[int, Point] = {}
     right_edge = [0.0]  # the right edge of what has been placed
     visited = set(roots)
-    level = min(max(92.0, 3.0 * len(nodes)), 150.0)
+    level_height = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
     def lowest_rank(node: int, above: int) -> int:
         """Return the lowest rank below a node: children are sorted by it."""
@@ -282,7 +283,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
         else:
             x = right_edge[0] + half + 4
             right_edge[0] = x + half + 4
-        position[node] = (x, depth * level)
+        position[node] = (x, depth * level_height)
         return x
 
     for root in roots:
@@ -311,15 +312,15 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
     position: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
-    level, row, depth = set(ranks), list(ranks), 0
+    placed, row, depth = set(ranks), list(ranks), 0
     while row:
         # the switches adjacent to the level below, not yet placed
-        row = sorted({s for n in row for s in graph.neighbours[n] if s in set(switches)} - level)
-        level.update(row)
+        row = sorted({s for n in row for s in graph.neighbours[n] if s in set(switches)} - placed)
+        placed.update(row)
         depth += 1
         for i, switch in enumerate(row):
             position[switch] = (92.0 * (columns - 1) * (i + 0.5) / len(row), -96.0 * depth)
-    for i, switch in enumerate(s for s in switches if s not in level):
+    for i, switch in enumerate(s for s in switches if s not in placed):
         position[switch] = (92.0 * i, -96.0 * (depth + 1))
     return fit_drawing(graph, position)
 
@@ -395,12 +396,12 @@ def _place_box_grid(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequenc
     width, height = max(b.width for b in drawings) + 18, max(b.height for b in drawings) + 18
     columns = math.ceil(math.sqrt(1.7 * len(drawings) * height / width))
     level = _switch_levels(graph, drawings, outside)
-    fabric = max(level.values()) * _LEVEL * 2
-    placed = [b.moved(width * (i % columns), fabric + height * (i // columns)) for i, b in enumerate(drawings)]
+    fabric_height = max(level.values()) * _LEVEL * 2
+    placed = [b.moved(width * (i % columns), fabric_height + height * (i // columns)) for i, b in enumerate(drawings)]
     position = {node: point for drawing in placed for node, point in drawing.position.items()}
     for number in range(1, max(level.values()) + 1):
         row = [s for s in outside if level[s] == number]
-        _spread_switches(graph, row, position, fabric - number * _LEVEL * 2 + _LEVEL * 0.6, width * columns)
+        _spread_switches(graph, row, position, fabric_height - number * _LEVEL * 2 + _LEVEL * 0.6, width * columns)
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 

@@ -29,14 +29,17 @@ _KIND_COLOURS = {
     "port": "#9aa5b1", "local": "#2f6fab", "global": "#c2622d",
 }  # fmt: skip
 _MORE_COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#a8333f", "#6b6b6b")
-_SHARED = ("#e8a33d", "#e2c044", "#d98a6a", "#d7b98e")
+_BAND_COLOURS = ("#e8a33d", "#e2c044", "#d98a6a", "#d7b98e")
 _BENDS = (0, 30, -30, 52, -52, 80, -80, 120, -120, 170, -170)  # pixels to the side, tried in this order
-_ROW = 24.0
+_ROW = 24.0  # pixels between rows of the legend
+_BEND_SAMPLES = 25  # points of a curve at which its distance from other nodes is tested
 
 
 def topology_svg(topology: Topology) -> str:
-    """Return a picture: both directions of a link are one line, a one-way link is dashed, links with a shared limit
-    lie on a yellow band. Above 128 nodes equal ranks of a switch, then boxes, are drawn as one."""
+    """Return a picture. Both directions of a link are one line, dashed if they differ; shared limits are bands below.
+
+    Above MAX_NODES nodes equal ranks of a switch, then boxes, are drawn as one.
+    """
     graph = graph_of(topology)
     tree = graph.is_tree(range(len(graph.nodes)))
     graph = fold_nodes(graph, MAX_TREE_NODES if tree else MAX_NODES)
@@ -81,8 +84,11 @@ def kind_colours(graph: Graph) -> dict[str, str]:
 
 
 def stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
-    """Return the pixels of a line by bytes per second: in proportion to the bandwidth, or if the widest would then have
-    more than 10, in proportion to a power of it."""
+    """Return the width of a line, in pixels, by its bytes per second.
+
+    Widths are proportional to bandwidths if the greatest is at most 5.5 times the least, else to a power of them: the
+    widest line has at most 10 pixels.
+    """
     speeds = sorted({edge.bandwidth for edge in graph.edges})
     if not speeds:
         return {}
@@ -117,7 +123,7 @@ def label_points(graph: Graph, drawing: Drawing) -> list[Point]:
 
 def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Draw bands of shared limits first, then the links, the slow ones on top."""
-    band_colour = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
+    band_colour = {name: _BAND_COLOURS[i % len(_BAND_COLOURS)] for i, name in enumerate(graph.limits)}
     bands, lines = [], []
     for edge, curve in link_curves(graph, drawing):
         (ax, ay), middle, (bx, by) = curve
@@ -145,13 +151,15 @@ def link_curves(graph: Graph, drawing: Drawing) -> list[tuple[Edge, tuple[Floats
     drawn: dict[tuple[int, int], int] = defaultdict(int)
     curves: list[tuple[Edge, tuple[Floats, Floats | None, Floats]]] = []
     for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
-        parallel = drawn[edge.a, edge.b]
+        parallel = drawn[edge.a, edge.b]  # lines of other kinds between the same nodes, so far
         drawn[edge.a, edge.b] += 1
         a, b = centres[edge.a], centres[edge.b]
         is_obstacle = np.ones(len(centres), bool)
         is_obstacle[[edge.a, edge.b]] = False
         side = 14.0 * parallel + (0 if edge.symmetric else 8)
-        bend, middle = least_hidden_bend(a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, _BENDS, 25)
+        bend, middle = least_hidden_bend(
+            a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, _BENDS, _BEND_SAMPLES
+        )
         curves.append((edge, (a, middle if bend else None, b)))
     return curves
 
@@ -175,23 +183,25 @@ def _draw_nodes(graph: Graph, drawing: Drawing) -> list[str]:
     shapes = []
     for number, node in enumerate(graph.nodes):
         x, y = drawing.position[number]
-        half, tall = node.half
         title = f"<title>{escape(node.place)}</title>"
         if node.shape == RANK:
-            shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{half:.0f}" fill="#f4f1ea" stroke="#333">{title}</circle>'
+            circle = f'cx="{x:.1f}" cy="{y:.1f}" r="{node.half[0]:.0f}" fill="#f4f1ea" stroke="#333"'
+            shape = f"<circle {circle}>{title}</circle>"
         elif node.shape == STACK:
-            shape = _draw_box(x + 4, y - 4, half, tall, "#e9e4d8", "") + _draw_box(x, y, half, tall, "#f4f1ea", title)
+            shape = _draw_box(x + 4, y - 4, *node.half, "#e9e4d8", "") + _draw_box(x, y, *node.half, "#f4f1ea", title)
             span = f"{node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else str(node.ranks[0])
             shape += _draw_text((x, y - 3), node.label) + _draw_text((x, y + 13), span, "#5b6672", 11)
         else:
-            shape = _draw_box(x, y, half, tall, "#dde6ee", title)
+            shape = _draw_box(x, y, *node.half, "#dde6ee", title)
         shapes.append(shape + (_draw_text((x, y + 4.5), node.label) if node.shape != STACK and node.label else ""))
     return shapes
 
 
-def _draw_box(x: float, y: float, half: float, tall: float, fill: str, title: str) -> str:
-    where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
-    return f'<rect {where} fill="{fill}" stroke="#333">{title}</rect>'
+def _draw_box(x: float, y: float, half_width: float, half_height: float, fill: str, title: str) -> str:
+    """Draw a box with its centre at (x, y)."""
+    corner = f'x="{x - half_width:.1f}" y="{y - half_height:.1f}"'
+    size = f'width="{2 * half_width:.1f}" height="{2 * half_height:.1f}"'
+    return f'<rect {corner} {size} rx="4" fill="{fill}" stroke="#333">{title}</rect>'
 
 
 def _draw_text(position: Point, text: str, fill: str = "#111", size: int = 13) -> str:
@@ -203,14 +213,14 @@ def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, fl
     """Return the legend as rows of (plain text, SVG): a row per kind of link with a sample of each width, then one per
     kind of shared limit."""
     rows = []
-    for kind, paint in colour.items():
+    for kind, fill in colour.items():
         samples = {(e.bandwidth, e.speed(e.backward > e.forward)) for e in graph.edges if e.kind == kind}
         shown = sorted(samples)[:5]
-        elements = [f'<text font-weight="bold" y="4" fill="{paint}">{escape(kind)}</text>']
+        elements = [f'<text font-weight="bold" y="4" fill="{fill}">{escape(kind)}</text>']
         x, plain = 7.6 * len(kind) + 18, kind
         for number, (speed, written) in enumerate(shown):
             words = written + (" each way" if number == len(shown) - 1 else "")
-            elements.append(f'<path d="M{x:.0f} 0 h34" stroke="{paint}" stroke-width="{stroke[speed]:.1f}"/>')
+            elements.append(f'<path d="M{x:.0f} 0 h34" stroke="{fill}" stroke-width="{stroke[speed]:.1f}"/>')
             elements.append(f'<text x="{x + 40:.0f}" y="4">{escape(words)}</text>')
             x, plain = x + 40 + _text_width(words), plain + " " * 8 + words
         rows.append((plain, "".join(elements)))
@@ -219,6 +229,6 @@ def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, fl
         count_of_limit[re.sub(r"\d+", "*", name), how] += 1
     for (name, how), count in count_of_limit.items():
         words = f"{name}: {how}" + (f" ({count} of them)" if count > 1 else "")
-        band = f'<path d="M0 0 h34" stroke="{_SHARED[0]}" stroke-opacity="0.45" stroke-width="10"/>'
+        band = f'<path d="M0 0 h34" stroke="{_BAND_COLOURS[0]}" stroke-opacity="0.45" stroke-width="10"/>'
         rows.append((" " * 6 + words, band + f'<text x="44" y="4">{escape(words)}</text>'))
     return rows
