@@ -16,7 +16,7 @@ MACHINE = "ring:ranks=4"
 SIZES = [1000, 10**6]
 
 
-def tuned(folder: Path, kind: str = "allreduce", **options: Any) -> Tuning:
+def tuned(folder: Path, kind: str = "allgather", **options: Any) -> Tuning:
     return tune(kind, MACHINE, **{"nbytes": SIZES, "workers": "none", "recordings": folder, **options})
 
 
@@ -56,7 +56,7 @@ def test_a_recording_gives_the_same_result(recorded: tuple[Path, Tuning], tmp_pa
 
 @pytest.mark.parametrize("options", [
     {"nbytes": [1000]}, {"effort": 4.0}, {"seed": 1}, {"budget": 50.0}, {"deterministic": True}, {"ranks": [0, 1]},
-    {"planners": ["ring"]}, {"nccl": False}, {"shortlist": 1}, {"sweep": {"pieces": (1, 2)}}, {"kind": "allgather"},
+    {"planners": ["ring"]}, {"nccl": False}, {"shortlist": 1}, {"sweep": {"pieces": (1, 2)}}, {"kind": "allreduce"},
     {"profile": "loggp-delta", "model": "loggp"},
 ])  # fmt: skip
 def test_another_request_is_planned(options: dict[str, Any], recorded: tuple[Path, Tuning], tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def speed_up_others(file: dict[str, Any]) -> None:
 
 
 def remove_transfer(file: dict[str, Any]) -> None:
-    schedule = file["plans"]["allreduce"]["entries"][0]["schedule"]
+    schedule = file["plans"]["allgather"]["entries"][0]["schedule"]
     for column in {"step", "chunk", "src", "dst", "op", "route"} & schedule.keys():
         schedule[column].pop()
 
