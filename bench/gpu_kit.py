@@ -47,7 +47,7 @@ BENCH = Path(__file__).resolve().parent
 CHECKED_BLOCKS, STREAMS = 8, 2  # as in gpu_calls.cu; of these blocks each stream has as many lanes as there is room for
 UNITS = {"plain": (1, 1000), "packets": (0, 7), "arrival": (7,), "pull": (7,)}  # elements per weight
 SIZES = [str(2**power) for power in (10, 13, 16, 19, 22, 25, 28)]
-HOST_FLAGS = ("-std=c++17", "-O1", "-pthread", "-D_GNU_SOURCE", "-x", "c++")
+HOST_FLAGS = ("-std=c++17", "-O0", "-pthread", "-D_GNU_SOURCE", "-x", "c++")  # compiling takes longer than running
 # Seconds for a part: a program makes 5 x 25 calls, the sanitizer slows them 20 to 50 times.
 PROGRAM_SECONDS, CHECK_SECONDS, COPY_SECONDS, SANITIZER_SECONDS, TIMES_SECONDS = 12, 15, 20, 45, 120
 
