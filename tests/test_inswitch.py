@@ -238,7 +238,7 @@ def test_boxes(count: int, size: int, card: int, between: str) -> None:
     assert B / rate == max(inside, crossing * B / card / size)
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize("lost", [1, *(pytest.param(lost, marks=pytest.mark.slow) for lost in (2, 3))])
 def test_boxes_of_unequal_sizes(lost: int) -> None:
     """7, 6 or 5 of 8 ranks in one box: every rank of a box carries the same share, in equal and unequal slices."""
     machine = only(topology("cluster:box=hgx-h100,boxes=2"), [*range(8 - lost), *range(8, 16)])

@@ -109,9 +109,9 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
     "name", list(damages(b'{"format":2,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
 )
 def test_a_damaged_entry_is_refused_and_planned_anew(name: str, tmp_path: Path) -> None:
-    store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"))
+    store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"), "allgather")
     right = planned(question, store)
-    planned(asked(machine_of("ring:ranks=5")), Store(tmp_path / "other"))
+    planned(asked(machine_of("ring:ranks=3"), "allgather"), Store(tmp_path / "other"))
     (file,) = tmp_path.glob("*.plan")
     (other,) = (tmp_path / "other").glob("*.plan")
     file.write_bytes(damages(file.read_bytes(), other.read_bytes())[name])
