@@ -67,7 +67,7 @@ from antiphon.lower.onesided.switched import ADVICE, Switched
 from antiphon.lower.without_gc import without_gc
 
 NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
-WHAT = "back end mscclpp-json"
+BACK_END = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
 MOST_GROUPED = 2**15  # operations of all ranks: the loader reads the whole file for every new size
@@ -447,18 +447,18 @@ def gpus_of(
     names = name_buffers(program)
     groups = sorted({(ranks, names[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
-        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {ADVICE}")
+        raise Unsupported(f"{BACK_END}: lets switches work for ranks of one host only; {ADVICE}")
     ends = [Ends(rank, far, names, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
     return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, chunk_bytes)[1]
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
     """Return addresses and all ranks, for data in packets."""
-    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT), far)
+    packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
     if int(bound.sizes.sum()) > MOST_CELLS:
-        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
+        raise Unsupported(f"{BACK_END}: {int(bound.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
     return bound, gpus
 
 
@@ -499,7 +499,7 @@ def _fit_blocks(
             reason = str(error)
             continue
         return bound, gpus
-    raise Unsupported(f"{WHAT}: {reason}; take a planner with fewer steps, or fewer chunks")
+    raise Unsupported(f"{BACK_END}: {reason}; take a planner with fewer steps, or fewer chunks")
 
 
 # ---- groups ----

@@ -32,9 +32,9 @@ from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.blocks import (
+    BACK_END,
     MOST_GROUPED,
     NOP,
-    WHAT,
     Ends,
     Far,
     gpu_of,
@@ -86,7 +86,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
         slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
         unit = -(-SHARED_SCRATCH // slots // alignment) * alignment
         if unit < LEAST_UNIT:
-            raise Unsupported(f"{WHAT}: {slots // SPARE} slots of scratch are too many to stage data through")
+            raise Unsupported(f"{BACK_END}: {slots // SPARE} slots of scratch are too many to stage data through")
         try:
             gpus = [
                 _loop(rank_ends, of_rank, units, splits, slots // 2, unit)
@@ -98,7 +98,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
         sizes *= splits
         sizes[:, SCRATCH] = slots
         return Staged(replace(bound, unit=bound.unit * splits, sizes=sizes), gpus, unit)
-    raise Unsupported(f"{WHAT}: cannot stage data through scratch: {why}")
+    raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {why}")
 
 
 def _split_folds(steps: list[Step]) -> Iterator[Step]:
@@ -110,7 +110,7 @@ def _split_folds(steps: list[Step]) -> Iterator[Step]:
             yield step
             continue
         if len(staged) > 1 and step.into[0] == SCRATCH:
-            raise Unsupported(f"{WHAT}: cannot stage data through scratch: sums of received data stay there, too")
+            raise Unsupported(f"{BACK_END}: cannot stage data through scratch: sums of received data stay there, too")
         operands = [place for place in step.operands if place[0] != SCRATCH]
         yield step._replace(operands=(*staged[:1], *operands), moves=())
         for place in staged[1:]:

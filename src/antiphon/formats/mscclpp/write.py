@@ -33,7 +33,7 @@ from antiphon.core.transform import unjoined
 from antiphon.cost.nccl.model import calls
 from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import MIN_SHARE, MOST_CHUNKS, WHAT, Far, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, Gpu
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
@@ -98,7 +98,7 @@ def mscclpp_json(
     with_relays = {kind: _with_relays(plan) for kind, plan in plans.items()}
     ranks = {len(job_of(plan.collective)) for plan in with_relays.values()}
     if len(ranks) > 1:
-        raise Unsupported(f"{WHAT}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
+        raise Unsupported(f"{BACK_END}: plans of {' and '.join(map(str, sorted(ranks)))} ranks; export each by itself")
     is_alone, is_staged = parse_yes(alone, "option alone"), parse_yes(staged, "option staged")
     writer = _Writer(blocks, threads, alignment, lag, is_alone, name, is_staged)
     # largest call by packets; None: by the predicted times of each plan
@@ -111,7 +111,7 @@ def mscclpp_json(
     for kind, plan in plans.items():
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are
-            notes += refuse_served(plan, WHAT)
+            notes += refuse_served(plan, BACK_END)
         except NotFound as error:
             if len(plans) == 1:
                 raise
@@ -119,7 +119,7 @@ def mscclpp_json(
             continue
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
     if not writer.files:
-        raise NotFound(f"{WHAT}: nothing to write: {'; '.join(notes)}")
+        raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
     text = registration_text(ranks.pop(), per_node, writer.rows)
     return Files({**writer.files, "register.py": text.encode()}, notes)
@@ -135,7 +135,7 @@ def _with_relays(plan: Plan) -> Plan:
         return plan
     # In place, the result of a reducescatter is a part of its input; a custom collective cannot state that.
     if collective.kind == "reducescatter":
-        raise Unsupported(f"{WHAT}: no reducescatter by relays outside of its ranks; plan without them (--only)")
+        raise Unsupported(f"{BACK_END}: no reducescatter by relays outside of its ranks; plan without them (--only)")
     relation = Collective("custom", collective.ranks, weights=collective.weights, custom=collective.relation)
     entries = [replace(entry, schedule=replace(entry.schedule, collective=relation)) for entry in plan.entries]
     return replace(plan, collective=relation, entries=tuple(entries))
@@ -196,14 +196,16 @@ class _Writer:
                 notes.append(self._note_staged(label, entry, largest_by_packets, variants))
             if not variants:
                 continue
-            at = prediction.at
-            begin = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=at)
-            protocol, lowest = (LL, at) if at <= largest_by_packets else ("Simple", begin)
+            tuned_bytes = prediction.tuned_bytes
+            begin = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=tuned_bytes)
+            protocol, lowest = (LL, tuned_bytes) if tuned_bytes <= largest_by_packets else ("Simple", begin)
             # an export without the work of switches (`alone`) was asked for, so it serves all sizes
             slower_note, first = prediction.compare(protocol, lowest, may_leave=not self.alone)
             if slower_note:
-                can_have_packets = collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < at
-                remedy = f" (--option packets={format_size(at)})" if can_have_packets else ""
+                can_have_packets = (
+                    collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < tuned_bytes
+                )
+                remedy = f" (--option packets={format_size(tuned_bytes)})" if can_have_packets else ""
                 notes.append(f"{label}: {slower_note}{remedy}")
             written = [variant for variant in variants if variant.head.packets or first is not None]
             # Calls usually have powers of two, which multiples of a power of two serve.
@@ -256,10 +258,10 @@ class _Writer:
     def _staged(self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far) -> Iterator[_Variant]:
         """Yield the plan that passes data through scratch, if the range reaches sizes that it serves."""
         if schedule.joint is not None:
-            raise Unsupported(f"{WHAT}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
+            raise Unsupported(f"{BACK_END}: switches write into buffers, and staged data goes to scratch; {ADVICE}")
         lowered = lower(schedule, in_place=in_place, lag=MAX_LAG, staged=True)
         program = among(lowered, job_of(schedule.collective))
-        plan = stage(program, chunked(program, MOST_CHUNKS, WHAT), self.blocks, far, self.alignment)
+        plan = stage(program, chunked(program, MOST_CHUNKS, BACK_END), self.blocks, far, self.alignment)
         head = _Head(program, plan.bound, span, self.threads, self.alignment, self.name, slot=plan.unit)
         if head.sizes.smallest <= head.sizes.largest:
             yield _Variant(in_place, head, plan.gpus)
@@ -287,7 +289,7 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     """Return the plan of a program on one host, unchanged and for all sizes; with `packets`, one that uses packets."""
     if packets:
         if not can_use_packets(program):
-            raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
+            raise Unsupported(f"{BACK_END}: not everyone hears from everyone, as packets need; leave them out")
         bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
         return _Head(program, bound, (0, None), 1024, 16, "", packets=True).text(gpus)
     bound, switched_part = _find_switched(program)
@@ -299,11 +301,11 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
 class _Prediction:
     """The predicted time for which tuning chose a plan, and the times of its schedule by protocol at any size.
 
-    `at`: the size in bytes at which tuning compared the plan. `speedup`: the factor by which it was faster than
+    `tuned_bytes`: the size at which tuning compared the plan. `speedup`: the factor by which it was faster than
     `library`, 0 if unknown.
     """
 
-    at: int  # 0: nothing is known
+    tuned_bytes: int  # 0: nothing is known
     seconds: float
     speedup: float
     library: str
@@ -313,13 +315,14 @@ class _Prediction:
     def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Prediction:
         """Return the prediction for `schedule`, written for the entry; nothing is known without times by protocol."""
         claims = entry.claims
-        at, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
+        nbytes, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
         is_by_calls = claims.get("model") == "calls"
-        if is_by_calls and isinstance(at, int) and isinstance(seconds, float) and at > 0 and seconds > 0:
+        if is_by_calls and isinstance(nbytes, int) and isinstance(seconds, float) and nbytes > 0 and seconds > 0:
             with suppress(AntiphonError):
                 library = str(claims.get("reference") or "") if isinstance(speedup, float) else ""
                 by_protocol = calls(schedule, plan.topology).seconds_by_protocol
-                return _Prediction(at, seconds, float(speedup or 0) if library else 0.0, library.upper(), by_protocol)
+                factor = float(speedup or 0) if library else 0.0
+                return _Prediction(nbytes, seconds, factor, library.upper(), by_protocol)
         return _Prediction(0, 1.0, 0.0, "", lambda nbytes: {})
 
     def fastest_protocol(self, nbytes: int) -> str:
@@ -339,12 +342,12 @@ class _Prediction:
         """Compare the written plan, which uses `protocol` from `begin` bytes on, with the one that tuning chose.
 
         Return a note, empty unless the written plan is slower, and the size from which it serves calls, within a factor
-        of 2; None: it serves none. `may_leave`: leave sizes from `begin` to `at` to the library if it is faster than
-        the written plan there. The library's speedup at `at` stands for that at every size.
+        of 2; None: it serves none. `may_leave`: leave sizes up to `tuned_bytes` to the library if it is faster there
+        than the written plan. The plan's speedup at `tuned_bytes` stands for that at every size.
         """
-        if not self.at:
+        if not self.tuned_bytes:
             return "", begin
-        sizes = [max(self.at, begin)]  # halved down to `begin`
+        sizes = [max(self.tuned_bytes, begin)]  # halved down to `begin`
         while sizes[-1] > max(begin, 1):
             sizes.append(max(sizes[-1] // 2, begin, 1))
         slowdowns = {nbytes: self._slowdown(protocol, nbytes) for nbytes in sizes}
@@ -372,7 +375,7 @@ class _Prediction:
     def _slowdown(self, protocol: str, nbytes: int) -> float:
         """Return the predicted time by `protocol` over that of the chosen plan; 1 if the protocol has no prediction."""
         times = self.by_protocol(nbytes)
-        chosen = self.seconds if nbytes == self.at else min(times.values())
+        chosen = self.seconds if nbytes == self.tuned_bytes else min(times.values())
         return times.get(protocol.lower(), chosen) / chosen
 
 
@@ -398,14 +401,14 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
 
 def _find_switched(program: Program) -> tuple[Bound, Switched]:
     """Return the addresses of a program's data, in chunks, and the part of the program that switches perform."""
-    bound = chunked(program, MOST_CHUNKS, WHAT)
-    switched_part = switched(program, bound, WHAT)
+    bound = chunked(program, MOST_CHUNKS, BACK_END)
+    switched_part = switched(program, bound, BACK_END)
     return drop_unused_scratch(program, bound, switched_part), switched_part
 
 
 def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     if not schedule.collective.weights.any():
-        raise Unsupported(f"{WHAT}: no rank has any data, and a loader divides by the chunks of its buffers")
+        raise Unsupported(f"{BACK_END}: no rank has any data, and a loader divides by the chunks of its buffers")
     # By default (lag 0) without reuse of scratch (MAX_LAG) if that is little, else with reuse after one step.
     for tried_lag in (lag,) if lag else (MAX_LAG, 1):
         try:
@@ -420,7 +423,7 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
     total = int(bound.sizes.sum())
     if total > MOST_CELLS:
         raise Unsupported(
-            f"{WHAT}: {total} chunks in the buffers of all ranks, of at most {MOST_CELLS}; use a planner (or "
+            f"{BACK_END}: {total} chunks in the buffers of all ranks, of at most {MOST_CELLS}; use a planner (or "
             "options) that gives fewer chunks, or shares of smaller denominators"
         )
     return program, bound, switched_part
@@ -520,7 +523,7 @@ class _Head:
         largest, multiple = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
             if self.slot:
-                raise Unsupported(f"{WHAT}: stages only data of equal size at all ranks through scratch")
+                raise Unsupported(f"{BACK_END}: stages only data of equal size at all ranks through scratch")
             return _Sizes(0, largest, multiple)
         # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span

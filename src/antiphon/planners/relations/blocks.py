@@ -129,7 +129,7 @@ class _Gather:
         return bool(self.below.get(rank)) or self.uses.get(rank, 0) > 1
 
     @property
-    def lead(self) -> int:
+    def copy_steps(self) -> int:
         """The number of steps, at the start, in which ranks copy their own value to the slot where received values
         will be added to it.
         """
@@ -144,7 +144,7 @@ class _Gather:
         for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
             own = [(self.position[rank],) * 2] if rank in self.uses else []
             joined: list[tuple[int, int]] = []
-            for first, last in sorted([*own, *(each for child in self.below.get(rank, ()) for each in sums[child])]):
+            for first, last in sorted([*own, *(span for child in self.below.get(rank, ()) for span in sums[child])]):
                 if joined and (not self.ordered or first == joined[-1][1] + 1):
                     joined[-1] = (joined[-1][0], last)
                 else:
@@ -154,7 +154,7 @@ class _Gather:
 
     @property
     def steps(self) -> int:
-        total = self.lead + max(self.depth.values()) + self.replaces
+        total = self.copy_steps + max(self.depth.values()) + self.replaces
         return max(total, self.uses.get(self.centre, 0))
 
 
@@ -230,13 +230,13 @@ class _Block:
         if self.ordered:
             self._refuse_interleaved(addends, uses)
         for rank in uses:
-            at = rank
+            current = rank
             # walk to the centre, and stop where another rank's path has been
-            while at not in gather.depth:
-                gather.depth[at] = tree[at].depth
-                if at != centre:
-                    gather.below[tree[at].parent].append(at)
-                    at = tree[at].parent
+            while current not in gather.depth:
+                gather.depth[current] = tree[current].depth
+                if current != centre:
+                    gather.below[tree[current].parent].append(current)
+                    current = tree[current].parent
         return gather
 
     def _refuse_interleaved(self, addends: list[int], uses: dict[int, int]) -> None:
@@ -298,7 +298,7 @@ class _Block:
         With `end`, initial values are read until that step, so those of destinations are replaced in the step before
         it.
         """
-        tree, wanting = self.reach.tree_from(source), set(dests)
+        tree, dest_set = self.reach.tree_from(source), set(dests)
         slot = {source: 0}
         for dest in dests:
             replaces = end is not None and dest in self.initial
@@ -307,17 +307,19 @@ class _Block:
                 self.out.add_row(end - 1, self.chunk, (dest, dest), COPY, (), (slot[dest], 0))
         done: set[int] = set()
         for dest in dests:
-            at = dest
-            while at != source and at not in done:
-                done.add(at)
-                hop = tree[at]
-                for rank in (at, hop.parent):
+            current = dest
+            while current != source and current not in done:
+                done.add(current)
+                hop = tree[current]
+                for rank in (current, hop.parent):
                     if rank not in slot:
                         slot[rank] = self._passing_slot(rank)
                 step = begin + hop.depth - 1
-                self.out.add_row(step, self.chunk, (hop.parent, at), COPY, hop.path, (slot[hop.parent], slot[at]))
-                at = hop.parent
-        assert wanting <= done
+                self.out.add_row(
+                    step, self.chunk, (hop.parent, current), COPY, hop.path, (slot[hop.parent], slot[current])
+                )
+                current = hop.parent
+        assert dest_set <= done
 
     def _add_gather_rows(self, gather: _Gather, end: int) -> None:
         """Add the rows of a sum up a tree; the last values arrive in step `end` - 1.
@@ -328,7 +330,7 @@ class _Block:
         # a rank at depth d sends d steps before the end: what the ranks below it sent arrived in the step before
         last_step = end - gather.replaces
         sums = gather.partial_sums()
-        slots = {rank: [self._sum_slot(gather, rank, each) for each in sums[rank]] for rank in gather.depth}
+        slots = {rank: [self._sum_slot(gather, rank, span) for span in sums[rank]] for rank in gather.depth}
 
         def slot_of(rank: int, position: int) -> int:
             """Return the slot of the rank's partial sum that contains the value in this position."""
@@ -344,10 +346,10 @@ class _Block:
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
-                for each, source in zip(sums[rank], slots[rank], strict=True):
+                for span, source in zip(sums[rank], slots[rank], strict=True):
                     # if nothing is added to it at the parent, copy it
-                    op = COPY if each in sums[hop.parent] else REDUCE
-                    ends, target = (rank, hop.parent), slot_of(hop.parent, each[0])
+                    op = COPY if span in sums[hop.parent] else REDUCE
+                    ends, target = (rank, hop.parent), slot_of(hop.parent, span[0])
                     self.out.add_row(last_step - depth, self.chunk, ends, op, hop.path[::-1], (source, target))
         if gather.replaces:
             self.out.add_row(end - 1, self.chunk, (centre, centre), COPY, (), (slots[centre][0], 0))

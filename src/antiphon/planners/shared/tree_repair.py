@@ -234,38 +234,38 @@ class _Trees:
             LIMITS.depth_price * self.share[tree] / self.capacity.min()
         )
         ptr, order = hops.out_of if self.up[tree] else hops.into
-        other = hops.dst if self.up[tree] else hops.src
+        far_end = hops.dst if self.up[tree] else hops.src
         # by rank outside the tree: the price of its path to `rank`, the path's first hop, and the rank after that hop
         distance, next_hop, next_rank = np.full(len(top), np.inf), np.full(len(top), -1), np.full(len(top), -1)
         distance[rank], open_ranks = 0.0, ~joined
         best, final, expansions = np.inf, (-1, -1), 0
         while expansions < LIMITS.max_detours or final[0] < 0:
             expansions += 1
-            at = int(np.argmin(np.where(open_ranks, distance, np.inf)))
-            so_far = float(distance[at])
-            if not open_ranks[at] or so_far >= LIMITS.max_detour_cost * best:
+            current = int(np.argmin(np.where(open_ranks, distance, np.inf)))
+            so_far = float(distance[current])
+            if not open_ranks[current] or so_far >= LIMITS.max_detour_cost * best:
                 break
-            open_ranks[at] = False
-            candidates = order[ptr[at] : ptr[at + 1]]
-            ends = other[candidates]
+            open_ranks[current] = False
+            candidates = order[ptr[current] : ptr[current + 1]]
+            ends = far_end[candidates]
             cost = so_far + price[hops.resources[candidates]].sum(axis=1)
             inside = joined[ends]
             if inside.any():
                 with_depth = np.where(inside, cost + depth_price[ends], np.inf)
                 cheapest = int(np.argmin(with_depth))
                 if with_depth[cheapest] < best:
-                    best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), at)
+                    best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), current)
             closer = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
             closer = closer[np.argsort(-cost[closer], kind="stable")]  # of parallel hops the cheapest is assigned last
             distance[ends[closer]], next_hop[ends[closer]] = cost[closer], candidates[closer]
-            next_rank[ends[closer]] = at
+            next_rank[ends[closer]] = current
         if final[0] < 0:
             return False
-        hop, at = final
-        self.set_hop(tree, at, hop)
-        while at != rank:
-            hop, at = int(next_hop[at]), int(next_rank[at])
-            self.set_hop(tree, at, hop)
+        hop, current = final
+        self.set_hop(tree, current, hop)
+        while current != rank:
+            hop, current = int(next_hop[current]), int(next_rank[current])
+            self.set_hop(tree, current, hop)
         self._prune(tree)
         return True
 
@@ -469,8 +469,8 @@ def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
     """Raise Unsupported unless steps rise along every path to the root (`up`) or from it: then there are no cycles."""
     chunk, rank = np.nonzero(step >= 0)
     parent = other[chunk, rank]
-    own, further = step[chunk, rank], step[chunk, parent]
-    ordered = further > own if up else (further >= 0) & (further < own)
+    own, parent_step = step[chunk, rank], step[chunk, parent]
+    ordered = parent_step > own if up else (parent_step >= 0) & (parent_step < own)
     if not (ordered | (parent == root[chunk])).all() or (step[np.arange(len(root)), root] >= 0).any():
         raise Unsupported("repair: chunks of this schedule do not move along trees")
 
@@ -500,28 +500,28 @@ def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
         key = int(forest.chunk[tree]), int(forest.slice_number[tree])
         if not changed[tree] and key not in done:
             continue
-        parent, own, root = trees.parent[tree].tolist(), step[tree].tolist(), int(trees.root[tree])
+        parent, tree_step, root = trees.parent[tree].tolist(), step[tree].tolist(), int(trees.root[tree])
         order = np.argsort(_tops_and_depths(trees.parent[tree])[1], kind="stable").tolist()
         if forest.up[tree]:
-            ready = [0] * len(own)
+            ready = [0] * len(tree_step)
             for rank in reversed(order):
                 if parent[rank] >= 0:
-                    own[rank] = max(own[rank], ready[rank])
-                    ready[parent[rank]] = max(ready[parent[rank]], own[rank] + 1)
+                    tree_step[rank] = max(tree_step[rank], ready[rank])
+                    ready[parent[rank]] = max(ready[parent[rank]], tree_step[rank] + 1)
             done[key] = ready[root]
         else:
-            own[root] = done.get(key, 0) - 1
+            tree_step[root] = done.get(key, 0) - 1
             if key not in done and forest.up.any():  # the tree up is as it was, and the old rows out of it follow it
-                own[root] = int(
+                tree_step[root] = int(
                     step[np.flatnonzero((forest.chunk == key[0]) & (forest.slice_number == key[1]) & forest.up)].max(
                         initial=-1
                     )
                 )
             for rank in order:
                 if parent[rank] >= 0:
-                    own[rank] = max(own[rank], own[parent[rank]] + 1)
-            own[root] = -1
-        step[tree] = own
+                    tree_step[rank] = max(tree_step[rank], tree_step[parent[rank]] + 1)
+            tree_step[root] = -1
+        step[tree] = tree_step
     return step
 
 
@@ -529,9 +529,9 @@ def _tops_and_depths(parent: Ints) -> tuple[Longs, Longs]:
     """Return for every rank the top of its tree or branch, and how far it is from there. O(ranks log depth)."""
     top = np.where(parent < 0, np.arange(len(parent)), parent)
     depth = (parent >= 0).astype(np.int64)
-    while not np.array_equal(further := top[top], top):
+    while not np.array_equal(next_top := top[top], top):
         depth += depth[top]
-        top = further
+        top = next_top
     return top, depth
 
 

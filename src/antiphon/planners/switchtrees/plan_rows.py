@@ -142,8 +142,8 @@ class _RowBuilder:
             tree, children = self.tree, self.tree.children[node]
             # who holds each block in every child, and where these partial sums are when the children are combined
             low = np.append(tree.low[children], tree.high[node])
-            placed = Owned.by_child(owner, low)
-            holders = [deal_blocks(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
+            owned = Owned.by_child(owner, low)
+            holders = [deal_blocks(owner, owned, int(low[i]), int(low[i + 1])) for i in range(len(children))]
             senders = [
                 gather_holders(holders[i], int(low[i]), int(low[i + 1]), count)
                 if count < low[i + 1] - low[i]
@@ -151,9 +151,9 @@ class _RowBuilder:
                 for i, count in enumerate(choice.holder_counts)
             ] or holders
             # this switch's steps, then the switches below, whose owners are the holders
-            self._gather_on_holders(node, choice, placed.child, holders, senders, gathered_above)
+            self._gather_on_holders(node, choice, owned.child, holders, senders, gathered_above)
             if len(children) > 1:
-                self._combine_children(node, choice, placed.child, senders, gathered_above)
+                self._combine_children(node, choice, owned.child, senders, gathered_above)
             for i, child in enumerate(children):
                 if tree.children[child]:
                     gathered_here = [] if senders[i] is holders[i] else [senders[i]]

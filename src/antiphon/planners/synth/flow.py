@@ -132,13 +132,13 @@ def _trace_chunk(
         path = [bond]
         remaining[bond, step] -= 1
         # a switch does not store: continue back through it within the same step
-        while (at := int(instance.tail[path[0]])) >= instance.ranks:
-            before = next(b for b in into[at] if remaining[b, step] > 0)
+        while (tail := int(instance.tail[path[0]])) >= instance.ranks:
+            before = next(b for b in into[tail] if remaining[b, step] > 0)
             remaining[before, step] -= 1
             path.insert(0, before)
         if straight := _drop_switch_cycles(instance, path):  # empty: the path returned to its start
             hops.append((straight, step))
-        node, time = at, time - 1
+        node, time = tail, time - 1
     if supply is not None and not supply.get(node):
         raise RuntimeError(f"the flow traced back to node {node}, which has no supply left")
     return node, _drop_rank_cycles(instance, node, hops[::-1])
@@ -146,31 +146,31 @@ def _trace_chunk(
 
 def _drop_switch_cycles(instance: Instance, path: list[int]) -> tuple[int, ...]:
     """Return a path through switches without cycles."""
-    out: list[int] = []
+    acyclic: list[int] = []
     nodes = [int(instance.tail[path[0]])]
     for bond in path:
-        to = int(instance.head[bond])
-        if to in nodes:
-            at = nodes.index(to)
-            del nodes[at + 1 :], out[at:]
+        head = int(instance.head[bond])
+        if head in nodes:
+            i = nodes.index(head)
+            del nodes[i + 1 :], acyclic[i:]
         else:
-            nodes.append(to)
-            out.append(bond)
-    return tuple(out)
+            nodes.append(head)
+            acyclic.append(bond)
+    return tuple(acyclic)
 
 
 def _drop_rank_cycles(
     instance: Instance, source: int, hops: list[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
     """Return the hops without cycles: a chunk that returns to a rank may as well wait there."""
-    out: list[tuple[tuple[int, ...], int]] = []
+    acyclic: list[tuple[tuple[int, ...], int]] = []
     ranks = [source]
     for path, step in hops:
-        to = int(instance.head[path[-1]])
-        if to in ranks:
-            at = ranks.index(to)
-            del ranks[at + 1 :], out[at:]
+        head = int(instance.head[path[-1]])
+        if head in ranks:
+            i = ranks.index(head)
+            del ranks[i + 1 :], acyclic[i:]
         else:
-            ranks.append(to)
-            out.append((path, step))
-    return out
+            ranks.append(head)
+            acyclic.append((path, step))
+    return acyclic

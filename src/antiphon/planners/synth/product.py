@@ -220,12 +220,12 @@ def _edge_classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]
     # Djokovic-Winkler relation: in a product, edges of different factors satisfy d(a,a') + d(b,b') = d(a,b') + d(b,a')
     same_class = distance[np.ix_(a, a)] + distance[np.ix_(b, b)] != distance[np.ix_(a, b)] + distance[np.ix_(b, a)]
     adjacent = (distance == 1).astype(np.int64)
-    common = adjacent @ adjacent
+    common_neighbours = adjacent @ adjacent
     for i, (x, y) in enumerate(edges):
         for other, shared_end in ((x, y), (y, x)):  # edges that meet this one at `shared_end`
-            at = (a == shared_end) | (b == shared_end)
+            meets = (a == shared_end) | (b == shared_end)
             third = a + b - shared_end
-            same_class[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
+            same_class[i] |= meets & (third != other) & (common_neighbours[other, np.where(meets, third, other)] == 1)
     return np.asarray(connected_components(csr_array(same_class), directed=False)[1], np.int64)
 
 

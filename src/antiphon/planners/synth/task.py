@@ -173,25 +173,25 @@ def cut_by_weight(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int
     if bool(np.all(weights == 1)):
         return cut(collective, parts), lambda block, part_number: part_number * blocks + block
     count = weights * parts
-    base = np.concatenate([[0], np.cumsum(count)])
+    first_chunk = np.concatenate([[0], np.cumsum(count)])
     # block b has weight * parts chunks of equal size; share and offset count units of 1 / denominator of a block
     denominator = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
     check_denominator(denominator)  # before NumPy divides it
     share = np.repeat(denominator // np.maximum(count, 1), count)
-    part_number = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
+    part_number = np.arange(int(first_chunk[-1])) - np.repeat(first_chunk[:-1], count)
     table = Chunks(as_int32(np.repeat(np.arange(blocks), count)), part_number * share, share, denominator)
-    return table, lambda block, part_number: int(base[block]) + part_number
+    return table, lambda block, part_number: int(first_chunk[block]) + part_number
 
 
-def link_of(instance: Instance, bond: int, place: int, rounds: int) -> int:
-    """Return the link of the place-th chunk on this bond in one step: links are filled in order, up to capacity."""
+def link_of(instance: Instance, bond: int, position: int, rounds: int) -> int:
+    """Return the link for a bond's chunk in this position of a step: links are filled in order, up to capacity."""
     links = instance.bonds[bond]
     if len(links) == 1:
         return links[0]
     topology = instance.topology
     for link in links:
         room = int(topology.bandwidth(link) / topology.unit) * rounds
-        if place < room:
+        if position < room:
             return link
-        place -= room
+        position -= room
     return links[-1]
