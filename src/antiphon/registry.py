@@ -33,10 +33,10 @@ class PlannerCapabilities:
     collectives: tuple[str, ...]  # names of collectives, "custom" among them
     topologies: str = "any"  # which machines, as a phrase for listings and errors
     sweep: tuple[Mapping[str, Any], ...] = ({},)  # option sets that `tune` tries, the defaults ({}) first
-    effort: float = 10.0  # planning and verifying on many ranks, relative to one transfer for every two ranks (1.0)
+    effort: float = 10.0  # CPU time on many ranks; 1.0: that of a schedule with one transfer per pair of ranks
     tuned: bool | tuple[str, ...] = True  # whether, or for which collectives, `tune` uses it without being asked
     tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
-    tuned_joined: bool = True  # False: likewise on machines whose links or switches join every two ranks
+    tuned_joined: bool = True  # False: also only by name where links or switches join every two ranks
     sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
     timed: bool = False  # its steps only order sends, so `tune` uses it under models without barriers alone
     in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
@@ -67,9 +67,8 @@ class BackendCapabilities:
 
     collectives: tuple[str, ...] | Literal["all"] = "all"  # names of collectives
     topologies: str = ""  # which machines, as a phrase for listings
-    needs: tuple[
-        str, ...
-    ] = ()  # keyword parameters that are no options: ("nbytes",) if it writes the messages of one size
+    # keyword parameters that are no options: ("nbytes",) if it writes the messages of one size
+    needs: tuple[str, ...] = ()
     files: tuple[str, ...] = ()  # patterns of the file names
     suffix: str = ""  # a plan of one schedule may be written to a file that ends so, instead of a folder
     tables: bool = False  # it writes all plans of a table at once and takes them by collective
@@ -162,7 +161,7 @@ def table(kind: str) -> Mapping[str, Entry[Any]]:
 
 
 def _read_capabilities(kind: str, declared: object, where: str) -> Any:
-    """Return the capabilities of an installed package's entry, also from a dictionary as in the version before."""
+    """Return the capabilities of an installed package's entry; the dictionary of the previous version is converted."""
     expected = CAPABILITIES[kind]
     if isinstance(declared, expected):
         return declared

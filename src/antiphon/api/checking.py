@@ -52,8 +52,8 @@ def check(
     Returns
     -------
     list of dict
-        A row per file: file, runs, and findings, each with its outcome (refused, ignored, hangs, wrong, note), why, and
-        a remedy (instead).
+        A row per file: `file`, `runs` (whether it does), and `findings`, each with its `outcome` (refused, ignored,
+        hangs, wrong, note), `why`, and `instead`, a remedy.
 
     Raises
     ------
@@ -76,10 +76,10 @@ def check(
     count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")
     root = None if root is None else whole_number(0, 2**20)(root, "root")
     in_place = None if in_place is None else yes_or_no(in_place, "in_place")
-    kind = data_type(dtype)
+    element = data_type(dtype)
     combine_of(op)
     rules = RUNTIMES[runtime]
-    call = Call(size(nbytes, "nbytes"), kind.itemsize, kind.name, op, count, in_place, root)
+    call = Call(size(nbytes, "nbytes"), element.itemsize, element.name, op, count, in_place, root)
     if _inputs.is_path(plan):
         name = name_of(_inputs.path(plan, "plan"))
         with reading(name):

@@ -38,8 +38,8 @@ class Search:
     shortlist
         Number of best candidates per size that are returned with their schedules (`.shortlist`).
     failures
-        Also tune without each single one of the "links", "wires" or "nics", those that are alike once; `.save` writes
-        all plans into one table, from which ANTIPHON_DEAD chooses.
+        Also tune the machine without each single one of its "links", "wires" or "nics" (symmetric failures once);
+        `.save` writes all plans into one table, from which ANTIPHON_DEAD chooses.
     counts
         Measured counts of an alltoall: a matrix (row i, column j: what rank i sends to rank j), several, or a JSON file
         of them. The plan is for their average and right for any; `.counts` is what it loses at others.
@@ -76,10 +76,9 @@ class Search:
     def options(self) -> dict[str, Any]:
         """Return the fields by name; `plans`, `failures` and `counts` only if there are any."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {
-            k: v for k, v in values.items()
-            if k not in ("plans", "failures", "counts") or (v is not None if k == "counts" else v)
-        }  # fmt: skip
+        unused = {name for name in ("plans", "failures") if not values[name]}
+        unused |= {"counts"} if self.counts is None else set()  # an array has no truth value
+        return {name: value for name, value in values.items() if name not in unused}
 
 
 FIELDS = tuple(f.name for f in dataclasses.fields(Search))

@@ -32,7 +32,7 @@ def check_log_command(
     after: Annotated[Path | None, typer.Option("--after", metavar="FILE", help="the log after it")] = None,
     json: Json = False,
 ) -> None:
-    """Judge a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
+    """Check a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
 
     Prompts, prefixes of launchers, wrapped lines and several runs in a file are fine. Exit code 1: slow, or wrong
     results; with --before and --after: some size became slower by more than the noise.

@@ -35,7 +35,7 @@ def explore_command(
 
     It shows the machine with the transfers of every moment, a timeline by rank and by link with the critical path,
     times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines, of a trace its
-    messages. All times are by one model, those of TRACE beside them.
+    messages. One model predicts all times; those of TRACE stand beside them.
     """
     check_outputs({"-o": out}, forms={"-o": ".html"})
     if len(files) > 2:

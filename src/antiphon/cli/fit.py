@@ -149,11 +149,11 @@ def loggp_command(
     out = out or into
     check_outputs({"-o": out}, pictures)
     base = as_profile(into) if into is not None else None
-    seconds = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)
+    gamma = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)  # seconds per byte combined
     result = fitting.loggp(measurements)
     title = name or measurements.name.partition(".")[0]
     missing = list_missing_loggp_figures(result)
-    profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=seconds, name=title), out)
+    profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=gamma, name=title), out)
     if out is not None and missing:
         lines += paragraph(f"in it, but not determined: {', '.join(missing)}", "  ", "    ")
     lines += write_pictures(lambda: loggp_svg(result), pictures)
@@ -189,18 +189,18 @@ def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str
 
 
 def _known_parameters(known_texts: Mapping[str, str], memory: Path | None = None) -> dict[str, float]:
-    """Return the parameters that the user passes, in seconds per byte."""
-    seconds = {}
+    """Return the user's parameters by name, in seconds per byte: those of --memory and of --known."""
+    parameters = {}
     if memory is not None:
         profile = as_profile(memory)
-        seconds = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
-        if not seconds:
+        parameters = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
+        if not parameters:
             raise Invalid(f"--memory: {memory} states neither gamma nor delta; `antiphon fit memory -o` writes them")
     for key, text in known_texts.items():
-        if key in seconds:
+        if key in parameters:
             raise Invalid(f"{key} is given twice: by --known and by --memory; leave one of them out")
-        seconds[key] = _seconds_per_byte(text, f"--known {key}")
-    return seconds
+        parameters[key] = _seconds_per_byte(text, f"--known {key}")
+    return parameters
 
 
 def _seconds_per_byte(text: str, option: str) -> float:
@@ -214,9 +214,9 @@ def _seconds_per_byte(text: str, option: str) -> float:
 
 
 def _save(make_profile: Callable[[], Profile], out: Path | None) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the profile as JSON, and a line for its file, if it is to be written.
+    """Write the profile to `out`, if there is one. Return it as JSON, and a line for the written file.
 
-    If too little is determined for a profile it is None; an error only where it is to be written.
+    If the measurements determine too little for a profile, return (None, []), or raise Invalid if there is an `out`.
     """
     try:
         profile = make_profile()

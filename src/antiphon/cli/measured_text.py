@@ -1,7 +1,8 @@
 """The result of tuning by measuring as text for the terminal: of our plans, or of a library's own algorithms.
 
 First the verdict (for which sizes to use our plans), then the ranges with the measurements at the largest size of each.
-`rows_of_kind` below holds the rows of `MeasuredTuning.ranges` by collective; `family` is the unit of all sizes.
+`rows_of_kind` below holds the rows of `MeasuredTuning.ranges` by collective; `family` says whether sizes are printed in
+KB or KiB. A row with "served_by" is a range of sizes that the library serves; all others use our plans.
 """
 
 from __future__ import annotations
@@ -19,14 +20,8 @@ from antiphon.show.words import library_name, options_text, stopped_text
 from antiphon.units import format_ends, format_size, size_family
 
 Row = Mapping[str, Any]
-LEAST_USEFUL = (
-    "at",
-    "library us",
-    "library ms",
-    "ours us",
-    "ours ms",
-    "speedup",
-)  # columns that a narrow terminal lacks, in the order in which they go
+# columns that a narrow terminal leaves out, first to last
+LEAST_USEFUL = ("at", "library us", "library ms", "ours us", "ours ms", "speedup")
 
 
 def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
@@ -39,9 +34,11 @@ def measured_text(result: MeasuredTuning, explain: bool = False) -> str:
     lines = [*_verdict_lines(result, verdicts), "", *_ranges_table(rows_of_kind, family)]
     legend = "at: greatest size measured in the range; speedup: over the library, median of pairs"
     lines += [*paragraph(legend), ""]
-    is_left_to_library = {bool(row.get("served_by")) for row in result.ranges if row["measured"] is False}
-    notes = ["sizes that were not measured are left to the library"] if True in is_left_to_library else []
-    if False in is_left_to_library:
+    unmeasured = [row for row in result.ranges if row["measured"] is False]
+    notes = []
+    if any(row.get("served_by") for row in unmeasured):
+        notes.append("sizes that were not measured are left to the library")
+    if not all(row.get("served_by") for row in unmeasured):
         notes.append("sizes that were not measured use the nearest plan, as the library adds in another order")
     lines += [line for note in [*notes, *_tuning_notes(result, explain)] for line in paragraph(note)]
     return "\n".join([*lines, *(_explanation(result.ranges, family) if explain else [])])
@@ -65,12 +62,12 @@ def _verdict_lines(result: MeasuredTuning, verdicts: Mapping[str, str]) -> list[
 
 def _verdict(rows: Sequence[Row]) -> str:
     """Return for which sizes to use the plans of one collective."""
-    ours = [row for row in rows if not row.get("served_by")]
-    if not ours:
+    our_rows = [row for row in rows if not row.get("served_by")]
+    if not our_rows:
         return "leave all sizes to the library"
-    speedups = [1 / row["over_library"] for row in ours if row.get("over_library")]
+    speedups = [1 / row["over_library"] for row in our_rows if row.get("over_library")]
     text = speedups_text(speedups, "the library")
-    if len(ours) == len(rows):
+    if len(our_rows) == len(rows):
         return f"use Antiphon's plans at all sizes{text}"
     spans = spans_text([(row["from"], row["to"], bool(row.get("served_by"))) for row in rows])
     return f"use Antiphon's plans {spans}{text}; elsewhere the library"
@@ -151,7 +148,7 @@ def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> li
     unit, time_text = time_column(row[key] for row in rows if row["measured"] for key in keys)
     cells = []
     for row in rows:
-        library_time, default, ours = (time_text(row[key] if row["measured"] else None) for key in keys)
+        library_time, default_time, our_time = (time_text(row[key] if row["measured"] else None) for key in keys)
         algorithm, ratio, planner = "own choice", None, "-"
         if row["measured"]:
             name, parameters = row["library"]["algorithm"], row["library"]["parameters"]
@@ -159,7 +156,7 @@ def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> li
             algorithm = algorithm if name == "default" else f"{name} {options_text(shown)}".strip()
             ratio, planner = row["library_over_default"], _planner_text(row)
         ends = format_ends(row["from"], row["to"], family)
-        cells.append([*ends, algorithm, library_time, default, _speedup_text(ratio), planner, ours])
+        cells.append([*ends, algorithm, library_time, default_time, _speedup_text(ratio), planner, our_time])
     head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
     if all(row.get("seconds") is None for row in rows if row["measured"]):  # logs have nothing of ours
         head, cells = head[:-2], [line[:-2] for line in cells]

@@ -12,12 +12,12 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_all() -> list[str]:
-    """Open /dev/null in place of closed streams, whose numbers the next files would get. Return their names.
+    """Open /dev/null in place of closed streams, as the next file would get their descriptors; return their names.
 
-    Characters that the terminal cannot show are escaped, and end in no traceback.
+    Characters that the terminal cannot show are escaped, instead of raising UnicodeEncodeError.
     """
     closed = []
-    for number, name in enumerate(_NAMES):
+    for number, name in enumerate(_NAMES):  # `number`: file descriptor
         try:
             os.fstat(number)
         except OSError:
@@ -40,8 +40,8 @@ def say(message: str) -> None:
 
 
 def flush() -> OSError | None:
-    """Write all output; return the error of stdout, if any. Output that cannot be written is dropped: else Python would
-    print an error of its own at its end, with an exit code of its own."""
+    """Write all output; return the error of stdout, if any. Output that cannot be written is dropped, as Python would
+    otherwise end with a message and an exit code of its own."""
     stdout_error = None
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -23,7 +23,7 @@ class Command(NamedTuple):
     call: str  # "file:function" in this folder, imported when the command is used
     about: str | None  # its line in the list of commands, if that is not the first line of its help
     example: str | None
-    how: Mapping[str, Any] = {}  # further keyword arguments for typer
+    typer_options: Mapping[str, Any] = {}  # further keyword arguments for typer
 
 
 class CommandGroup(NamedTuple):
@@ -34,7 +34,7 @@ class CommandGroup(NamedTuple):
     help: str  # the text of its help, above the list of its commands
     example: str | None
     commands: tuple[Command, ...]
-    how: Mapping[str, Any] = {}
+    typer_options: Mapping[str, Any] = {}
 
 
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
@@ -71,7 +71,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "predict plan.json --nbytes 1KB:1GB"),
         Command("explore", "explore:explore_command", "Explore a plan, table, frontier, sweep or trace in a browser.",
                 "explore plan.json -o plan.html"),
-        Command("check-log", "check_log:check_log_command", "Judge a log of nccl-tests, rccl-tests or OSU.",
+        Command("check-log", "check_log:check_log_command", "Check a log of nccl-tests, rccl-tests or OSU.",
                 "check-log nccl.log --topology hgx-h100"),
     ),
     "Run": (
@@ -186,9 +186,11 @@ def _register(app: typer.Typer, row: Command | CommandGroup) -> None:
     if isinstance(row, Command):
         file, _, function = row.call.partition(":")
         call = getattr(importlib.import_module(f"antiphon.cli.{file}"), function)
-        app.command(row.name, short_help=row.about, epilog=epilog, **row.how)(call)
+        app.command(row.name, short_help=row.about, epilog=epilog, **row.typer_options)(call)
     else:
-        group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog, **row.how)
+        group = typer.Typer(
+            no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog, **row.typer_options
+        )
         for inner in row.commands:
             _register(group, inner)
         app.add_typer(group, name=row.name, short_help=row.about)

@@ -15,7 +15,7 @@ import typer
 from antiphon.api.machines import collective, topology
 from antiphon.api.measuring import tune as tune_measured
 from antiphon.api.search import Search
-from antiphon.api.tuning import report as page
+from antiphon.api.tuning import report as report_page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, origin_text, write_pictures, written_lines
@@ -273,7 +273,7 @@ def _write_outputs(tuning: Tuning, files: Mapping[str, Path | None], pictures: l
     if out is not None:
         tuning.save(out)
     if report is not None:
-        write_bytes(report, page(tuning, origin=origin_text()).encode())
+        write_bytes(report, report_page(tuning, origin=origin_text()).encode())
     written = written_lines(out, report)
     if heatmap is not None or pictures:
         from antiphon.show.pictures.chart import chart_svg

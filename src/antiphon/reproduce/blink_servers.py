@@ -1,9 +1,9 @@
 """Figure 22(b) of Blink: a job on some GPUs of two DGX-1V, for networks between them of any speed.
 
-The paper says that it is a simulation, of 100 MB on 3 and 5 GPUs, and no more. Assumed here: which GPUs (GPUS); one
-network card per server, shared by its GPUs, as fast each way as the figure's axis says; NVLinks as fast as the paper
-measures them while GPUs reduce and forward (2.2: around 19 GB/s, of 25); latencies as the catalogue has them; phases
-that overlap, in as many pieces as are best. Rings run over PCIe at half a link (5.1), or over the network if slower.
+The paper says only that it simulates 100 MB on 3 and 5 GPUs. Assumed here: which GPUs (GPUS); one network card per
+server, shared by its GPUs, with the bandwidth of the figure's x axis each way; NVLinks as fast as the paper measures
+them while GPUs reduce and forward (2.2: around 19 GB/s, of 25); latencies of the catalogue; phases that overlap, in the
+best number of pieces. Rings run over PCIe at half an NVLink's bandwidth (5.1), or over the network if that is slower.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from antiphon.reproduce.rows import Times
 
 Planner = Callable[..., Iterator[Schedule]]
 TABLE5 = "genmodel-table5"
-# Of a server in Table 5: seconds per step, and seconds per float; then seconds per float at 10 Gbit/s.
+# A server in Table 5: seconds per step, seconds per float, and seconds per float of a link of 10 Gbit/s.
 ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"
 
 
@@ -35,8 +35,11 @@ def verified_plan(planner: Planner, machine: Topology, nbytes: int | None = None
 
 
 def plan(name: str, machine: Topology) -> Schedule:
-    """Return a plan by its name in the paper: "Ring" (in one direction), "RHD" (large parts far away, as in textbooks),
-    "CPS", or HCPS by its fan-ins, such as "6x2"."""
+    """Return a plan by its name in the paper.
+
+    "Ring" (in one direction), "RHD" (recursive halving and doubling: the farthest partner gets the largest message),
+    "CPS" (co-located parameter server), or HCPS (a hierarchy of them) by its fan-ins, such as "6x2".
+    """
     if name == "Ring":
         return verified_plan(ring, machine, directions=1)
     if name == "RHD":
@@ -73,10 +76,10 @@ def predict_times(
 
 
 def one_switch(servers: int, beta: str = BETA_10G) -> Topology:
-    """Return servers on one switch. `beta`: seconds per float. A step takes 1 alpha, unless a profile differs."""
+    """Return servers on one switch. `beta`: seconds per float. The two links of a step take 1 alpha together."""
     link = LinkType("ethernet", FLOAT / Fraction(beta), ALPHA / 2)
-    ends = both_ways([(server, servers) for server in range(servers)], link)
-    return build(f"{servers} servers on a switch", servers, ends, switches=1)
+    links = both_ways([(server, servers) for server in range(servers)], link)
+    return build(f"{servers} servers on a switch", servers, links, switches=1)
 
 
 def testbed() -> Profile:

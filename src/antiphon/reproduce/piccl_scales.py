@@ -24,7 +24,7 @@ from antiphon.reproduce.rows import Row, claim, row
 from antiphon.units import format_size
 
 NODES = (2, 4, 8, 16, 32)  # the paper goes on to 64
-SIZES = tuple(2**e for e in range(4, 25))
+SIZES = tuple(2**e for e in range(4, 25))  # bytes
 PUBLISHED_SPEEDUP = 1.3  # V.C: "speedups of over 1.3x"
 FIGURE5_NODES = 16
 SMALL, MEDIUM = 2**15, 2**20  # V.C: up to 32 KB, up to 1 MB
@@ -62,19 +62,17 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
 
 
 def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
-    """Return by size the speedup of the best parameter of any family over the best algorithm without one, and its
-    family."""
-    plain: list[float] = []
-    best: list[tuple[float, str]] = []
+    """Return by size the speedup of the best parameter of any family over the fastest algorithm without a parameter,
+    and the name of the family that it belongs to."""
+    plain: list[float] = []  # by size the least seconds without a parameter
+    best: list[tuple[float, str]] = []  # by size the least seconds, and the family
     for family in FAMILIES:
         for k, seconds in plan_family(family, "allgather", delta_machine(count)).times(SIZES, MESSAGES).items():
             candidates = [(value, family.name) for value in seconds]
             best = [min(a, b) for a, b in zip(best, candidates, strict=True)] if best else candidates
             if k == family.plain:
                 plain = [min(a, b) for a, b in zip(plain, seconds, strict=True)] if plain else list(seconds)
-    gains = {
-        size: unparametrised / fastest for size, unparametrised, (fastest, _) in zip(SIZES, plain, best, strict=True)
-    }
+    gains = {size: seconds / fastest for size, seconds, (fastest, _) in zip(SIZES, plain, best, strict=True)}
     return gains, [name for _, name in best]
 
 

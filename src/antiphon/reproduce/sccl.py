@@ -4,7 +4,8 @@ A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and 
 Tables 4 and 5 list synthesized points on a DGX-1 and a Gigabyte Z52, and the paper calls some of them latency- or
 bandwidth-optimal. Each point is synthesized again by the planner `sccl`, verified, and its optimality proved or refuted
 (sccl_optimality). Reducescatter, reduce and scatter are duals: the same schedules run backwards, printed together with
-allgather, broadcast and gather.
+allgather, broadcast and gather. A `Family` is a machine with a collective and a root; a `Standing` says which bounds a
+point attains and whether it is Pareto-optimal. Each function below yields rows for `antiphon reproduce`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from antiphon.select import plan
 from antiphon.topologies import topology
 
 PIPELINE_PIECES = (1, 2, 4, 8, 16)  # m of Table 3: pieces of NCCL's pipelined rings
-MAX_STEPS = 6  # of a broadcast, whose frontier has points with any number of steps
+MAX_STEPS = 6  # of a broadcast: its frontier never ends, as more steps always pipeline better
 COPYING_KINDS = ("allgather", "gather", "scatter", "alltoall", "broadcast")  # collectives that do not combine
 Row = dict[str, Any]
 
@@ -70,7 +71,7 @@ def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Ro
 
 
 def family_rows(group: Family, published: Rows) -> Iterator[Row]:
-    """Yield a row per published point of a family: the point is synthesized, and compared with all others of it."""
+    """Yield a row per published point of a family. Each is synthesized and compared with all others of the family."""
     synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
@@ -93,9 +94,9 @@ def family_rows(group: Family, published: Rows) -> Iterator[Row]:
 
 
 def _find_better_forms(group: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
-    """Return allreduces of any form with at most these steps, not only a reducescatter followed by an allgather.
+    """Search allreduces with at most these steps that need not be a reducescatter followed by an allgather.
 
-    Return none if `algorithms` has some, or has one that is optimal.
+    Return [] if `algorithms` has such an allreduce (one not `composed` of two halves), or one that meets the bound.
     """
     if any(a.steps <= max_steps and (a.ratio == group.limits().inverse or not a.composed) for a in algorithms):
         return []
@@ -103,7 +104,7 @@ def _find_better_forms(group: Family, algorithms: list[Synthesized], max_steps: 
 
 
 def _describe_best_form(group: Family, algorithms: list[Synthesized], max_steps: int) -> str:
-    """Return the point of the least R/C in at most these steps, and how near it is to the lower bound."""
+    """Return in words the point with the least R/C in at most these steps, and its gap to the lower bound."""
     best = min((a for a in algorithms if a.steps <= max_steps), key=lambda a: (a.ratio, a.steps, a.chunks))
     ratio_bound = group.limits().inverse
     if not best.composed and best.ratio_bound is not None:
@@ -113,7 +114,10 @@ def _describe_best_form(group: Family, algorithms: list[Synthesized], max_steps:
 
 
 def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
-    """Return the row of a point that was synthesized."""
+    """Return the row of a point that was synthesized. A point with `trusted` claims is not ok: only a solver backs it.
+
+    `standing.pareto` is None if it is undecided whether the point is Pareto-optimal.
+    """
     refutation, doubt = _check_label(group, published.optimal, algorithm, standing)
     difference = _describe_difference(published.point, algorithm.point)
     differences = [difference] if difference else []
@@ -175,7 +179,7 @@ def frontiers() -> Iterator[Row]:
 
 
 def _frontier_row(group: Family, rows: Rows) -> Row:
-    """Compare a frontier with the published points that no other published point dominates."""
+    """Compare a frontier, of schedules with R <= S + K, with the published points that no other one dominates."""
     max_steps = max(MAX_STEPS, group.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()

@@ -57,17 +57,17 @@ class Tunings:
 
         The directory is created if necessary.
         """
-        into = Path(folder)
+        directory = Path(folder)
         try:
-            into.mkdir(exist_ok=True)
+            directory.mkdir(exist_ok=True)
         except OSError as error:
-            raise Invalid(f"{into}: is not a directory and cannot be created ({error.strerror})") from None
-        written = []
+            raise Invalid(f"{directory}: is not a directory and cannot be created ({error.strerror})") from None
+        files = []
         for value, tuning in self.tunings.items():
             if tuning.plans:
-                written.append(into / f"{escaped(f'{self.varied}={value}', safe='=()+,')}.json")
-                tuning.save(written[-1])
-        return written
+                files.append(directory / f"{escaped(f'{self.varied}={value}', safe='=()+,')}.json")
+                tuning.save(files[-1])
+        return files
 
 
 def tune_over(
@@ -138,7 +138,7 @@ def replace_option(spec: str, key: str, value: Value) -> str:
 
 
 class _Counter:
-    """Progress over all tunings. Those to come are assumed to have as many candidates as the current one."""
+    """Progress over all tunings. Each later one is assumed to have as many candidates as the current one."""
 
     def __init__(self, tunings: int, progress: Progress | None) -> None:
         self.remaining, self.progress = tunings, progress

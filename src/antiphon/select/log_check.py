@@ -57,9 +57,9 @@ def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> li
 
 def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     """Return the row of one run."""
-    facts = ("program", "version", "library", "gpu", "environment", "signs")
+    copied_fields = ("program", "version", "library", "gpu", "environment", "signs")
     result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
-    result |= {name: getattr(run, name) for name in facts}
+    result |= {name: getattr(run, name) for name in copied_fields}
     result |= {"verdict": UNKNOWN, "text": "", "causes": [], "notes": [], "rows": []}
     if not is_collective(run.kind):
         why = f"{quote(run.kind)} is no collective" if run.kind else f"the collective is not named: {NAME_IT}"
@@ -109,14 +109,14 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryMo
     """Return the library model that a run is compared with, or None and the reason."""
     if run.kind not in KINDS:
         return None, f"no model of {run.kind}"
-    # a process that drives all GPUs of a host launches the kernels one after the other
+    # processes=one: a process that drives all GPUs of a host launches their kernels one after the other
     is_one_per_host = run.processes and run.processes == run.hosts and run.processes < run.ranks
-    own = f"processes={'one' if is_one_per_host else 'each'}"
+    processes = "one" if is_one_per_host else "each"
     try:
         if not request:
             version = run.library.partition("NCCL ")[2]
-            return library_here(topology, processes=own.partition("=")[2], version=version), ""
-        name = request if "processes=" in request else f"{request}{',' if ':' in request else ':'}{own}"
+            return library_here(topology, processes=processes, version=version), ""
+        name = request if "processes=" in request else f"{request}{',' if ':' in request else ':'}processes={processes}"
         return library(name, topology), ""
     except Unsupported as error:
         if request:
@@ -152,11 +152,11 @@ def _size_row(
 
     `max_normal_ratio`: the greatest measured / predicted time that is normal. `rate`: bytes per second of the bound.
     """
-    scale = nbytes / max(seconds, 1e-12)
+    algbw = nbytes / max(seconds, 1e-12)  # a log may print 0.00 us
     bound = float(nbytes / rate) if rate else None
     wrong = any(row.wrong for row in run.rows if row.nbytes * run.scale(topology.ranks) == nbytes)
     row = {
-        "nbytes": nbytes, "seconds": seconds, "busbw": scale * busbw_factor(Collective(run.kind, topology.ranks)),
+        "nbytes": nbytes, "seconds": seconds, "busbw": algbw * busbw_factor(Collective(run.kind, topology.ranks)),
         "modelled": model and model.seconds,
         "algorithm": model and model.algorithm, "protocol": model and model.protocol,
         "bound": bound, "share": bound and bound / max(seconds, 1e-12),
@@ -191,8 +191,8 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
     """Return the verdict of a run and the sentence for it."""
     rows = result["rows"]
     reached = _reached(rows)
-    if wrong := sum(row["wrong"] for row in rows):
-        return WRONG, f"wrong results at {wrong} of {len(rows)} sizes; times mean nothing until that is fixed"
+    if wrong_sizes := sum(row["wrong"] for row in rows):
+        return WRONG, f"wrong results at {wrong_sizes} of {len(rows)} sizes; times mean nothing until that is fixed"
     if any(row["share"] and row["share"] > 1 / IMPOSSIBLE for row in rows):
         return UNKNOWN, f"cannot tell: {reached}, faster than these links allow; is it this machine?"
     if diagnosis is None:
@@ -224,8 +224,8 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
             raise Invalid(f"{kind}: the logs have different numbers of ranks; compare runs of the same job")
         times = [_median_times(runs) for runs in (old, new)]
         sizes = sorted(times[0].keys() & times[1].keys())
-        if single := len(times[0].keys() ^ times[1].keys()):
-            notes.append(f"{kind}: {single} sizes are in one of the logs only and not compared")
+        if unmatched := len(times[0].keys() ^ times[1].keys()):
+            notes.append(f"{kind}: {unmatched} sizes are in one of the logs only and not compared")
         if sizes:
             comparisons.append(_compare_kind(kind, (old, new), sizes, times))
     if not comparisons:

@@ -44,8 +44,8 @@ class Price:
     """The time of a collective."""
 
     seconds: float
-    by: str  # its source, in words
-    rests_on: str  # what the source is calibrated by: MEASURED, or as in `cost.predict`
+    by: str  # its source, in words, for tables: planner, library or file, and the model
+    rests_on: str  # the basis of the figures: MEASURED, or what the model is calibrated by, as in `cost.predict`
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
@@ -193,9 +193,9 @@ def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int,
         if row.get("correct", True) is not False:
             # pairs compare by their first element: out of place before in place, then the shorter time
             candidate = (bool(row.get("in_place", False)), float(seconds))
-            sizes = best.setdefault(str(kind), {})
-            sizes[nbytes] = min(sizes.get(nbytes, candidate), candidate)
-    return {kind: sorted((size, row[1]) for size, row in sizes.items()) for kind, sizes in best.items()}
+            by_size = best.setdefault(str(kind), {})
+            by_size[nbytes] = min(by_size.get(nbytes, candidate), candidate)
+    return {kind: sorted((size, row[1]) for size, row in by_size.items()) for kind, by_size in best.items()}
 
 
 @dataclass
@@ -209,9 +209,9 @@ class ByLibrary:
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """Return the time that the library would take; None if its model has no figures."""
         del group
-        from antiphon.cost.nccl.choice import KINDS as PRICED
+        from antiphon.cost.nccl.choice import KINDS as PRICED_KINDS
 
-        if kind not in PRICED or about.size < 2:
+        if kind not in PRICED_KINDS or about.size < 2:
             return None
         members = members_of(about, self.machine)
         library = self._library_for(members) if members else None

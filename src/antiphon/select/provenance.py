@@ -48,7 +48,7 @@ CLAIMED_FIGURES = {
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
 TREE_FIGURES = {"trees", "deepest"}  # number of trees, and hops of the longest path in one
 TREE_PLANNERS = ("trees", "flows", "blink")  # their TREE_FIGURES can be recomputed
-# Keys of "found" that state figures or proofs: a built-in planner whose figures they are not may not write them.
+# Keys of "found" that read like figures: a built-in planner that does not compute them may not write them.
 RESERVED_FINDINGS = TREE_FIGURES | {"meaning"}
 NOT_NOTES = {"bound", "certificate", "found"}  # keys of a provenance that hold evidence or figures
 PREDICTED = {"seconds", "at", "bottleneck"}  # claims by the model that the plan names
@@ -242,12 +242,10 @@ def _check_bound(stored_bound: Any, schedule: Schedule, topology: Topology, mach
         "bytes_per_second": None if limit is None else plain(limit),
         "assumes": list(assumes),
     }
-    if (
-        limit == expected.bytes_per_second
-    ):  # else it is a weaker bound, of which the machine's bound does not show that it is attained
+    if limit == expected.bytes_per_second:
         expected_json = expected.as_json()["bandwidth"]
         fields |= {"tight": expected_json["tight"], "packing": expected_json["packing"]}
-    else:
+    else:  # a weaker bound than the machine's: whether schedules come close to it is not known
         fields |= {"tight": None, "packing": None}
     if with_help and machine_bound.unaided is not None:
         rate = machine_bound.without_switches
@@ -286,7 +284,7 @@ def check_origin(entry: Entry) -> None:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def _claims_gap(entry: Entry, lower_bound: float | None, seconds: float) -> bool:
+def _is_gap_right(entry: Entry, lower_bound: float | None, seconds: float) -> bool:
     """Return whether the claimed gap is the predicted time ÷ its lower bound, or null where that is unknown or 0."""
     claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
     if gap is None or claimed is None:
@@ -327,7 +325,7 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
     if "gap_model" in entry.claims:
         model_name, options = model.partition(":")[0], model_of(model)[1]
         lower_bound = model_bound(model_name, options, proofs)
-        if not _claims_gap(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
+        if not _is_gap_right(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
             raise Invalid(
                 f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew"
             )

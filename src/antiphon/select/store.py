@@ -1,16 +1,16 @@
-"""A store of plans: the answers of `tune`, found again for every machine that is the same up to its numbers.
+"""A store of plans: the answers of `tune`, reused on every machine that is isomorphic (the same but for numbering).
 
-The address of an answer is a hash of the question: the machine's canonical form with the ranks that take part and the
-root as colours, the collective, the sizes, the model with its profile, and the search. So two allocations of a cluster
-that are alike have one answer, and another release of this package starts anew:
+The address of an answer is a hash of the question: the machine's canonical labelling (with the members and the root as
+colours of its graph), the collective, the sizes, the model with its profile, and the search. So two isomorphic
+allocations of a cluster share an answer. The version of this package is hashed, too: another release starts anew.
 
     allreduce on GPUs 0 1 4 5  -> address X: planned, put
     allreduce on GPUs 2 3 6 7  -> address X: got, relabelled 0>2, 1>3, 4>6, 5>7
 
 A store is a folder, or with the extra `store` any location that fsspec knows ("s3://bucket/plans"). Nothing in it is
-trusted: on the way in and out every schedule is verified on the machine that asks, and its time is predicted again. An
-entry that fails is damaged: `get` raises Invalid with the reason, and `tune_stored` plans anew and replaces it. Writers
-do not hinder each other, as an entry is put in place as a whole.
+trusted: `put` and `get` verify every schedule, and `get` predicts its time again on the machine of the question. An
+entry that fails is damaged: `get` raises Invalid with the reason, and `answer` plans anew and replaces it. Writers do
+not hinder each other, as each renames a complete file to the address.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ from antiphon.select.tuning import Tuning
 FORMAT = 2
 SUFFIX = ".plan"
 MAX_BYTES = 2**28  # of an entry
-SAME_SECONDS = (
-    1e-9  # relative: what a prediction of the same schedule may differ by, as links are summed in another order
-)
+# relative difference that predictions of one schedule may have, as relabelled links are summed in another order
+SAME_SECONDS = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class Question:
     machine: Topology
     collective: Collective
     sizes: tuple[int, ...]
-    model: str = ""  # "": the usual one of the machine
+    model: str = ""  # "": the default model of the machine
     profile: Profile | None = None
     search: Mapping[str, Any] = field(default_factory=dict)  # options of `tune` that change its answer
 
@@ -69,12 +68,12 @@ class Question:
 
     @cached_property
     def canonical(self) -> Labelling:
-        """The canonical labelling of the machine and its key, with the parts of the collective as colours."""
+        """The canonical labelling of the machine, with members and root as colours, and its key."""
         return label_machine(self.machine, self.collective)
 
     @cached_property
     def address(self) -> str:
-        """The name of the entry. Isomorphic machines with other names and numbers have the same."""
+        """The name of the entry; isomorphic machines have the same."""
         model = self.model or usual_model(self.machine, self.profile, wanted=(self.collective,))
         text = repr(
             (
@@ -124,20 +123,20 @@ class Stored:
     address: str
     nbytes: int  # of the entry
     seconds: float  # when it was written, since 1970
-    machine: str  # "" and what is wrong in `damaged`
+    machine: str  # its name; "" if the entry is damaged
     collective: str = ""
     sizes: tuple[int, int] = (0, 0)
-    damaged: str = ""
+    damaged: str = ""  # what is wrong with it
 
 
-class Place(Protocol):
-    """Where a store keeps its files; all by name."""
+class Storage(Protocol):
+    """Where a store keeps its files. `read` returns None for a missing file."""
 
     def read(self, name: str) -> bytes | None: ...
     def write(self, name: str, data: bytes) -> None: ...
     def delete(self, name: str) -> None: ...
-    def names(self) -> list[tuple[str, int, float]]:
-        """Return name, bytes and time of writing."""
+    def list_files(self) -> list[tuple[str, int, float]]:
+        """Return name, size in bytes and time of writing (seconds since 1970) of each entry."""
 
 
 class Folder:
@@ -160,7 +159,7 @@ class Folder:
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def names(self) -> list[tuple[str, int, float]]:
+    def list_files(self) -> list[tuple[str, int, float]]:
         files = []
         for file in self.path.glob(f"*{SUFFIX}"):
             try:
@@ -201,7 +200,7 @@ class Remote:
         if self.files.exists(f"{self.root}/{name}"):
             self.files.rm_file(f"{self.root}/{name}")
 
-    def names(self) -> list[tuple[str, int, float]]:
+    def list_files(self) -> list[tuple[str, int, float]]:
         if not self.files.exists(self.root):
             return []
         files = []
@@ -244,7 +243,7 @@ class Store:
                 raise Invalid("store: ANTIPHON_CACHE is off, or there is no home; name a folder")
             location = folder
         self.location = os.fspath(location)
-        self._place: Place = Remote(self.location) if "://" in self.location else Folder(Path(self.location))
+        self._storage: Storage = Remote(self.location) if "://" in self.location else Folder(Path(self.location))
 
     def __repr__(self) -> str:
         return f"Store({self.location!r})"
@@ -252,7 +251,7 @@ class Store:
     def get(self, question: Question) -> Answer | None:
         """Return the answer, verified on the machine that asks; None if there is none. Invalid if it is damaged."""
         address = question.address
-        data = self._place.read(address + SUFFIX)
+        data = self._storage.read(address + SUFFIX)
         if data is None:
             return None
         try:
@@ -270,17 +269,17 @@ class Store:
         return Answer(plan, rows, file.model, stored=True)
 
     def put(self, question: Question, answer: Answer) -> None:
-        """Write the answer, once every schedule is verified. Too large ones are left out."""
+        """Write the answer, once every schedule is verified; not if the entry exceeds MAX_BYTES."""
         plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
         data = msgspec.json.encode(_File(FORMAT, question.machine.name, answer.model, list(answer.rows), plan))
         if len(data) <= MAX_BYTES:
-            self._place.write(question.address + SUFFIX, data)
+            self._storage.write(question.address + SUFFIX, data)
 
     def entries(self) -> Iterator[Stored]:
         """Yield what the store holds, the oldest first."""
-        for name, nbytes, seconds in sorted(self._place.names(), key=lambda file: (file[2], file[0])):
+        for name, nbytes, seconds in sorted(self._storage.list_files(), key=lambda file: (file[2], file[0])):
             address = name.removesuffix(SUFFIX)
-            data = self._place.read(name)
+            data = self._storage.read(name)
             if data is None:
                 continue
             try:
@@ -306,7 +305,7 @@ class Store:
             total -= remaining[0].nbytes
             deleted.append(remaining.pop(0))
         for entry in deleted:
-            self._place.delete(entry.address + SUFFIX)
+            self._storage.delete(entry.address + SUFFIX)
         return deleted
 
 
@@ -351,7 +350,7 @@ def _canonical_plan(plan: Plan, question: Question) -> Plan:
 
 
 def _answer_plan(plan: Plan, question: Question) -> Plan:
-    """Return a plan in canonical numbers in those of the machine that asks, verified.
+    """Return a stored plan, which has canonical numbers, in the numbers of the question's machine, verified.
 
     The plan's own labelling is not trusted: `renumber_plan` refuses a machine that differs in any link.
     """
@@ -384,8 +383,10 @@ def _decode(data: bytes) -> _File:
 
 def _check_times(plan: Plan, rows: tuple[Row, ...], model: str, profile: Profile | None) -> None:
     """Check that the times in an entry are those that its model predicts, and that none beats the bound beside it."""
-    for row, again in zip(rows, predict(plan, [row.nbytes for row in rows], model=model, profile=profile), strict=True):
-        if abs(again["seconds"] - row.seconds) > SAME_SECONDS * again["seconds"]:
-            raise Invalid(f"at {row.nbytes} bytes it claims {row.seconds:.3g} s, the model says {again['seconds']:.3g}")
+    predictions = predict(plan, [row.nbytes for row in rows], model=model, profile=profile)
+    for row, prediction in zip(rows, predictions, strict=True):
+        seconds = prediction["seconds"]
+        if abs(seconds - row.seconds) > SAME_SECONDS * seconds:
+            raise Invalid(f"at {row.nbytes} bytes it claims {row.seconds:.3g} s, the model says {seconds:.3g}")
         if row.least_seconds is not None and row.least_seconds > row.seconds * (1 + SAME_SECONDS):
             raise Invalid(f"at {row.nbytes} bytes its time is below the bound beside it")

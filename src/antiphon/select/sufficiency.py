@@ -1,8 +1,8 @@
 """Decide which candidates of a tuning can be skipped because no plan can be noticeably faster than the best so far.
 
 A candidate is a planner with its options, tried by a task. A tuning knows a lower bound by size under its own model. As
-soon as the best plans are within `MIN_GAIN` of it at every size, further candidates cannot matter, and they are skipped
-or stopped.
+soon as the best plans are within `MIN_GAIN` of that bound at every size, the collective is closed: further candidates
+cannot matter, and they are skipped or stopped.
 
 Results must not depend on which worker was faster. So candidates have a fixed order (quick planners first), and only
 that order counts: a collective is closed after the first candidate in the order that, together with those before it,
@@ -46,17 +46,17 @@ class Sufficiency:
         self.order: dict[str, list[Task]] = {}
         for task in sorted((task for task in tasks if task.entry is not None), key=expected_effort):
             self.order.setdefault(task.kind, []).append(task)
-        # position of each task in that order
-        self.position = {task.index: i for order in self.order.values() for i, task in enumerate(order)}
-        self.reached = dict.fromkeys(self.order, 0)  # number of candidates, in order, that have been counted
+        # position of each task in the order of its collective
+        self.position = {task.index: i for tasks in self.order.values() for i, task in enumerate(tasks)}
+        self.counted = dict.fromkeys(self.order, 0)  # by collective: number of candidates counted, in order
         self.best = {kind: [math.inf] * len(sizes) for kind in self.order}  # least seconds by size of those counted
-        self.last: dict[str, int] = {}  # of closed collectives: position of the last candidate that counts
+        self.last_position: dict[str, int] = {}  # by closed collective: position of the last candidate that counts
 
     def is_needed(self, task: Task) -> bool:
         """Return whether the result of a task can still matter."""
-        if task.entry is None or task.kind not in self.last or self.required(task):
+        if task.entry is None or task.kind not in self.last_position or self.required(task):
             return True
-        return self.position[task.index] <= self.last[task.kind]
+        return self.position[task.index] <= self.last_position[task.kind]
 
     def update(self, kind: str, limit: Limit | None, ended: Mapping[int, object], times: Times) -> bool:
         """Count the candidates that have ended, in order; return whether that closes the collective.
@@ -64,16 +64,16 @@ class Sufficiency:
         `limit`: the lower bound of the collective, None if not known yet; `ended`: the tasks that have ended; `times`:
         the seconds by size of a task's schedules.
         """
-        if limit is None or kind in self.last or not all(size in limit.times for size in self.sizes):
+        if limit is None or kind in self.last_position or not all(size in limit.times for size in self.sizes):
             return False
         order = self.order.get(kind, [])
-        while self.reached[kind] < len(order) and order[self.reached[kind]].index in ended:
-            for seconds in times(order[self.reached[kind]].index):
+        while self.counted[kind] < len(order) and order[self.counted[kind]].index in ended:
+            for seconds in times(order[self.counted[kind]].index):
                 self.best[kind] = [min(pair) for pair in zip(self.best[kind], seconds, strict=True)]
             if all(
                 best <= limit.times[size] * MIN_GAIN for size, best in zip(self.sizes, self.best[kind], strict=True)
             ):
-                self.last[kind] = self.reached[kind]
+                self.last_position[kind] = self.counted[kind]
                 return True
-            self.reached[kind] += 1
+            self.counted[kind] += 1
         return False

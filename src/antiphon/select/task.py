@@ -66,7 +66,8 @@ BEATEN = "others are as fast or faster at every size"
 MAX_REASON = 500  # characters
 # If many sizes are tuned, planners whose schedule depends on the size plan for some sizes only: the largest, and each
 # that is at least SIZE_STEP times smaller than the previous one, down to MIN_PLANNED_SIZE bytes. For smaller sizes
-# latency dominates, and one plan serves all. Plans in time (`can.timed`) suit fewer sizes: TIMED_SIZE_STEP, all sizes.
+# latency dominates, and one plan serves all. A plan that sets send times (`can.timed`) suits fewer sizes: its planner
+# plans for sizes TIMED_SIZE_STEP apart, without a minimum.
 SIZE_STEP, TIMED_SIZE_STEP = 16, 4
 MIN_PLANNED_SIZE = 2**18
 WARM_UP_PLANNERS = ("relay", "direct", "recursive-doubling")  # quick on a few ranks
@@ -104,8 +105,8 @@ class Task:
     planner: str = ""
     entry: Entry | None = None  # of the planner, in the table of planners
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Times of schedules that come earlier in the order of candidates, the least of each group. A large schedule that is
-    # faster than none of these at any size is not priced; () prices all.
+    # Per group of planners (ledger.py) the least times by size of schedules that come earlier in the order of
+    # candidates. A large schedule that is faster than none of these at any size is not priced; () prices all.
     rivals: tuple[Times, ...] = ()
 
 
@@ -189,8 +190,8 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
         rows = digest_rows(schedule)
         digest = add_pieces(rows, schedule.pieces)
         evaluation = cache.evaluations.get((task.kind, digest))
-        simulated = _simulated_key(context, task.kind, rows, schedule)
-        if evaluation is None and simulated in cache.prices and cache.prices[simulated].is_dropped(rivals):
+        simulated_key = _simulated_key(context, task.kind, rows, schedule)
+        if evaluation is None and simulated_key in cache.prices and cache.prices[simulated_key].is_dropped(rivals):
             continue
         verified = schedule
         if evaluation is None:
@@ -198,14 +199,14 @@ def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator
             try:
                 if not context.in_switches and uses_claim(verified):
                     raise _UnpricedError(f"planner {task.planner}: {SWITCH_USE_UNSUPPORTED}")
-                prices = cache.prices.get(simulated) or price_schedule(context, verified, rivals)
+                prices = cache.prices.get(simulated_key) or price_schedule(context, verified, rivals)
             except _UnpricedError as error:
                 refusal = refusal or str(error)
                 continue
             if prices is None:
                 continue
-            if simulated is not None:
-                cache.prices[simulated] = prices
+            if simulated_key is not None:
+                cache.prices[simulated_key] = prices
             evaluation = evaluate(context, digest, verified, prices)
             cache.evaluations[task.kind, digest] = evaluation
         rivals = tuple(tuple(map(min, times, evaluation.seconds)) for times in rivals)

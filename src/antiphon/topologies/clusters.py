@@ -60,8 +60,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     fabric=switch: one switch for all. leaf-spine: boxes_per_leaf (2) boxes on each leaf, the leaves on a spine.
     fat-tree: boxes_per_leaf (1) boxes on each leaf, leaves_per_pod leaves on each pod's switch, pods on a core.
     rail: card i of every box on switch rail i, the rails on a spine; spines=0 leaves the spine out.
-    A leaf's (rail's) uplink has the bandwidth of all cards below it divided by `oversubscription`; levels above
-    pass on as much as the uplinks below them bring.
+    A leaf's (rail's) uplink has the bandwidth of all cards below it divided by `oversubscription`; an uplink of a
+    higher level has the bandwidth of all uplinks below it.
 
     One spine (pod switch, core) stands for all switches side by side there, with their summed bandwidth: traffic
     is spread evenly over them, and paths are unambiguous. spines=4 makes four of each instead, and planners choose.
@@ -160,10 +160,12 @@ def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
 def _rail_fabric(boxes: int, cards: Cards, spines: int, taper: Fraction) -> Fabric:
     """Return a switch per rail (card i of every box), below `spines` spine switches."""
     rails = [f"rail{r}" for r in range(cards.rails)]
-    tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
+    spine_switches = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     rail_bandwidth = boxes * cards.count * cards.bandwidth / cards.rails
-    trunks = trunks_above([(rail, rail_bandwidth) for rail in rails], tops, taper) if tops else ()
-    return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
+    trunks = trunks_above([(rail, rail_bandwidth) for rail in rails], spine_switches, taper) if spine_switches else ()
+    return Fabric(
+        (*rails, *spine_switches), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks
+    )
 
 
 def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, taper: Fraction) -> Fabric:
@@ -173,15 +175,15 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
     """
     leaf_of = [b // per_leaf for b in range(boxes)]
     leaves = [f"leaf{i}" for i in range(leaf_of[-1] + 1)]
-    first = {(b, r): leaves[leaf_of[b]] for b in range(boxes) for r in range(cards.rails)}
+    leaf_of_card = {(b, r): leaves[leaf_of[b]] for b in range(boxes) for r in range(cards.rails)}
     if len(leaves) == 1:
-        return Fabric(tuple(leaves), first)
+        return Fabric(tuple(leaves), leaf_of_card)
     box_bandwidth = cards.count * cards.bandwidth
     leaf_bandwidths = [(leaf, box_bandwidth * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
     pods = [leaf_bandwidths[i : i + per_pod] for i in range(0, len(leaf_bandwidths), per_pod)]
     if len(pods) == 1:
-        tops = [f"spine{s}" for s in range(spines)]
-        return Fabric((*leaves, *tops), first, trunks_above(leaf_bandwidths, tops, taper))
+        spine_switches = [f"spine{s}" for s in range(spines)]
+        return Fabric((*leaves, *spine_switches), leaf_of_card, trunks_above(leaf_bandwidths, spine_switches, taper))
     trunks: list[tuple[str, str, Fraction]] = []
     all_pod_switches: list[str] = []
     cores = [f"core{s}" for s in range(spines)]
@@ -191,7 +193,7 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
         trunks += trunks_above(pod, pod_switches, taper)
         uplink = sum((speed for _, speed in pod), Fraction(0)) / taper / spines
         trunks += [(pod_switch, core, uplink) for pod_switch, core in zip(pod_switches, cores, strict=True)]
-    return Fabric((*leaves, *all_pod_switches, *cores), first, tuple(trunks))
+    return Fabric((*leaves, *all_pod_switches, *cores), leaf_of_card, tuple(trunks))
 
 
 # ---- Amazon EC2 ----
@@ -208,7 +210,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     """`instances` EC2 instances on EFA: instance=p4d (8 A100), p5 (8 H100), p5en (8 H200), p6-b200 (8 B200) or trn2 (16
     Trainium2).
 
-    The network between them stands as one switch, as in a placement group: it carries everything that cards can send
+    One switch stands for the network between them, as in a placement group: it carries everything that cards can send
     (assumed). It neither multicasts nor reduces. Cards are spread evenly over accelerators; latency as of InfiniBand
     (assumed).
     """
@@ -224,7 +226,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
 
 # A node has four A100, each pair joined by four NVLinks, 100 GB/s each way (NVIDIA, HGX A100 4-GPU; ALCF's page on
 # Polaris shows NV4 for every pair). The paper writes "600 Gbps" for NVLink: NVIDIA's 600 GB/s are meant, both ways, per
-# GPU. A Slingshot 11 card carries 200 Gbit/s. The dragonfly between nodes stands as one switch: like the paper's
+# GPU. A Slingshot 11 card carries 200 Gbit/s. The dragonfly between nodes is modelled as one switch: like the paper's
 # simulator, this models contention at devices and at cards, not inside the fabric.
 SLINGSHOT = Fraction(25 * 10**9)
 

@@ -36,7 +36,7 @@ class MissingLink(Invalid):
     """No link joins these two nodes, which exist."""
 
 
-ITEMS = ("links", "nics", "ranks")  # of which a fraction can fail
+ITEMS = ("links", "nics", "ranks")  # values of `of`: what a fraction is chosen from
 
 
 def degrade_machine(
@@ -105,7 +105,7 @@ def connected_parts(topology: Topology) -> list[list[int]]:
     return sorted(components.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
-SINGLE = ("links", "wires", "nics")  # of which each alone can fail, see `single_failures`
+SINGLE_KINDS = ("links", "wires", "nics")  # what `single_failures` lets fail, each alone
 
 
 def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
@@ -113,8 +113,8 @@ def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
 
     A link of one wire has the same name as link and as wire.
     """
-    if of not in SINGLE:
-        raise unknown("kind of single failures", of, SINGLE)
+    if of not in SINGLE_KINDS:
+        raise unknown("kind of single failures", of, SINGLE_KINDS)
     failures = _Failures(topology)
     names = [item.name for _, item in failures.all_items("nics" if of == "nics" else "links")]
     if of == "wires":
@@ -149,9 +149,10 @@ def failure_name(topology: Topology, text: str) -> str:
 
 @dataclass(frozen=True)
 class _Item:
-    """Something that can fail: links, the shared limits that stand for it, and the number of an unconnected card.
+    """Something that can fail, by the numbers of its links.
 
-    `wires`: the number of unit links that fail in each direction; 0: all.
+    `limits`: numbers of the shared limits that a card is modelled by. `wires`: the number of unit links that fail in
+    each direction; 0: all. `card`: number in `Topology.cards` of a card without cables. `rank`: a whole rank.
     """
 
     name: str
@@ -185,15 +186,16 @@ class _Failures:
             links = np.unique(np.concatenate([topology.limits[i].links for i in numbers]))
             under_limit[links] = True
             cards[name] = _Item(name, links, tuple(numbers))
-        first = [place.split("/", 1)[0] for place in topology.places]
-        host = np.unique(first, return_inverse=True)[1]
-        nested = np.array(["/" in place for place in topology.places])
+        # links that leave a host and are under no shared limit are a card of their rank alone
+        host_names = [place.split("/", 1)[0] for place in topology.places]
+        host = np.unique(host_names, return_inverse=True)[1]
+        is_in_host = np.array(["/" in place for place in topology.places])
         src, dst = topology.link_src, topology.link_dst
-        outward = (host[src] != host[dst]) & ~under_limit & (nested[src] | nested[dst])
-        for rank in np.unique(np.concatenate([src[outward], dst[outward]])).tolist():
-            if rank < topology.ranks and nested[rank]:
+        leaves_host = (host[src] != host[dst]) & ~under_limit & (is_in_host[src] | is_in_host[dst])
+        for rank in np.unique(np.concatenate([src[leaves_host], dst[leaves_host]])).tolist():
+            if rank < topology.ranks and is_in_host[rank]:
                 name = topology.places[rank]
-                cards[name] = _Item(name, np.flatnonzero(outward & ((src == rank) | (dst == rank))))
+                cards[name] = _Item(name, np.flatnonzero(leaves_host & ((src == rank) | (dst == rank))))
         for number, card in enumerate(topology.cards):
             cards.setdefault(card.name, _Item(card.name, np.zeros(0, np.int64), card=number))
         return cards
@@ -273,21 +275,21 @@ class _Failures:
             raise Invalid(f"slow: {quote(remaining)}: expected the remaining bandwidth, such as 0.5 or 10GB/s")
         if item.wires:
             raise Invalid(f"slow: {item.name}: names wires, which are up or down; name the link, or drop the wires")
-        topology, changed = self.topology, False
+        topology, is_slower = self.topology, False
 
-        def reduced(now: Fraction) -> Fraction:
-            nonlocal changed
-            changed |= is_factor or value < now
+        def reduce_bandwidth(now: Fraction) -> Fraction:
+            nonlocal is_slower
+            is_slower |= is_factor or value < now
             return now * value if is_factor else min(now, value)
 
-        # A card that ranks share is slowed by its limit: each of its links alone is as fast as the card.
+        # A card that ranks share is slowed by its limit; its links, each as fast as the card, become as slow.
         for number in item.limits:
-            self.limit[number] = reduced(self.limit.get(number, topology.limits[number].bandwidth))
+            self.limit[number] = reduce_bandwidth(self.limit.get(number, topology.limits[number].bandwidth))
         for link in item.links.tolist():
-            self.bandwidth[link] = reduced(self.bandwidth.get(link, topology.bandwidth(link)))
+            self.bandwidth[link] = reduce_bandwidth(self.bandwidth.get(link, topology.bandwidth(link)))
         if item.card is not None and (speed := topology.cards[item.card].bandwidth) is not None:
-            self.card[item.card] = reduced(speed)
-        if not changed:
+            self.card[item.card] = reduce_bandwidth(speed)
+        if not is_slower:
             raise Invalid(f"slow: {item.name}: is at most as fast as {quote(remaining)} already")
 
     def drop(self, item: _Item) -> None:
@@ -330,13 +332,14 @@ class _Failures:
 
 def pair_of(topology: Topology, link: str) -> Pair:
     """Return the two nodes of a link as people name it: "0-1", "3-nvswitch", "host0/gpu3-host0/nvswitch"."""
-    for at in (i for i, char in enumerate(link) if char == "-"):  # names may have a hyphen, too
-        ends = [_nodes_named(topology, name.strip()) for name in (link[:at], link[at + 1 :])]
+    for hyphen in (i for i, char in enumerate(link) if char == "-"):  # names may have a hyphen, too
+        names = link[:hyphen].strip(), link[hyphen + 1 :].strip()
+        ends = [_nodes_named(topology, name) for name in names]
         if all(ends):
-            for name, nodes in zip((link[:at], link[at + 1 :]), ends, strict=True):
+            for name, nodes in zip(names, ends, strict=True):
                 if len(nodes) > 1:
                     candidates = ", ".join(topology.places[node] for node in nodes[:4])
-                    raise Invalid(f"link {quote(link)}: {name.strip()} could be {candidates}; name the whole place")
+                    raise Invalid(f"link {quote(link)}: {name} could be {candidates}; name the whole place")
             return ends[0][0], ends[1][0]
     if "-" not in link:
         raise Invalid(f"link {quote(link)}: expected two nodes, such as 0-1")

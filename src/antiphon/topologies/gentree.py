@@ -1,9 +1,10 @@
 """The networks of the GenTree paper's simulations (section on evaluation; parameters in its Table 5).
 
 Speeds follow from Table 5's beta (seconds per float of 4 bytes): 6.4e-9 for a server's link ("Middle SW", also where
-that switch is the root) and across data centres, 6.4e-10 between a middle switch and the root. Its alpha counts the
-nodes on a path: 3 alpha inside a switch, 5 by way of the root, 4 and the WAN's alpha across data centres. As
-latencies of links: 3/2 alpha for a server's, 1 alpha below the root, and the WAN's less one alpha.
+that switch is the root) and across data centres, 6.4e-10 between a middle switch and the root. Its alpha (seconds)
+counts the nodes on a path: 3 alpha inside a switch, 5 by way of the root, 4 and the WAN's alpha across data centres.
+The latencies of links that add up to this: 3/2 alpha for a server's link, 1 alpha for a link to the root, and for the
+WAN link its own alpha less one alpha.
 """
 
 from __future__ import annotations
@@ -54,27 +55,28 @@ def asy384() -> Topology:
 def cdc384() -> Topology:
     """Two data centres, 8 middle switches each, of 32 servers in one and of 16 in the other; one link joins their
     roots."""
-    sides = [grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
-    ranks = sum(side.ranks for side in sides)
-    links, first_nodes = [], [(0, ranks), (sides[0].ranks, ranks + sides[0].switches)]
-    places = [""] * (ranks + sum(side.switches for side in sides))
-    for number, (side, (rank, switch)) in enumerate(zip(sides, first_nodes, strict=True)):
-        node_numbers = [*range(rank, rank + side.ranks), *range(switch, switch + side.switches)]
-        links += [(node_numbers[a], node_numbers[b], kind) for a, b, kind in side.links]
-        for node, place in zip(node_numbers, side.places, strict=True):
+    data_centres = [grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
+    ranks = sum(centre.ranks for centre in data_centres)
+    # per data centre the numbers of its first rank and its first switch, which is its root
+    links, first_nodes = [], [(0, ranks), (data_centres[0].ranks, ranks + data_centres[0].switches)]
+    places = [""] * (ranks + sum(centre.switches for centre in data_centres))
+    for number, (centre, (rank, switch)) in enumerate(zip(data_centres, first_nodes, strict=True)):
+        node_numbers = [*range(rank, rank + centre.ranks), *range(switch, switch + centre.switches)]
+        links += [(node_numbers[a], node_numbers[b], kind) for a, b, kind in centre.links]
+        for node, place in zip(node_numbers, centre.places, strict=True):
             places[node] = f"dc{number}/{place}"
     links += both_ways([(first_nodes[0][1], first_nodes[1][1])], _WAN)
-    switches = sum(side.switches for side in sides)
+    switches = sum(centre.switches for centre in data_centres)
     return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
 
 
 def _build_tree(name: str, fanouts: str) -> Topology:
-    tree_nodes = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+    tree = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
     return build(
         name,
-        tree_nodes.ranks,
-        tree_nodes.links,
-        switches=tree_nodes.switches,
-        places=tree_nodes.places,
+        tree.ranks,
+        tree.links,
+        switches=tree.switches,
+        places=tree.places,
         unit=_SERVER.bandwidth,
     )

@@ -1,7 +1,7 @@
-"""Links as they are built: speeds from public figures, each with its source.
+"""Speeds of links that machines are built from, each with its public source: bytes per second each way, and seconds.
 
-Latencies are those of an empty message between two neighbours. Where no public figure is known they are assumed,
-and marked as such: the time of small messages depends on them, the bandwidth of large ones does not.
+Latencies are of an empty message between two neighbours; `..._HOP` is that of one link of a path through switches.
+Latencies without a public figure are assumed and marked so: only the time of small messages depends on them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ GB = 10**9
 NVLINK1 = Fraction(20 * GB)
 NVLINK = Fraction(25 * GB)
 NVLINK5 = Fraction(50 * GB)  # HGX B200 data sheet: 1.8 TB/s both ways over 18 links
-# 0.7 us over NVLink, and as much through NVSwitch: measured by TACCL (NSDI 2023, Table 1) with V100.
+# 0.7 us from GPU to GPU, directly or through NVSwitch: measured by TACCL (NSDI 2023, Table 1) with V100.
 # Other generations: assumed to be the same.
 NVLINK_LATENCY = 7e-7
-NVSWITCH_HOP = NVLINK_LATENCY / 2  # of the two links through a switch each
+NVSWITCH_HOP = NVLINK_LATENCY / 2  # for each of the two links of a path through a switch
 
 # AMD, MI250 in the ROCm documentation: 25 GT/s over 16 lanes = 50 GB/s each way per Infinity Fabric link.
 # AMD, data sheets: 128 GB/s both ways per link of 32 GT/s (MI300X), so 64 GB/s each way; 153.6 (MI350X), so 76.8.
@@ -38,10 +38,10 @@ SWITCH_HOP = 1.3e-7  # a further switch on the way: "sub-130ns" in NVIDIA's data
 
 
 def nvlink(links: int, each: Fraction = NVLINK, latency: float = NVLINK_LATENCY) -> LinkType:
-    """`links` parallel NVLinks, used as one."""
+    """Return `links` parallel NVLinks of `each` bytes per second, used as one link."""
     return LinkType("nvlink", links * each, latency)
 
 
 def xgmi(links: int, each: Fraction) -> LinkType:
-    """`links` parallel Infinity Fabric links, used as one."""
+    """Return `links` parallel Infinity Fabric links of `each` bytes per second, used as one link."""
     return LinkType("xgmi", links * each, XGMI_LATENCY)

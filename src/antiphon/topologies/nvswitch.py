@@ -1,7 +1,7 @@
 """NVIDIA's boxes with NVSwitch: every GPU reaches every other at its full speed.
 
-The switch chips of a box are drawn as one switch (per board): hardware spreads each transfer over all of them, so
-they act as one, and a path between two GPUs is then unambiguous.
+The switch chips of a box (of a board, in DGX-2) are modelled as one switch: hardware spreads each transfer over all of
+them, so they act as one, and there is one path between two GPUs. Rank i is GPU i; the switches follow.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, b
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK5, NVSWITCH_HOP, nvlink
 
-# NVLink SHARP: a GPU loads what the switch combined of all (its own operand crosses as well), or stores what the switch
-# copies to all, itself too; what was combined ends at that GPU. Operators and types: PTX, multimem.ld_reduce (there
-# minimum and maximum are of whole numbers and 16-bit floats only).
-_COMPARED = ("float16", "bfloat16", "int32", "uint32", "int64", "uint64")
+# NVLink SHARP: a GPU loads the combination of all GPUs' values from the switch (its own value crosses its link, too),
+# or stores a value that the switch copies to all GPUs, itself included. A reduction ends at the GPU that loads it.
+# Operators and types: PTX, multimem.ld_reduce, where minimum and maximum take integers and 16-bit floats only.
+_MIN_MAX_TYPES = ("float16", "bfloat16", "int32", "uint32", "int64", "uint64")
 NVLS = Ability(
-    multicast=True, reduce=True, own=True, types=(*_COMPARED, "float32", "float64"),
-    operators=("sum", *(f"{op} of {dtype}" for op in ("min", "max") for dtype in _COMPARED)),
+    multicast=True, reduce=True, own=True, types=(*_MIN_MAX_TYPES, "float32", "float64"),
+    operators=("sum", *(f"{op} of {dtype}" for op in ("min", "max") for dtype in _MIN_MAX_TYPES)),
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _build_hgx(name: str, sharp: bool, each: Fraction) -> Topology:
 
 
 def _with_sharp(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topology:
-    """With NVLink SHARP, or with a name that says that it is switched off."""
+    """Return a box with NVLink SHARP or, named "...:sharp=false", without. `each`: bytes/s of an NVLink, each way."""
     if parse_yes(sharp, "sharp"):
         return _build_switched(name, gpus, 18, each, NVLS)
     return _build_switched(f"{name}:sharp=false", gpus, 18, each)
@@ -86,6 +86,7 @@ def _with_sharp(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topo
 def _build_switched(
     name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARD_ONLY
 ) -> Topology:
+    """Return a box whose GPUs (`gpus`: their places) have `nvlinks` NVLinks each to one switch."""
     links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, each, NVSWITCH_HOP))
     places = [*gpus, "host0/nvswitch"]
     return build(name, len(gpus), links, switches=1, places=places, unit=each, abilities=[ability])

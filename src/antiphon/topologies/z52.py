@@ -24,7 +24,7 @@ _PCIE_PAIRS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))  # per socket
 def z52() -> Topology:
     """The ring that SCCL synthesizes on (5.2.2): GPUs 1 and 5 close two chains of xGMI links over PCIe.
 
-    All links count as equally fast, as in the paper: 27 GB/s, for PCIe binds. Which xGMI links are left out
+    All links count as equally fast, as in the paper: 27 GB/s, as PCIe is the bottleneck. Which xGMI links are left out
     and where PCIe joins (1-2, 5-7) is assumed; every choice gives the same ring up to its numbering.
     """
     xgmi = LinkType("xgmi", MEASURED_PCIE, XGMI_LATENCY)

@@ -34,7 +34,7 @@ from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 from antiphon.topologies.options import MAX_LISTED, Bandwidth, check_integer, check_link_count, check_node_count
 from antiphon.units import format_bandwidth
 
-Cable = tuple[End, End, LinkType]
+Cable = tuple[End, End, LinkType]  # each end: a node of a host (host, node), or the name of a switch
 
 
 def read_machine(text: str, source: str = "") -> Probed:
@@ -86,7 +86,7 @@ def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
         factor = factor or sum((p.speed for p, _ in assignment), Fraction(0)) / sum(p.speed for p in ports_of[host])
         _add_cables(host, assignment, machine, switches, cables, cards)
     trunks = list(_scale_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
-    machine_made = join(
+    cluster = join(
         [without_host(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
         names=[f"host{host}" for host in range(hosts)], switches=switches, cables=cables, links=trunks, cards=cards,
         unit=min(box.machine.unit, *(port.speed for port in ports)),
@@ -95,7 +95,7 @@ def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
         [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
     )
     names = tuple(f"{host}/{rank}" for host in fabric.names for rank in box.names)
-    return Probed(machine_made, (*box.notes, *fabric.notes, *hosts_note), names)
+    return Probed(cluster, (*box.notes, *fabric.notes, *hosts_note), names)
 
 
 def join_by_own_cards(
@@ -209,10 +209,10 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
     """Return each cable of a host with the nodes of the box that it serves."""
     cards = box.machine.cards
     by_name = {card.name: card.nodes for card in cards}
-    named = [port.card.partition("/")[0] for port in ports]
+    card_names = [port.card.partition("/")[0] for port in ports]
     # by name, else by number in order, else spread evenly
-    if by_name and all(name in by_name for name in named):
-        return [(port, by_name[name]) for port, name in zip(ports, named, strict=True)]
+    if by_name and all(name in by_name for name in card_names):
+        return [(port, by_name[name]) for port, name in zip(ports, card_names, strict=True)]
     if cards and len(cards) == len(ports):
         return [(port, card.nodes) for port, card in zip(ports, cards, strict=True)]
     nodes = _card_nodes(box.machine)
@@ -237,10 +237,10 @@ def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
 
 
 def _card_nodes(machine: Topology) -> list[int]:
-    """Return the nodes with network cards: the PCIe switches, if there are any and no faster links, else ranks."""
-    slots = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
+    """Return the nodes that network cards attach to: PCIe switches, if there are no faster links, else ranks."""
+    pcie_switches = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
     fast = {machine.types[kind].kind for kind in machine.link_type.tolist()} - {"pcie", "socket"}
-    return slots if slots and not fast else list(range(machine.ranks))
+    return pcie_switches if pcie_switches and not fast else list(range(machine.ranks))
 
 
 def _add_cables(
@@ -251,8 +251,10 @@ def _add_cables(
     cables: list[Cable],
     cards: list[Card],
 ) -> None:
-    """Add the cables of one host (those of a node to a switch as one), and a `Card` for each that nodes share."""
-    # several cables between the same two nodes become one link
+    """Append the cables of one host to `cables`, and to `cards` a `Card` for each cable that several nodes share.
+
+    Several cables between a node and a switch become one link.
+    """
     bandwidth_between: dict[tuple[int, int], Fraction] = {}
     kind_of: dict[int, LinkType] = {}
     for number, (port, nodes) in enumerate(assignment):
@@ -267,8 +269,9 @@ def _add_cables(
 
 
 def _kind_of_link(machine: Topology, host: int, switch: int) -> LinkType:
-    between = (machine.link_src == host) & (machine.link_dst == switch)
-    return machine.types[int(machine.link_type[between][0])]
+    """Return the type of the first link from a host to a switch."""
+    is_between = (machine.link_src == host) & (machine.link_dst == switch)
+    return machine.types[int(machine.link_type[is_between][0])]
 
 
 def _scale_trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Iterator[Cable]:

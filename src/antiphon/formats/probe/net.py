@@ -47,30 +47,30 @@ class Net:
         """Return a copy with trunks of assumed speeds: the bandwidth above a switch is the sum of that below it,
         divided evenly among the switches above it.
         """
-        below = [Fraction(0)] * len(self.switches)
+        below = [Fraction(0)] * len(self.switches)  # bytes per second of all links below a switch
         for port in self.ports:
             below[port.switch] += port.speed
         switches_above: dict[int, list[int]] = {}
-        waits = [0] * len(self.switches)  # switches below that are not done
+        pending_below = [0] * len(self.switches)  # number of switches directly below that are not done
         for low, high in self.above:
             switches_above.setdefault(low, []).append(high)
-            waits[high] += 1
+            pending_below[high] += 1
         # Topological order from the lowest switches up (Kahn): a switch is ready once all below it are done.
-        ready = [switch for switch, count in enumerate(waits) if not count]
+        ready = [switch for switch, count in enumerate(pending_below) if not count]
         trunks: dict[tuple[int, int], Fraction] = {}
-        done = 0
+        done_count = 0
         while ready:
             low = ready.pop()
-            done += 1
+            done_count += 1
             for high in switches_above.get(low, ()):
                 share = below[low] / len(switches_above[low])
                 if share:
                     trunks[min(low, high), max(low, high)] = share
                 below[high] += share
-                waits[high] -= 1
-                if not waits[high]:
+                pending_below[high] -= 1
+                if not pending_below[high]:
                     ready.append(high)
-        if done < len(self.switches):
+        if done_count < len(self.switches):
             raise Invalid("has switches above each other in a circle")
         return replace(self, trunks=trunks)
 
@@ -128,8 +128,5 @@ def sort_naturally(names: Sequence[str]) -> list[str]:
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Return the sort key of `sort_naturally`: digits compare as numbers, other text as text."""
-    fields = re.split(r"([0-9]{1,18})", name[:200])
-    return [
-        (int(field_text), "") if field_text.isdigit() and field_text.isascii() else (-1, field_text)
-        for field_text in fields
-    ]
+    runs = re.split(r"([0-9]{1,18})", name[:200])  # of digits, and of other characters
+    return [(int(run), "") if run.isdigit() and run.isascii() else (-1, run) for run in runs]

@@ -90,7 +90,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     """Read the box, before it is converted to a topology."""
     output = _SmiOutput()
     for path in paths:
-        _Reader(output).lines(path)
+        _Reader(output).read_file(path)
     gpus = sorted(
         {*(p for p in output.peers if p.startswith("GPU")), *output.product_names, *output.links}, key=_peer_number
     )
@@ -136,7 +136,7 @@ class _Reader:
         self.gpu = ""
         self.query_titles: list[str] = []
 
-    def lines(self, path: str) -> None:
+    def read_file(self, path: str) -> None:
         """Read the lines of a file."""
         for number, raw in read_lines(path):
             line = _ANSI.sub("", raw).rstrip() if "\x1b" in raw else raw.rstrip()
@@ -284,13 +284,13 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
         if numa not in ("N/A", "-1"):
             join_groups(groups[_SOCKET], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
     device_of: dict[tuple[int, int], int] = {}
-    matrix = bool(output.cells or output.numa)
+    shows_paths = bool(output.cells or output.numa)
     for peer in members:
         parent = -1
         # from the socket down; each group becomes a device once
         for level, kind in ((_SOCKET, BRIDGE), (_SWITCHES, SWITCH), (_ONE_SWITCH, SWITCH)):
             first = find_group(groups[level], index_of[peer])
-            if matrix and (level, first) not in device_of:
+            if shows_paths and (level, first) not in device_of:
                 device_of[level, first] = box.add(Device(kind, parent))
             parent = device_of.get((level, first), -1)
         kind = GPU if peer.startswith("GPU") else NIC
@@ -353,10 +353,10 @@ def _add_nvlinks(
     if _is_switched(output, gpus, between_gpus, gpu_type):
         box.has_nvls = gpu_type is not None and gpu_type.has_nvls
         for gpu in gpus:
-            widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
-            active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
-            if widest:
-                box.switch_bandwidth[rank[gpu]] = (min(active, widest) if active else widest) * link_bandwidth
+            max_links = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
+            active_links = len([speed for speed in output.links.get(gpu, {}).values() if speed])
+            if max_links:
+                box.switch_bandwidth[rank[gpu]] = min(active_links or max_links, max_links) * link_bandwidth
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
         return
     for (a, b), count in between_gpus.items():
@@ -367,18 +367,22 @@ def _is_switched(
     output: _SmiOutput, gpus: list[str], between_gpus: dict[tuple[str, str], int], gpu_type: GpuType | None
 ) -> bool:
     """Return whether NVLinks lead to NVSwitches: a row has more links than a GPU, or a link leads to no GPU."""
-    rows = Counter[str]()
+    row_sums = Counter[str]()  # NVLinks of a GPU, if they led to GPUs
     for (a, _), count in between_gpus.items():
-        rows[a] += count
+        row_sums[a] += count
     for gpu, addresses in output.remote.items():
         # a link leads to a PCI address that is not a GPU's
-        if output.gpu_at_address and any(address not in output.gpu_at_address for address in addresses) and rows[gpu]:
+        if (
+            output.gpu_at_address
+            and any(address not in output.gpu_at_address for address in addresses)
+            and row_sums[gpu]
+        ):
             return True
-        if addresses and rows[gpu] > len(addresses):
+        if addresses and row_sums[gpu] > len(addresses):
             return True
-    for gpu, count in rows.items():
-        active = len([speed for speed in output.links.get(gpu, {}).values() if speed])
-        if count > (active or (gpu_type.links if gpu_type and gpu_type.links else _MAX_LINKS)):
+    for gpu, count in row_sums.items():
+        active_links = len([speed for speed in output.links.get(gpu, {}).values() if speed])
+        if count > (active_links or (gpu_type.links if gpu_type and gpu_type.links else _MAX_LINKS)):
             return True
     # If every pair of GPUs on a board (SXM) shows all links, there are switches between them. Not so GH200 and NVL2,
     # which are wired in pairs.
@@ -397,12 +401,12 @@ def _add_nvlinks_by_count(
 
     Without -R, two GPUs are taken to be linked to each other, more (or types with NVLS) to NVSwitches.
     """
-    active = {}
+    active_links = {}
     for gpu in gpus:
         speeds = output.links.get(gpu, {}).values()
         # -c and -R show links without speeds: then all count
-        active[gpu] = sum(1 for speed in speeds if speed) or len(speeds)
-    if not any(active.values()) or len(gpus) < 2:
+        active_links[gpu] = sum(1 for speed in speeds if speed) or len(speeds)
+    if not any(active_links.values()) or len(gpus) < 2:
         return
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     addresses = {address for remote in output.remote.values() for address in remote}
@@ -415,12 +419,14 @@ def _add_nvlinks_by_count(
         return
     if (not output.cells and len(gpus) > 2) or (gpu_type and gpu_type.has_nvls) or addresses:
         box.has_nvls = gpu_type is not None and gpu_type.has_nvls
-        box.switch_bandwidth = {rank[gpu]: count * link_bandwidth for gpu, count in active.items() if count}
+        box.switch_bandwidth = {rank[gpu]: count * link_bandwidth for gpu, count in active_links.items() if count}
         box.notes.append(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
     elif len(gpus) == 2 and not output.cells:
         a, b = gpus
         box.bonds = (
-            {(0, 1): active[a] * link_bandwidth, (1, 0): active[b] * link_bandwidth} if active[a] and active[b] else {}
+            {(0, 1): active_links[a] * link_bandwidth, (1, 0): active_links[b] * link_bandwidth}
+            if active_links[a] and active_links[b]
+            else {}
         )

@@ -1,4 +1,4 @@
-"""Convert a code (instructions of thread blocks, code.py) to a schedule, so that foreign files can be verified,
+"""Convert a code (the instructions of all thread blocks, code.py) to a schedule, so that foreign files can be verified,
 compared with bounds, priced, drawn and run like any plan.
 
 A value of a chunk at a rank is a **version**: its initial value, the content of one message, or the sum of two
@@ -8,7 +8,7 @@ schedules. Two passes over one legal order of the code:
 1. `_Replay`: the versions and their times. A message is sent in the first step (of the schedule) in which its data is
    complete and the message before it on its connection has been sent. Semaphores and thread blocks do not determine
    steps.
-2. `_Placing`: in which slot of its chunk each version lies. A message that is only added to another version becomes a
+2. `_Placement`: in which slot of its chunk each version lies. A message that is only added to another version becomes a
    reduction into the slot of that version, if the version alone is not needed later. Else the message becomes a copy
    into a slot whose version is not needed any more. A sum of two versions that both lie in slots becomes a row within
    the rank, between the steps of messages.
@@ -33,8 +33,10 @@ from antiphon.errors import Invalid
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 from antiphon.lower.machine.execute import cells_of_side, execute
 
-Time = tuple[int, int]  # a step of messages (0), and the steps within ranks behind it: 1, 2, ...
-AT_END = (1 << 40, 0)
+Time = tuple[int, int]  # (step, inner): inner is 0 for messages, and 1, 2, ... for the rows within ranks that follow
+Row = tuple[Time, int, int, int, int, int, int]  # time, chunk, src, dst, op, src_slot, dst_slot
+AT_END = (1 << 40, 0)  # after all steps
+LAST_INNER = 1 << 20  # after all sums within a rank
 
 
 @dataclass(eq=False)
@@ -46,15 +48,15 @@ class Version:
     time: Time = (-1, 0)  # when it arises; it may be read later than that
     source: Version | None = None  # the version at another rank that a message brought here
     terms: tuple[Version, Version] | None = None  # the two versions that this is the sum of
-    last: Time = (-1, 0)  # the last time at which it is sent, or AT_END for an output
+    last_sent: Time = (-1, 0)  # the last time at which it is sent, or AT_END for an output
     sums: list[Time] = field(default_factory=list)  # the times at which it is added to another version
-    sent: int = 0  # the number of times that it is sent, plus 1 for an output
+    sends: int = 0  # the number of times that it is sent, plus 1 for an output
     slot: int = -1  # -1: none
 
     @property
     def is_only_added(self) -> bool:
         """Whether it came by a message and is only added to one other version: it then needs no slot."""
-        return self.source is not None and len(self.sums) == 1 and not self.sent
+        return self.source is not None and len(self.sums) == 1 and not self.sends
 
     @property
     def first_step(self) -> int:
@@ -66,7 +68,7 @@ class Version:
         sums = list(self.sums)
         if except_sum is not None:
             sums.remove(except_sum)
-        return max([self.last, *sums])
+        return max([self.last_sent, *sums])
 
 
 @dataclass(eq=False)
@@ -74,18 +76,18 @@ class Slot:
     """The content of a slot so far."""
 
     version: Version
-    read: Time = (-1, 0)  # the last read of earlier versions in this slot
-    copied: Time = (-2, 0)  # the last copy into it
-    written: Time = (-2, 0)  # the last copy or reduction into it
+    last_read: Time = (-1, 0)  # of earlier versions in this slot
+    last_copy: Time = (-2, 0)  # into it
+    last_write: Time = (-2, 0)  # copy or reduction into it
 
 
 def schedule_of(code: Code) -> Schedule:
-    """Return the schedule of a code that passed `judge`. Some microseconds for each chunk moved."""
+    """Return the schedule of a code without deadlock or race (judge.py). Takes some microseconds per chunk moved."""
     run = execute(code, None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
     events, outputs = _Replay(code).replay(code.positions(run.order))
-    return _Placing(code, events, outputs).make_schedule()
+    return _Placement(code, events, outputs).make_schedule()
 
 
 # ---- which versions there are, and when ----
@@ -132,49 +134,49 @@ class _Replay:
                 self.cells[cell : cell + instruction.count] = moved
             if instruction.push >= 0:
                 queues[instruction.push].append(
-                    (self._message_step(value, (-1, instruction.push, 0), fresh=True), value)
+                    (self._message_step(value, (-1, instruction.push, 0), is_new=True), value)
                 )
             self._count_signal(block, instruction)
         outputs = []
         for _, _, cell in self._side_chunks(last, OUTPUT):
             version = self.cells[cell]
             assert version is not None
-            version.last = AT_END
-            version.sent += 1
+            version.last_sent = AT_END
+            version.sends += 1
             outputs.append(version)
         return self.events, outputs
 
     def _side_chunks(self, side: Side, kind: int) -> Iterator[tuple[int, int, int]]:
-        """Rank, chunk and cell of every chunk of a side of the collective."""
-        for rank, block, first in cells_of_side(self.code, side, kind):
-            for at in range(self.code.grain):
-                yield rank, block + at * self.code.collective.blocks, first + at
+        """Yield rank, chunk and cell of every chunk of the inputs or outputs; a block has `code.grain` chunks."""
+        for rank, block, first_cell in cells_of_side(self.code, side, kind):
+            for part in range(self.code.grain):
+                yield rank, block + part * self.code.collective.blocks, first_cell + part
 
     def _count_signal(self, block: int, instruction: Instruction) -> None:
         if instruction.release:
             self.releases[block] = self.releases.get(block, 0) + 1
 
-    def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], fresh: bool) -> int:
-        """Return the step in which data are sent.
+    def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], is_new: bool) -> int:
+        """Return the step in which data are sent: as a new message behind the connection's last, or as part of that.
 
-        They are sent after the last message on the connection (`fresh`), or as part of it.
+        `connection`: (-1, number of the connection, 0), or (block, src, dst) of remote accesses.
         """
         ready = max((version.first_step for version in value if version is not None), default=0)
         before = self.sent_step.get(connection, -1)
-        step = max(ready, before + 1 if fresh else before)
+        step = max(ready, before + 1 if is_new else before)
         self.sent_step[connection] = step
         return step
 
     def _move_remote(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
-        """Turn a remote read or write of a block into part of a message."""
+        """Turn a remote read or write of a block into part of a message; return the versions that arrive at `dst`."""
         if src == dst:
             return value
         releases = self.releases.get(block, 0)
-        # `current`: a key for the message since the last release, distinct from all connections.
-        connection, current = (block, src, dst), (block, src, dst + (releases + 1) * self.code.collective.ranks)
-        if current not in self.sent_step and connection in self.sent_step:
-            self.sent_step[current] = self.sent_step[connection] + 1
-        step = self._message_step(value, current, fresh=False)
+        # a key for the message since the last release; the number of ranks makes it distinct from all connections
+        connection, message = (block, src, dst), (block, src, dst + (releases + 1) * self.code.collective.ranks)
+        if message not in self.sent_step and connection in self.sent_step:
+            self.sent_step[message] = self.sent_step[connection] + 1
+        step = self._message_step(value, message, is_new=False)
         self.sent_step[connection] = max(self.sent_step.get(connection, -1), step)
         return [self._receive_version(version, dst, step) for version in value]
 
@@ -184,8 +186,8 @@ class _Replay:
             return version
         copy = Version(rank, version.chunk, (step, 0), source=version)
         self.events.append(copy)
-        version.sent += 1
-        version.last = max(version.last, copy.time)
+        version.sends += 1
+        version.last_sent = max(version.last_sent, copy.time)
         return copy
 
     def _sum_versions(self, first: Version | None, second: Version | None) -> Version | None:
@@ -205,14 +207,14 @@ class _Replay:
 # ---- where they lie ----
 
 
-class _Placing:
+class _Placement:
     """Second pass: assign versions to slots and write the rows of the schedule."""
 
     def __init__(self, code: Code, events: list[Version], outputs: list[Version]) -> None:
         self.code, self.wanted = code, outputs
         self.events = sorted(events, key=lambda version: version.time)
         self.slots: dict[tuple[int, int], list[Slot | None]] = {}
-        self.rows: list[tuple[Time, int, int, int, int, int, int]] = []
+        self.rows: list[Row] = []
 
     def make_schedule(self) -> Schedule:
         """Place all versions and return the schedule."""
@@ -250,7 +252,7 @@ class _Placing:
         end = max((row[0][0] for row in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
-                self._add_row((end, 1 << 20), version, version.rank, COPY, 0)
+                self._add_row((end, LAST_INNER), version, version.rank, COPY, 0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
         """Store a version in a slot of its chunk; return the slot."""
@@ -261,7 +263,7 @@ class _Placing:
         if slot_content is None:
             slot_content = chunk_slots[slot] = Slot(version)
         else:
-            slot_content.read = max(slot_content.read, slot_content.version.last)
+            slot_content.last_read = max(slot_content.last_read, slot_content.version.last_sent)
         slot_content.version = version
         return slot_content
 
@@ -269,7 +271,7 @@ class _Placing:
         """Return the first slot that is not read after this time and was written before it."""
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         for number, slot in enumerate(chunk_slots):
-            if slot is None or (max(slot.read, slot.version.last_read()) <= time and slot.written < time):
+            if slot is None or (max(slot.last_read, slot.version.last_read()) <= time and slot.last_write < time):
                 return number
         return len(chunk_slots)
 
@@ -277,7 +279,7 @@ class _Placing:
         slot = self._free_slot(version, time)
         slot_content = self._put_in_slot(version, slot)
         self._add_row(time, source, version.rank, COPY, slot)
-        slot_content.copied = slot_content.written = time
+        slot_content.last_copy = slot_content.last_write = time
 
     def _add_sum(self, total: Version, first: Version, second: Version) -> None:
         """Add the rows of a sum. It takes the slot of one term (`base`) if that is not read later, else a new slot."""
@@ -308,17 +310,17 @@ class _Placing:
         slot_content = self.slots[base.rank, base.chunk][base.slot]
         assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])
-        return max(base.last_read(total.time), slot_content.read) <= first and slot_content.copied < first
+        return max(base.last_read(total.time), slot_content.last_read) <= first and slot_content.last_copy < first
 
     def _add_reduction(self, slot_content: Slot, time: Time, source: Version, base: Version) -> None:
         self._add_row(time, source, base.rank, REDUCE, base.slot)
-        slot_content.written = max(slot_content.written, time)
+        slot_content.last_write = max(slot_content.last_write, time)
 
     def _add_row(self, time: Time, source: Version, dst: int, op: int, slot: int) -> None:
         self.rows.append((time, source.chunk, source.rank, dst, op, source.slot, slot))
 
 
-def _step_columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
+def _step_columns(rows: list[Row]) -> tuple[Longs, ...]:
     """Convert times to steps without gaps. Rows within a rank are numbered per chunk, so that chunks do not wait for
     each other.
 
@@ -338,6 +340,6 @@ def _step_columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tupl
         for number, inner in enumerate(sorted(inner_times), 1)
     }
     times = [(step, new_inner[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
-    number = {time: at for at, time in enumerate(sorted(set(times)))}
-    table = np.array([(number[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)
+    index = {time: step for step, time in enumerate(sorted(set(times)))}
+    table = np.array([(index[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)
     return tuple(table[:, column] for column in range(7))

@@ -71,17 +71,18 @@ Streams = list[list[list[Step]]]  # by stream, then by rank
 class Moves:
     """The moves of each message, cut where a part of either side ends; neighbours on both sides are joined.
 
-    `message`: per move its message. `columns`: per move the buffer and chunk of its source, the buffer and chunk of its
-    target, and its size. `empty`: per message whether it moves nothing.
+    `message`: per move the number of its message. `columns`: five arrays, per move the buffer and chunk of its source,
+    the buffer and chunk of its target, and its size in chunks. `empty`: per message whether it moves nothing.
+    `bound`: the program with its places resolved (core.program), no lower bound.
     """
 
     def __init__(self, program: Program, bound: Bound) -> None:
         self.program, self.bound = program, bound
         # Entry i of both columns is message i: its send and its receive.
         send, receive = program.pairs
-        self.ptr = pointers(program.rank[send], program.ranks)  # sends stand by rank
-        until = np.concatenate([[0], np.cumsum(bound.length)])
-        self.empty: Bools = until[program.part_ptr[send]] == until[program.part_ptr[send + 1]]
+        self.first_message = pointers(program.rank[send], program.ranks)  # per rank; sends are sorted by rank
+        length_before = np.concatenate([[0], np.cumsum(bound.length)])  # chunks of all parts before each part
+        self.empty: Bools = length_before[program.part_ptr[send]] == length_before[program.part_ptr[send + 1]]
         # The common case in columns: one part on either side, so one move.
         is_single = ~self.empty
         for rows in (send, receive):
@@ -92,7 +93,9 @@ class Moves:
         columns = (*source, *target, bound.length[send_part])
         # Messages of several parts are cut one by one.
         multiple = [
-            (at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut_moves(at)
+            (message, *move)
+            for message in np.flatnonzero(~is_single & ~self.empty).tolist()
+            for move in self._cut_message(message)
         ]
         cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
         message = np.concatenate([single, cut_moves[0]])
@@ -102,37 +105,38 @@ class Moves:
         self.columns = [
             np.concatenate(column_parts)[order] for column_parts in zip(columns, cut_moves[1:], strict=True)
         ]
-        self.first = pointers(self.message, len(send))
+        self.first_move = pointers(self.message, len(send))  # per message
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
         """Return the moves of each message that this rank sends, created on demand."""
-        low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
-        first = self.first[low : high + 1].tolist()
+        low, high = int(self.first_message[rank]), int(self.first_message[rank + 1])
+        first = self.first_move[low : high + 1].tolist()
         # A rank's messages are contiguous, and so are their moves.
         rows = slice(first[0], first[-1])
         peer = self.program.peer[self.program.pairs.send[self.message[rows]]].tolist()
-        source, begin, target, at, size = (column[rows].tolist() for column in self.columns)
-        places = (zip(source, begin, strict=True), zip(target, at, strict=True))
+        source, source_chunk, target, target_chunk, size = (column[rows].tolist() for column in self.columns)
+        places = (zip(source, source_chunk, strict=True), zip(target, target_chunk, strict=True))
         moves = list(map(Move, peer, *places, size))
 
-        def of(at: int) -> list[Move]:
-            return moves[first[at - low] - first[0] : first[at - low + 1] - first[0]]
+        def moves_of(message: int) -> list[Move]:
+            return moves[first[message - low] - first[0] : first[message - low + 1] - first[0]]
 
-        return of
+        return moves_of
 
-    def _cut_moves(self, at: int) -> list[tuple[int, int, int, int, int]]:
-        """Return the moves of one message: parts that are contiguous at both sides."""
-        sent, received = (self._message_parts(int(rows[at])) for rows in self.program.pairs)
+    def _cut_message(self, message: int) -> list[tuple[int, int, int, int, int]]:
+        """Return the rows of `columns` of one message."""
+        sent, received = (self._message_parts(int(rows[message])) for rows in self.program.pairs)
         return [(*move.source, *move.target, move.size) for move in _cut_moves(0, sent, received)]
 
     def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
+        """Return (buffer, first chunk, length) of each part of a send or receive."""
         bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
         columns = (bound.buffer[rows].tolist(), bound.begin[rows].tolist(), bound.length[rows].tolist())
         return list(zip(*columns, strict=True))
 
 
 def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
-    """Return the moves of one message: parts that are contiguous at both sides."""
+    """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length)."""
     moves: list[Move] = []
     into = iter(received)
     target: Place = (0, 0)
@@ -142,8 +146,8 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
         # Walk both sides at once: each move ends where a part of either side ends.
         while done < length:
             while not remaining:
-                where, at, remaining = next(into)
-                target = where, at
+                target_buffer, target_chunk, remaining = next(into)
+                target = target_buffer, target_chunk
             count = min(length - done, remaining)
             moves.append(Move(peer, (buffer, begin + done), target, count))
             done, remaining = done + count, remaining - count
