@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# difflib's ratio from which a name is suggested: high enough that msccl is not suggested for nccl, nor piccl-xml for
-# xml
+# difflib's ratio from which a name is suggested: msccl is not suggested for nccl, nor piccl-xml for xml
 NEAR = 0.7
 
 
@@ -23,7 +22,7 @@ class Invalid(AntiphonError):
 
 
 class Unsupported(AntiphonError):
-    """Valid, but not for this method: the message names an alternative."""
+    """The input is valid, but this function or planner does not support it: the message names an alternative."""
 
 
 class Infeasible(AntiphonError):
@@ -98,10 +97,12 @@ def _near_miss(name: str, names: Sequence[str]) -> str | None:
     >>> [_near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
     ['allreduce', 'src', None]
     """
-    spelled = {spelling.lower(): spelling for spelling in names}
+    name_of_lower = {spelling.lower(): spelling for spelling in names}
     word = name.lower()
-    matches = difflib.get_close_matches(word, spelled, n=1, cutoff=NEAR)
+    matches = difflib.get_close_matches(word, name_of_lower, n=1, cutoff=NEAR)
     matches += [
-        spelling for spelling in spelled if len(spelling) == len(word) and sum(map(str.__ne__, spelling, word)) == 1
+        spelling
+        for spelling in name_of_lower
+        if len(spelling) == len(word) and sum(map(str.__ne__, spelling, word)) == 1
     ]
-    return spelled[matches[0]] if matches else None
+    return name_of_lower[matches[0]] if matches else None

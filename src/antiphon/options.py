@@ -31,7 +31,7 @@ class Option:
 
     @property
     def range_text(self) -> str:
-        """one of near, far; 1 or more; 0 to 1."""
+        """The permitted values as text: "one of near, far", "1 or more", "0 to 1"."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
         low = None if self.minimum is None else str(self.minimum)

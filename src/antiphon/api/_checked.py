@@ -25,7 +25,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 P = ParamSpec("P")
 R = TypeVar("R")
 MAX_ITEMS = 2**22  # ranks of a group, or values of another list
-Check = Callable[[Any, str], Any]  # from a value and the name of its argument to the normalized value; else Invalid
+Check = Callable[[Any, str], Any]  # (value, name of its argument) -> the normalized value, or raises Invalid
 TOO_LARGE = (
     "out of memory: the machine, the schedule or the size asked for is too large for this computer; try a smaller one"
 )
@@ -48,14 +48,14 @@ def whole_number(minimum: int, maximum: int = 2**60) -> Check:
 
 
 def text(value: Any, name: str) -> str:
-    """Return a text as it is."""
+    """Return a text unchanged."""
     if not isinstance(value, str):
         raise Invalid(f"{name}: expected a text, got {quote(value)}")
     return value
 
 
 def yes_or_no(value: Any, name: str) -> bool:
-    """Return True or False as it is."""
+    """Return True or False unchanged."""
     if not isinstance(value, bool):
         raise Invalid(f"{name}: expected True or False, got {quote(value)}")
     return value
@@ -128,7 +128,7 @@ def options(value: Any, name: str) -> dict[str, Any]:
 
 
 def function(value: Any, name: str) -> Any:
-    """Return a function as it is."""
+    """Return a function unchanged."""
     if not callable(value):
         raise Invalid(f"{name}: expected a function, got {quote(value)}")
     return value
@@ -198,8 +198,7 @@ CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "chunks": whole_number(1, 2**25), "collective": text,
     "compiler": text, "deterministic": yes_or_no, "drop_links": links_of, "drop_nics": links_of, "drop_ranks": ranks,
     "effort": effort, "factor": whole_number(2), "few": whole_number(1), "folder": path,
-    "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no,
-    "iterations": whole_number(1),
+    "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no, "iterations": whole_number(1),
     "k": whole_number(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds, "logs": path,
     "lowering": text, "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text,
     "nccl": yes_or_no, "on": text, "only": ranks, "options": options, "pieces": whole_number(1, 2**30),
@@ -247,7 +246,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            return function(*args, **kwargs)  # whose error names the function
+            return function(*args, **kwargs)  # raises TypeError again, with the name of the function
         try:
             for name, value in bound.arguments.items():
                 is_left_out = value is None and parameters[name].default is None

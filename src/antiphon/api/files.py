@@ -298,20 +298,20 @@ def export(
 
     entry = find_format(name)
     tables = entry.can.tables
-    checked: Any = (_inputs.verified_plans if tables else _inputs.verified_plan)(plan, collective, "written")
+    verified: Any = (_inputs.verified_plans if tables else _inputs.verified_plan)(plan, collective, "written")
     notes: list[str] = []
     try:
-        emitted = emit(checked, name, nbytes=nbytes, options=options)
+        emitted = emit(verified, name, nbytes=nbytes, options=options)
     except Unsupported:
         if not entry.can.replaces:
             raise
         if tables:
-            for kind, each_plan in checked.items():
-                checked[kind], replaced = replace_unwritable(each_plan, name, options)
+            for kind, each_plan in verified.items():
+                verified[kind], replaced = replace_unwritable(each_plan, name, options)
                 notes += replaced
         else:
-            checked, notes = replace_unwritable(checked, name, options)
-        emitted = emit(checked, name, nbytes=nbytes, options=options)
+            verified, notes = replace_unwritable(verified, name, options)
+        emitted = emit(verified, name, nbytes=nbytes, options=options)
     if folder is not None:
         return format_files.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])
     texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)

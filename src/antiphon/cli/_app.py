@@ -103,7 +103,7 @@ class _Reporter:
     def fail(self, kind: str, message: str, exit_code: int) -> int:
         """Report an error and return its exit code. `kind`: its public class."""
         self._emit(kind, message, exit_code)
-        self.signals.tell(message)
+        self.signals.print_last_line(message)
         return exit_code
 
     def stop(self, message: str = "") -> int:
@@ -171,7 +171,7 @@ def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
             show_other(message, category, *command_path, **details)
         elif str(message) not in printed:
             printed.add(str(message))
-            signals.tell(f"warning: {message}")
+            signals.print_last_line(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UnlikelyInput)

@@ -12,7 +12,7 @@ from antiphon.core.files import one_line
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
-# Rows of programs: label, key of the inventory
+# Rows of the last table that list programs: (label, key of the inventory of `antiphon.doctor`)
 PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compilers"))
 
 

@@ -50,11 +50,11 @@ RUNTIME_OPTIONS = {
     "--timeout": "timeout",
     "--for": "timeout",
 }
-# Commands that had these options, each with the runtime that is meant if --on is missing
+# Commands that had these options, each with its runtime if --on is missing ("": the command refuses the options)
 RUNTIME_COMMANDS = {"run": "local", "bench": "mpi", "tune": ""}
-# Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text, and the defaults
+# Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text
 SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
-SIZES = ["1KB", "16MB", "4"]
+DEFAULT_SIZES = ["1KB", "16MB", "4"]  # BEGIN, END, FACTOR
 
 
 def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -135,13 +135,13 @@ def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
     if not options:
         return words
     words, size_options = _extract_options(words, ("--nbytes",))
-    span = size_options[-1][1].split(":") if size_options else list(SIZES)
-    if len(span) > 1:  # else there is one size, which needs no factor
-        span = [*span, SIZES[2]][:3]
+    sizes = size_options[-1][1].split(":") if size_options else list(DEFAULT_SIZES)
+    if len(sizes) > 1:  # else there is one size, which needs no factor
+        sizes = [*sizes, DEFAULT_SIZES[2]][:3]
         for option, value in options:
-            span[options_of[option]] = value
-    warnings += [_warning(f"{name} {option}", f"{name} --nbytes {':'.join(span)}") for option, _ in options[:1]]
-    return [*words, "--nbytes", ":".join(span)]
+            sizes[options_of[option]] = value
+    warnings += [_warning(f"{name} {option}", f"{name} --nbytes {':'.join(sizes)}") for option, _ in options[:1]]
+    return [*words, "--nbytes", ":".join(sizes)]
 
 
 def _rename_options(name: str, words: list[str], warnings: list[str]) -> list[str]:

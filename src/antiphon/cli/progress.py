@@ -13,8 +13,8 @@ from antiphon.cli.planning import ThrottledLog, repeat_in_log
 def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """Yield a function that shows progress: (done, total, text).
 
-    On a terminal it moves a bar on stderr. In a log a line is printed for the first result, then every few seconds;
-    with `log` only when the function is called.
+    On a terminal it moves a bar on stderr. Otherwise it prints a line for the first result, then one every few seconds,
+    also between two calls; with `log` only when it is called.
     """
     if not sys.stderr.isatty() and log:
         lines = ThrottledLog()
@@ -23,8 +23,8 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     if not sys.stderr.isatty():
         from antiphon.select.ledger import BEST_SO_FAR
 
-        with repeat_in_log(first=BEST_SO_FAR) as tell:
-            yield lambda done, total, text: tell(progress_line(done, total, text))
+        with repeat_in_log(first=BEST_SO_FAR) as print_line:
+            yield lambda done, total, text: print_line(progress_line(done, total, text))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

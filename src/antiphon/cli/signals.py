@@ -42,7 +42,7 @@ class Signals:
         self._count = 0  # signals so far, without those that this class sent again
         self._is_printing = False  # whether the last line is being printed
         self._is_printed = False  # whether it has been printed
-        self._is_resent = False  # the next signal is one that this class sent again: do not count it
+        self._is_resent = False  # whether the next signal is one that this class sent again: then do not count it
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._previous: dict[int, Any] = {}
         self._previous_hook: Callable[[sys.UnraisableHookArgs], Any] | None = None  # None: ours is not installed
@@ -75,7 +75,7 @@ class Signals:
     def text(self) -> str:
         return _ENDED_BY[signal.Signals(self.first or signal.SIGINT)]
 
-    def tell(self, message: str) -> None:
+    def print_last_line(self, message: str) -> None:
         """Print the last line of a command; a later signal adds no other line. `raises_interrupt` must be false."""
         self._is_printing = True  # a signal mask would not do: another thread might get the signal
         say(message)

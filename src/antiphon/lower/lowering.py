@@ -124,7 +124,7 @@ def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: T
         np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
         np.concatenate([none, origin])[by_rank],
         slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
-        pointers(rank, ranks), kind[order], (line.place[chunk] % channels)[order] if len(chunk) else chunk,
+        pointers(rank, ranks), kind[order], (line.position[chunk] % channels)[order] if len(chunk) else chunk,
         peer[order], pieces[order], when[order],
         pointers(number[operation], len(order)), begin[part_order], end[part_order], base_number[base[part_order]],
         pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
@@ -142,7 +142,7 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
     """
     ends, line = prepared.analysis.outputs, prepared.line
     rows = np.flatnonzero(ends.count > 1)
-    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
+    rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], prepared.places.outputs[rows], ends.count[rows]
     # Merge adjacent chunks: a new stretch begins where rank, base or count changes, or after a gap on the line.
     fresh = run_starts(rank) | run_starts(base) | run_starts(count)
@@ -356,7 +356,7 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     rows = np.flatnonzero(is_unwritten & (entry >= 0))
     # In place the input is already where the output is.
     rows = rows[prepared.places.inputs[entry[rows]] != prepared.places.outputs[rows]]
-    rows = rows[np.lexsort((line.place[ends.chunk[rows]], ends.rank[rows]))]
+    rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank = ends.chunk[rows], ends.rank[rows]
     source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
     fresh = run_starts(rank) | run_starts(source) | run_starts(target)

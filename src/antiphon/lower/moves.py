@@ -40,8 +40,8 @@ class Slots:
     before: Longs  # per stretch the stretch that had its slot before, -1: none
     ptr: Longs  # rank r has the slots ptr[r] to ptr[r + 1] - 1
     of_class: Longs  # per slot its class
-    class_whole: Longs  # per class its length: whole units of weight ...
-    class_part: Longs  # ... and a numerator over the line's denominator
+    class_whole: Longs  # per class the whole units of its length, in weight ...
+    class_part: Longs  # ... and the rest of it, as a numerator over the line's denominator
     class_pieces: Longs  # per class
 
 
@@ -123,30 +123,30 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
     head = pointers(pool[order], pools)
     pool_sorted = pool[order]
-    # Per stretch of a pool: `nth` stretches began before it, and `freed` slots are free again when it begins.
-    nth = np.arange(count) - head[pool_sorted]
+    # Per stretch of a pool: `begun` stretches began before it, and `freed` slots are free again when it begins.
+    begun = np.arange(count) - head[pool_sorted]
     freed = (
         np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
     )
-    # Slots after stretch k: the running maximum of begun - freed, that is of the stretches alive at once.
-    # The offset per pool keeps the maximum of one pool from the next: begun - freed is from 1 to `count`.
+    # Slots after stretch k: the running maximum of begun + 1 - freed, that is of the stretches alive at once.
+    # The offset per pool keeps the maximum of one pool from the next: begun + 1 - freed is from 1 to `count`.
     pool_offset = pool_sorted * (count + 1)
-    slots = np.maximum.accumulate(nth + 1 - freed + pool_offset) - pool_offset
-    slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
+    slots = np.maximum.accumulate(begun + 1 - freed + pool_offset) - pool_offset
+    slots_before = np.where(begun > 0, np.concatenate([[0], slots[:-1]]), 0)
     # If the maximum does not grow, a free slot exists: take the one that is free for longest.
     reuses = slots == slots_before
     before = np.full(count, -1, np.int64)
-    # Of the `nth` stretches before, nth - slots_before reused slots, in the order in which those became free.
-    before[order[reuses]] = by_end[(head[pool_sorted] + nth - slots_before)[reuses]]
+    # Of the `begun` stretches before, begun - slots_before reused slots, in the order in which those became free.
+    before[order[reuses]] = by_end[(head[pool_sorted] + begun - slots_before)[reuses]]
     index = np.full(count, -1, np.int64)
     index[order[~reuses]] = slots[~reuses] - 1
     # Pointer jumping: each stretch finds the first owner of its slot in O(log n) rounds.
     root = np.where(before >= 0, before, np.arange(count))
     while True:
-        further = root[root]
-        if np.array_equal(further, root):
+        grandparent = root[root]
+        if np.array_equal(grandparent, root):
             break
-        root = further
+        root = grandparent
     last = np.append(run_starts(pool_sorted)[1:], True)
     return index[root], before, slots[last]
 
@@ -196,16 +196,18 @@ def moves(prepared: Prepared, staged: bool = False) -> Moves:
     group = values.group[write]
     # A fold makes versions of several operands, and versions that may not come straight to their place because the old
     # version there (its number is one less) is read in the same step.
-    clash = values.overwritten & values.read_at_overwrite
-    folded = (values.count > 1) | clash[values.version - 1]
+    must_wait = values.overwritten & values.read_at_overwrite
+    folded = (values.count > 1) | must_wait[values.version - 1]
     local = schedule.src == schedule.dst
     if staged:  # rows from rank to rank wait in scratch, and a fold copies them to their place in a user's buffer
         folded[np.unique(group[~local])] |= values.place[values.version[np.unique(group[~local])]] >= 0
-    # `late`: local rows whose source is overwritten in the step in which they read it.
-    late = values.overwritten[read].copy()
-    late[late] = values.moment[read[late] + 1] == prepared.time[late]
+    # `reads_overwritten`: local rows whose source is overwritten in the step in which they read it.
+    reads_overwritten = values.overwritten[read].copy()
+    reads_overwritten[reads_overwritten] = (
+        values.moment[read[reads_overwritten] + 1] == prepared.time[reads_overwritten]
+    )
     # Rows that wait in scratch for their fold: those from rank to rank, and those whose source is overwritten.
-    waiting = folded[group] & (~local | late)
+    waiting = folded[group] & (~local | reads_overwritten)
     has_no_place = values.place[write] < 0
     # If a fold's result lies in scratch and no operand waits there yet, the row of its first transferred operand is
     # made to wait: the result overwrites it.
@@ -260,7 +262,7 @@ def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bool
     schedule, line = prepared.schedule, prepared.line
     rows, table = np.flatnonzero(~local), messages(schedule)
     chunk, slots = schedule.chunk[rows], schedule.slots
-    inside: list[tuple[NDArray[Any], int]] = [(line.place[chunk], len(line.place))]
+    inside: list[tuple[NDArray[Any], int]] = [(line.position[chunk], len(line.position))]
     if slots > 1:
         inside += [(schedule.slot("src")[rows], slots), (schedule.slot("dst")[rows], slots)]
     order = order_of(*pack_columns((table.of_row[rows], len(table)), *inside))
@@ -313,7 +315,7 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
     key, bound = pack_columns(
         (rank, prepared.schedule.collective.ranks), (values.moment[version], prepared.times), (count, count_bound)
     )
-    order = order_of(*pack_columns((key, bound), (line.place[chunk], len(line.place))))
+    order = order_of(*pack_columns((key, bound), (line.position[chunk], len(line.position))))
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
     joined = ~run_starts(key) & (line.pieces[chunk] == 1)
     joined[1:] &= line.end[chunk[:-1]] == line.begin[chunk[1:]]

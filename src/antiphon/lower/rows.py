@@ -39,7 +39,7 @@ class DataLine:
     block: Longs  # per block, where it begins on the line
     begin: Longs  # per chunk, the point at which it begins
     end: Longs  # per chunk, the point at which it ends
-    place: Longs  # per chunk, its position in the order of the line
+    position: Longs  # per chunk, its position among all chunks in the order of the line
     pieces: Longs  # per chunk
 
     @staticmethod
@@ -52,7 +52,7 @@ class DataLine:
         >>> line = DataLine.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
         >>> line.units.tolist(), line.numerators.tolist(), line.denominator
         ([0, 0, 1, 1, 2], [0, 1, 0, 1, 0], 2)
-        >>> line.begin.tolist(), line.end.tolist(), line.place.tolist()  # chunks are numbered part by part
+        >>> line.begin.tolist(), line.end.tolist(), line.position.tolist()  # chunks are numbered part by part
         ([0, 2, 1, 3], [1, 3, 2, 4], [0, 2, 1, 3])
         """
         chunks, weights = schedule.chunks, schedule.collective.weights
@@ -66,16 +66,25 @@ class DataLine:
             units.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
             numerators.append((product % chunks.denominator).astype(np.int64))
         common = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
-        every = np.concatenate(units), np.concatenate(numerators) // common
-        point = number_rows(*every)
-        first = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
-        first[point] = np.arange(len(point))
+        points = np.concatenate(units), np.concatenate(numerators) // common
+        point = number_rows(*points)
+        first_edge = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
+        first_edge[point] = np.arange(len(point))
         order = np.lexsort((chunks.share, chunks.offset, chunks.block))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
         begin, end = np.split(point, 2)
-        each = np.array(pieces_of(schedule), np.int64)
-        return DataLine(every[0][first], every[1][first], chunks.denominator // common, block, begin, end, place, each)
+        pieces = np.array(pieces_of(schedule), np.int64)
+        return DataLine(
+            points[0][first_edge],
+            points[1][first_edge],
+            chunks.denominator // common,
+            block,
+            begin,
+            end,
+            position,
+            pieces,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +116,12 @@ class Places:
             shift = (side.start - line.block[side.block])[end.pair]
             for column, values in zip(columns, (end.rank, np.full(len(shift), buffer), shift), strict=True):
                 column.append(values)
-        rank, buffer_, shift = map(np.concatenate, columns)
-        number = number_rows(rank, buffer_, shift)
-        first = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-        first[number] = np.arange(len(number))
+        rank, buffers_of_places, shift = map(np.concatenate, columns)
+        number = number_rows(rank, buffers_of_places, shift)
+        first_row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+        first_row[number] = np.arange(len(number))
         inputs, outputs = np.split(number, [len(ends[0].pair)])
-        return Places(rank[first], buffer_[first], shift[first], inputs, outputs)
+        return Places(rank[first_row], buffers_of_places[first_row], shift[first_row], inputs, outputs)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -192,8 +201,8 @@ def find_positions(among: Longs, keys: Longs) -> Longs:
     order = np.argsort(among)
     at = np.searchsorted(among[order], keys)
     at[at == len(among)] = 0
-    place = order[at]
-    return np.where(among[place] == keys, place, -1)
+    position = order[at]
+    return np.where(among[position] == keys, position, -1)
 
 
 def _place_values(
@@ -211,28 +220,30 @@ def _place_values(
     """
     # The version that each group writes, and the version of each operand.
     groups = len(analysis.count)
-    at = concat_ranges(analysis.first, analysis.count)
-    row, owner = analysis.row[at], np.repeat(np.arange(groups), analysis.count)
-    real = row >= 0
+    operand_rows = concat_ranges(analysis.first, analysis.count)
+    row, owner = analysis.row[operand_rows], np.repeat(np.arange(groups), analysis.count)
+    is_transfer = row >= 0
     version = np.zeros(groups, np.int64)
-    version[owner[real]] = order.write[row[real]]
-    operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
+    version[owner[is_transfer]] = order.write[row[is_transfer]]
+    operand = np.where(is_transfer, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)
     # Initial versions lie in the input, versions of a cell that is an output in the output.
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
-    entry = find_positions(keys[0], order.cell[initial])
-    place[initial] = np.where(entry >= 0, places.inputs[entry] if len(places.inputs) else -1, -1)
+    input_number = find_positions(keys[0], order.cell[initial])
+    place[initial] = np.where(input_number >= 0, places.inputs[input_number] if len(places.inputs) else -1, -1)
     written = np.flatnonzero(~order.initial)
-    leaving = find_positions(keys[1], order.cell[written])
-    home = (leaving >= 0) & ~delayed[leaving] if len(delayed) else np.zeros(len(leaving), bool)
-    place[written] = np.where(home, places.outputs[leaving] if len(places.outputs) else -1, -1)
-    over = np.zeros(len(order), bool)
-    over[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
-    following = np.append(order.step[1:], -1)
-    early = np.zeros(len(order), bool)
-    early[order.read[~order.final[order.read] & (following[order.read] == schedule.step)]] = True
+    output_number = find_positions(keys[1], order.cell[written])
+    goes_home = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
+    place[written] = np.where(goes_home, places.outputs[output_number] if len(places.outputs) else -1, -1)
+    overwritten = np.zeros(len(order), bool)
+    overwritten[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
+    next_step = np.append(order.step[1:], -1)
+    read_at_overwrite = np.zeros(len(order), bool)
+    read_at_overwrite[order.read[~order.final[order.read] & (next_step[order.read] == schedule.step)]] = True
     moment = np.where(order.step < 0, -1, np.searchsorted(steps, order.step))
     first = np.cumsum(analysis.count) - analysis.count
-    return Values(order, moment, group, place, over, early, version, analysis.count, first, operand, row, owner)
+    return Values(
+        order, moment, group, place, overwritten, read_at_overwrite, version, analysis.count, first, operand, row, owner
+    )

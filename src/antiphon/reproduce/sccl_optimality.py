@@ -1,15 +1,14 @@
-"""How good the algorithms of a table are, each with its proof: against the bounds, and against the others.
+"""Compare the algorithms of a table with the lower bounds and with each other, with a proof for each answer.
 
 An algorithm is *latency-optimal* if S is the bound on steps, *bandwidth-optimal* if R / C is the bound on time, and
 *Pareto-optimal* if no algorithm with as few steps has a lower R / C, and none with fewer steps has as low an R / C.
 Pareto-optimality is proved by lower bounds on R / C for S and for S - 1 steps: dual solutions (prices of links per
 step) of a linear program. It is refuted by a better algorithm.
 
-Input (`standings_of`): the synthesized points of one family. Output: a `Standing` for each. An allreduce is composed of
-two halves, reducescatter and allgather, so
-that the next lower number of steps is S - 2. If a point stays undecided, better algorithms are searched for: along the
-frontier, then with fewer steps. Example: (2, 2, 3) on a machine where R / C >= 3/2 in 2 steps
-and no schedule has 1 step is Pareto-optimal.
+Input (`standings_of`): the synthesized points (C, S, R) of one family. Output: a `Standing` for each. An allreduce is
+composed of two halves, reducescatter and allgather, so that the next lower number of steps is S - 2. If a point stays
+undecided, better algorithms are searched for: along the frontier, then with fewer steps. Example: (2, 2, 3) on a
+machine where R / C >= 3/2 in 2 steps and no schedule has 1 step is Pareto-optimal.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from antiphon.core.bounds import Bound
 from antiphon.errors import Infeasible, NotFound, TimedOut
 from antiphon.reproduce.sccl_plans import Family, Synthesized
 
-Point = tuple[int, int, int]
-K = 4  # a search along the frontier is among schedules with R <= S + K
+Point = tuple[int, int, int]  # chunks, steps, rounds
+K = 4  # SCCL's k: a search along the frontier is among schedules with R <= S + K
 # What proves a bound on R / C, by the class of its witness
 _WITNESS = {"Cut": "a cut", "Partition": "a partition", "LpDual": "prices of links"}
 

@@ -34,14 +34,14 @@ def is_even(r: Range) -> bool:
 def _against_library(ranges: Sequence[Range]) -> str:
     """Return the verdict if the library's own choice is known."""
     library = next(r.reference for r in ranges if r.over).upper()
-    ours = [r for r in ranges if not r.served_by]
-    rivals = [r for r in ranges if r.served_by]
-    is_slower = any(r.speedup is not None and r.speedup < 1 and not is_even(r) for r in rivals)
+    our_ranges = [r for r in ranges if not r.served_by]
+    library_ranges = [r for r in ranges if r.served_by]
+    is_slower = any(r.speedup is not None and r.speedup < 1 and not is_even(r) for r in library_ranges)
     as_good = "as good or better" if is_slower else "as good"
-    if not ours:
+    if not our_ranges:
         return f"leave all sizes to {library}, which is {as_good}"
-    speedups = speedups_text([r.speedup for r in ours if r.speedup is not None], library)
-    if not rivals:
+    speedups = speedups_text([r.speedup for r in our_ranges if r.speedup is not None], library)
+    if not library_ranges:
         return f"use Antiphon's plans at all sizes{speedups}"
     spans = spans_text([(r.start, r.stop, bool(r.served_by)) for r in ranges])
     return f"use Antiphon's plans {spans}{speedups}; elsewhere {library} is {as_good}"

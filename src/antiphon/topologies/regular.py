@@ -1,9 +1,9 @@
 """Regular networks of any size, all links alike.
 
-Direct networks: ranks are joined with each other. With routers=true every rank hangs on a switch of its own and the
-switches are joined: then any rank can send to any other in one step, loading every link on the way. The link between
-a rank and its switch is as wide as all network links of the widest switch together and takes no time (assumed), so
-that it never binds before the network does.
+Direct networks: ranks are joined with each other. With routers=true every rank has a switch of its own, and the
+switches are joined: then any rank can send to any other in one step, loading every link on the route. The link between
+a rank and its switch has no latency and the summed bandwidth of the network links of the switch with most of them
+(assumed), so that it is never the bottleneck.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from antiphon.topologies.options import (
     ranks_of,
 )
 
-Switch = bool | str
+YesOrNo = bool | str
 _AXES = "xyzwvu"
 
 
 def ring(
-    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: YesOrNo = False
 ) -> Topology:
     """Rank i is linked with i-1 and i+1, both ways (two ranks: one link each way)."""
     nodes = np.arange(ranks_of(ranks))
@@ -44,7 +44,7 @@ def ring(
 
 
 def line(
-    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: YesOrNo = False
 ) -> Topology:
     """Rank i is linked with i+1, both ways; the ends with one neighbour only."""
     lower = np.arange(ranks_of(ranks) - 1)
@@ -54,7 +54,7 @@ def line(
 
 
 def full(
-    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
+    *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: YesOrNo = False
 ) -> Topology:
     """A link from every rank to every other."""
     ranks_of(ranks)
@@ -82,7 +82,7 @@ def mesh(
     ranks: int | None = None,
     bandwidth: Bandwidth = BANDWIDTH,
     latency: Latency = LATENCY,
-    routers: Switch = False,
+    routers: YesOrNo = False,
 ) -> Topology:
     """A grid of any dimension: rank = position in row-major order, linked with its neighbours along each axis.
 
@@ -97,7 +97,7 @@ def torus(
     ranks: int | None = None,
     bandwidth: Bandwidth = BANDWIDTH,
     latency: Latency = LATENCY,
-    routers: Switch = False,
+    routers: YesOrNo = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
     return _build_grid("torus", parse_dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
@@ -109,7 +109,7 @@ def hypercube(
     dims: int | None = None,
     bandwidth: Bandwidth = BANDWIDTH,
     latency: Latency = LATENCY,
-    routers: Switch = False,
+    routers: YesOrNo = False,
 ) -> Topology:
     """Ranks are linked whose numbers differ in one bit; ranks= a power of 2, or dims= the number of bits."""
     if (dims is None) == (ranks is None):
@@ -131,27 +131,27 @@ def _build_grid(
     closed: bool,
     bandwidth: Bandwidth,
     latency: Latency,
-    routers: Switch,
+    routers: YesOrNo,
     name: str = "",
 ) -> Topology:
-    """Return a grid, `closed` to rings along every axis or not. Links axis by axis, towards higher positions first."""
+    """Return a grid, `closed` to rings along every axis or not. Links are in order of axes, each first upwards."""
     ranks = math.prod(sizes)
     check_link_count(2 * len(sizes) * ranks, f"{family} of {ranks} ranks")
-    number = np.arange(ranks)
-    position = np.unravel_index(number, sizes)
+    rank = np.arange(ranks)
+    position = np.unravel_index(rank, sizes)
     src, dst = [], []
     for axis, size in enumerate(sizes):
         stride = math.prod(sizes[axis + 1 :])
         for direction in (1, -1):
-            wraps = (position[axis] == size - 1) if direction == 1 else (position[axis] == 0)
-            has_neighbour = ~wraps | (closed and size > 2)
-            hop = np.where(wraps, -direction * (size - 1) * stride, direction * stride)
-            src.append(number[has_neighbour])
-            dst.append((number + hop)[has_neighbour])
+            is_at_end = (position[axis] == size - 1) if direction == 1 else (position[axis] == 0)
+            has_neighbour = ~is_at_end | (closed and size > 2)
+            hop = np.where(is_at_end, -direction * (size - 1) * stride, direction * stride)
+            src.append(rank[has_neighbour])
+            dst.append((rank + hop)[has_neighbour])
     axes = [f"{_AXES[a]}" if len(sizes) <= len(_AXES) else f"a{a}." for a in range(len(sizes))]
     places = tuple(
-        "/".join(f"{axis}{value}" for axis, value in zip(axes, where, strict=True))
-        for where in zip(*(column.tolist() for column in position), strict=True)
+        "/".join(f"{axis}{value}" for axis, value in zip(axes, coordinates, strict=True))
+        for coordinates in zip(*(column.tolist() for column in position), strict=True)
     )
     name = name or f"{family}:dims={'x'.join(map(str, sizes))}"
     return _build_network(name, ranks, np.concatenate(src), np.concatenate(dst), bandwidth, latency, routers, places)
@@ -164,13 +164,13 @@ def _build_network(
     dst: Longs,
     bandwidth: Bandwidth,
     latency: Latency,
-    routers: Switch,
+    routers: YesOrNo,
     places: tuple[str, ...] = (),
 ) -> Topology:
     """Return a machine with a link from every `src` to its `dst`; with routers, between the switches of these ranks.
 
-    >>> made = _build_network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
-    >>> made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist()
+    >>> machine = _build_network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2, 3
+    >>> machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist()
     ([2, 3, 0, 1, 2, 3], [3, 2, 2, 3, 0, 1], [0, 0, 1, 1, 1, 1])
     """
     kind = link_type("link", bandwidth, latency)
@@ -179,8 +179,8 @@ def _build_network(
         return Topology(name, ranks, 0, as_int32(src), as_int32(dst), np.zeros(len(src), np.int32), (kind,), (), places)
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")
     check_node_count(2 * ranks, f"{name} with routers")
-    widest = int(np.bincount(src, minlength=ranks).max())
-    port_type = LinkType("port", widest * kind.bandwidth, 0.0)
+    max_links = int(np.bincount(src, minlength=ranks).max())
+    port_type = LinkType("port", max_links * kind.bandwidth, 0.0)
     rank_nodes, router_nodes = np.arange(ranks), ranks + np.arange(ranks)
     base_places = places or tuple(f"p{i}" for i in range(ranks))
     return Topology(

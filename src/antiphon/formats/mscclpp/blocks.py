@@ -62,7 +62,7 @@ from antiphon.lower.onesided.form import (
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 from antiphon.lower.onesided.packets import ByPackets
-from antiphon.lower.onesided.steps import Dealt, OneSided
+from antiphon.lower.onesided.steps import OneSided, StreamSteps
 from antiphon.lower.onesided.switched import ADVICE, Switched
 from antiphon.lower.without_gc import without_gc
 
@@ -449,14 +449,14 @@ def gpus_of(
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{BACK_END}: lets switches work for ranks of one host only; {ADVICE}")
     ends = [Ends(rank, far, names, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
-    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt, chunk_bytes)[1]
+    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).split_streams, chunk_bytes)[1]
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
     """Return addresses and all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
-    bound, gpus = _fit_blocks(ends, blocks, packets.dealt, 0)
+    bound, gpus = _fit_blocks(ends, blocks, packets.split_streams, 0)
     if int(bound.sizes.sum()) > MOST_CELLS:
         raise Unsupported(f"{BACK_END}: {int(bound.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
     return bound, gpus
@@ -464,7 +464,7 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, lis
 
 @without_gc()
 def _fit_blocks(
-    ends: list[Ends], blocks: int, deal_into: Callable[[int], Dealt], chunk_bytes: int
+    ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
 ) -> tuple[Bound, list[Gpu]]:
     """Return addresses and thread blocks, by the first layout that the executor can load:
 
@@ -515,7 +515,7 @@ class _Grouping(NamedTuple):
 
 
 def _fit_groups(
-    ends: list[Ends], blocks: int, deal_into: Callable[[int], Dealt], chunk_bytes: int
+    ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
 ) -> tuple[Bound, list[Gpu]] | None:
     """Return addresses and thread blocks in groups; None where groups bring nothing.
 

@@ -69,7 +69,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
     work, why = OneSided(program, bound), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports, all of a stream on equally many chunks.
-        _, steps_of, _ = work.dealt(max_streams)
+        _, steps_of, _ = work.split_streams(max_streams)
         sizes = bound.sizes.copy()
         by_rank = []
         for rank_ends in ends:

@@ -47,16 +47,16 @@ _SHAPES = {
 def read(paths: Iterable[str], name: str) -> Probed:
     """Read the network in this file."""
     path = next(iter(paths))
-    first = [line.strip() for _, line in _first_lines(path)]
-    if not first:
+    first_lines = [line.strip() for _, line in _first_lines(path)]
+    if not first_lines:
         raise Invalid("is empty")
-    if first[0].startswith("{"):
+    if first_lines[0].startswith("{"):
         return _by_dimensions(_read_json(read_bytes(path, MAX_BYTES)), name)
-    if any(re.match(r"(npus_count|topology)\s*:", line) for line in first):
+    if any(re.match(r"(npus_count|topology)\s*:", line) for line in first_lines):
         return _by_dimensions(_read_yaml(path), name)
-    if any("SrcID" in line or line.startswith("NPUs Count") for line in first):
+    if any("SrcID" in line or line.startswith("NPUs Count") for line in first_lines):
         return _read_tacos(path, name)
-    if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first[0]):
+    if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first_lines[0]):
         return _read_ns3(path, name)
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
 
@@ -98,7 +98,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
-    """Return the lists by key; a single value is a list of one. Values too many are left to later checks."""
+    """Return the lists by key; a single value is a list of one. At most 65 values are read: checks refuse so many."""
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
@@ -196,7 +196,7 @@ def _add_dimension(links: _Links, shape: str, sizes: Sequence[int], axis: int, k
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     links_per_line = size * (size - 1) if shape == "full" else 2 * size
     check_link_count(links.count + links_per_line * math.prod(sizes) // size, "the network", MAX_LISTED)
-    # `corner` fixes the other coordinates; `line` varies along this axis.
+    # one line of ranks along this axis for each choice of the other coordinates
     for other_coordinates in product(*reversed(other_axes)):
         base = sum(coordinate * step for coordinate, step in zip(reversed(other_coordinates), strides, strict=True))
         line = [base + i * stride for i in range(size)]
@@ -310,16 +310,18 @@ def _read_cables(
     kinds: dict[tuple[str, str, str], LinkType] = {}
     number = 0
     for number, words in lines:
-        if len(words) < 4 or not all(re.fullmatch(r"[0-9]{1,7}", word) and int(word) < nodes for word in words[:2]):
+        if len(words) < 4 or not all(
+            re.fullmatch(r"[0-9]{1,7}", kind_name) and int(kind_name) < nodes for kind_name in words[:2]
+        ):
             raise Invalid(f"line {number}: expected source, destination, rate, delay; nodes are 0 to {nodes - 1}")
         a, b = int(words[0]), int(words[1])
         if a == b:
             raise Invalid(f"line {number}: leads from node {a} to itself")
-        word = "nvlink" if {a, b} & nvswitch else "trunk" if {a, b} <= switches else "ethernet"
-        key = (word, words[2][:40], words[3][:40])
+        kind_name = "nvlink" if {a, b} & nvswitch else "trunk" if {a, b} <= switches else "ethernet"
+        key = (kind_name, words[2][:40], words[3][:40])
         if key not in kinds:
             with within(f"line {number}"):
-                kinds[key] = LinkType(word, parse_bandwidth(words[2], "rate"), parse_seconds(words[3], "delay"))
+                kinds[key] = LinkType(kind_name, parse_bandwidth(words[2], "rate"), parse_seconds(words[3], "delay"))
         links.add(new_number[a], new_number[b], kinds[key])
         links.add(new_number[b], new_number[a], kinds[key])
         if links.count > 2 * cables:

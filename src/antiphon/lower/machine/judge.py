@@ -26,7 +26,7 @@ from antiphon.core.columns import Bools, Longs, run_starts
 from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order, Row
-from antiphon.lower.machine.waves import MANY, Waves, ends
+from antiphon.lower.machine.waves import MIN_INSTRUCTIONS, Waves, ends
 from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
@@ -44,7 +44,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     ordered runs many instructions at a time; even the first run does, if the order is known without a run
     (`_is_right_by_waves`).
     """
-    is_large = int(code.begin[-1]) >= MANY
+    is_large = int(code.begin[-1]) >= MIN_INSTRUCTIONS
     seed += is_large  # then blocks execute up to 64 instructions at a time (see `execute`), which is faster
     if is_large and _is_right_by_waves(code, orders, seed):
         return None
@@ -159,7 +159,9 @@ def _find_race(
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             ), False
     if any(first_spot.loose for block in code.blocks for first_spot in block.instructions):
-        unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
+        unseen = np.flatnonzero(written)[
+            Order.of(code, flat, visible_only=True).unordered(before[written], after[written])
+        ]
         for at in unseen[~np.isin(unseen, bad)].tolist():
             first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
             message = (

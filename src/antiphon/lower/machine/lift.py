@@ -149,8 +149,8 @@ class _Replay:
     def _side_chunks(self, side: Side, kind: int) -> Iterator[tuple[int, int, int]]:
         """Yield rank, chunk and cell of every chunk of the inputs or outputs; a block has `code.grain` chunks."""
         for rank, block, first_cell in cells_of_side(self.code, side, kind):
-            for part in range(self.code.grain):
-                yield rank, block + part * self.code.collective.blocks, first_cell + part
+            for offset in range(self.code.grain):
+                yield rank, block + offset * self.code.collective.blocks, first_cell + offset
 
     def _count_signal(self, block: int, instruction: Instruction) -> None:
         if instruction.release:

@@ -36,11 +36,11 @@ MOST_BITS = 2**12  # pairs that are decided in one pass
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Instructions of all blocks as rows."""
+    """The instructions of all blocks as rows."""
 
     ptr: Longs  # block b has the rows ptr[b] to ptr[b + 1] - 1
     block: Longs  # per row
-    when: Longs  # per row its position in one complete run; empty if no run is known yet
+    when: Longs  # per row its position in one complete run (its time); empty if no run is known yet
 
     @staticmethod
     def of(code: Code, order: Sequence[int] | Longs) -> Flat:
@@ -133,13 +133,13 @@ def _sure_releases(
     not suffice for that acquire. Acquires of several lines may come in any order.
     """
     releasing_lines, acquiring_lines = _group_by_line(releases, line), _group_by_line(acquires, line)
-    most_acquires = max(map(len, acquiring_lines), default=0)
+    max_acquires = max(map(len, acquiring_lines), default=0)
     for rows in releasing_lines:
-        by_others = start + len(releases) - len(rows)  # what all other lines can supply together
-        if by_others < most_acquires:
+        supply_of_others = start + len(releases) - len(rows)  # what all other lines can supply together
+        if supply_of_others < max_acquires:
             for acquiring in acquiring_lines:
-                for number in range(by_others + 1, min(len(acquiring), by_others + len(rows)) + 1):
-                    yield rows, number - by_others, acquiring[number - 1]
+                for number in range(supply_of_others + 1, min(len(acquiring), supply_of_others + len(rows)) + 1):
+                    yield rows, number - supply_of_others, acquiring[number - 1]
 
 
 def _group_by_line(rows: list[int], line: list[int]) -> list[list[int]]:
@@ -172,18 +172,18 @@ class Accesses:
     @staticmethod
     def of(code: Code, flat: Flat) -> Accesses:
         """Return the accesses of all instructions in a run."""
-        every = [instruction for block in code.blocks for instruction in block.instructions]
-        count = np.array([instruction.count for instruction in every], np.int64)
+        instructions = [instruction for block in code.blocks for instruction in block.instructions]
+        count = np.array([instruction.count for instruction in instructions], np.int64)
         (reads, read), (writes, written) = (
-            to_csr([getattr(instruction, name) for instruction in every]) for name in ("read", "write")
+            to_csr([getattr(instruction, name) for instruction in instructions]) for name in ("read", "write")
         )
-        rows = np.concatenate([np.repeat(np.arange(len(every)), np.diff(ptr)) for ptr in (reads, writes)])
+        rows = np.concatenate([np.repeat(np.arange(len(instructions)), np.diff(ptr)) for ptr in (reads, writes)])
         counts = count[rows]
         cell = concat_ranges(np.concatenate([read, written]), counts)
-        each, write = np.repeat(rows, counts), np.repeat(np.arange(len(rows)) >= len(read), counts)
+        access_row, is_write = np.repeat(rows, counts), np.repeat(np.arange(len(rows)) >= len(read), counts)
         # Sort by cell, then time; within one instruction the write comes last.
-        by = np.lexsort((write, flat.when[each], cell))
-        return Accesses(cell[by], each[by], write[by])
+        order = np.lexsort((is_write, flat.when[access_row], cell))
+        return Accesses(cell[order], access_row[order], is_write[order])
 
     def pairs(self) -> tuple[Longs, Longs, Longs, Bools]:
         """Return the pairs of accesses to a cell that must be ordered.
@@ -193,9 +193,9 @@ class Accesses:
         """
         cell, row, write = self.cell, self.row, self.write
         position = np.arange(len(cell))
-        fresh = np.ones(len(cell), bool)  # whether the accesses of another cell begin here
-        fresh[1:] = cell[1:] != cell[:-1]
-        start = np.maximum.accumulate(np.where(fresh, position, 0))
+        begins_cell = np.ones(len(cell), bool)  # whether the accesses of another cell begin here
+        begins_cell[1:] = cell[1:] != cell[:-1]
+        start = np.maximum.accumulate(np.where(begins_cell, position, 0))
         last_write = np.maximum.accumulate(np.where(write, position, -1))
         before = np.concatenate([[-1], last_write[:-1]])
         after_write = before >= start
@@ -203,14 +203,14 @@ class Accesses:
         earlier = [before[after_write]]
         # Every read, with the next write of its cell.
         next_write = np.minimum.accumulate(np.where(write, position, len(cell))[::-1])[::-1] if len(cell) else position
-        ends = np.append(np.flatnonzero(fresh)[1:], len(cell))
-        end = ends[np.cumsum(fresh) - 1] if len(cell) else position
+        ends = np.append(np.flatnonzero(begins_cell)[1:], len(cell))
+        end = ends[np.cumsum(begins_cell) - 1] if len(cell) else position
         reads = np.flatnonzero(~write & (next_write < end))
         earlier.append(reads)
         later.append(next_write[reads])
-        a, b = np.concatenate(earlier), np.concatenate(later)
-        differ = row[a] != row[b]
-        return row[a[differ]], row[b[differ]], cell[a[differ]], write[a[differ]]
+        first, second = np.concatenate(earlier), np.concatenate(later)
+        is_pair = row[first] != row[second]
+        return row[first[is_pair]], row[second[is_pair]], cell[first[is_pair]], write[first[is_pair]]
 
 
 @dataclass(eq=False)
@@ -236,64 +236,66 @@ class Order:
         ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
         after: dict[int, int] = {}
         before: dict[int, int] = {}
-        home = [(block.rank, block.detached) for block in self.code.blocks]
+        rank_of = [(block.rank, block.detached) for block in self.code.blocks]
         for first, second in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
-            if first not in after and second not in before and home[first] == home[second]:
+            if first not in after and second not in before and rank_of[first] == rank_of[second]:
                 after[first], before[second] = second, first
-        line, at = np.empty(len(block), np.int64), np.empty(len(block), np.int64)
-        done = 0
+        line, position = np.empty(len(block), np.int64), np.empty(len(block), np.int64)
+        counted = 0
         for first in range(len(ptr) - 1):
             current: int | None = None if first in before else first
             while current is not None:
                 low, high = int(ptr[current]), int(ptr[current + 1])
                 line[low:high] = first
-                at[low:high] = np.arange(done, done + high - low)
-                done += high - low
+                position[low:high] = np.arange(counted, counted + high - low)
+                counted += high - low
                 current = after.get(current)
-        return line, at
+        return line, position
 
     @staticmethod
-    def of(code: Code, flat: Flat, firm: bool = False) -> Order:
-        """Return the order of a code. `firm`: use only edges that make written data visible.
+    def of(code: Code, flat: Flat, visible_only: bool = False) -> Order:
+        """Return the order of a code. `visible_only`: use only edges that make written data visible.
 
         Several blocks that release (or acquire) one semaphore count as one block if they do so one after another.
         Whether they do follows from the order known so far, so edges are added until the order no longer changes.
         """
         order = Order(code, flat, *edges(code, flat))
-        line, place = (column.tolist() for column in order.lines)
-        every = (block_row for block in code.blocks for block_row in block.instructions)
-        loose = {row for row, block_row in enumerate(every) if block_row.loose} if firm else set[int]()
-        sure: list[tuple[list[int], int, int]] = []
-        open_semaphores: list[Semaphore] = []
+        line, position = (column.tolist() for column in order.lines)
+        instructions = (instruction for block in code.blocks for instruction in block.instructions)
+        loose = (
+            {row for row, instruction in enumerate(instructions) if instruction.loose} if visible_only else set[int]()
+        )
+        certain: list[tuple[list[int], int, int]] = []
+        undecided: list[Semaphore] = []
         for releases, acquires, start in semaphore_rows(code, flat):
             for rows in (releases, acquires):
-                rows.sort(key=place.__getitem__)
-            sure += _sure_releases(releases, acquires, start, line)
+                rows.sort(key=position.__getitem__)
+            certain += _sure_releases(releases, acquires, start, line)
             # Undecided if several lines release or acquire, or if it lacks releases.
             if len(acquires) > start + len(releases) or any(
                 line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip
-                open_semaphores.append((releases, acquires, start))
-        order = order._with_edges(_last_visible(sure, loose))
+                undecided.append((releases, acquires, start))
+        order = order._with_edges(_last_visible(certain, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
-        while open_semaphores:
+        while undecided:
             if not len(flat.when):
                 order.complete = False
                 return order
-            chained = order._are_chained([rows for semaphore in open_semaphores for rows in semaphore[:2]])
-            ready = [chained[2 * i] and chained[2 * i + 1] for i in range(len(open_semaphores))]
-            if not any(ready):
+            is_chained = order._are_chained([rows for semaphore in undecided for rows in semaphore[:2]])
+            is_decided = [is_chained[2 * i] and is_chained[2 * i + 1] for i in range(len(undecided))]
+            if not any(is_decided):
                 order.complete = False
                 return order
-            sure = []
-            for (*rows_of_both, start), decided in zip(open_semaphores, ready, strict=True):
+            certain = []
+            for (*rows_of_both, start), decided in zip(undecided, is_decided, strict=True):
                 if decided:
                     releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
-                    sure += [(releases, k, after) for k, after in enumerate(acquires[start:], 1) if k <= len(releases)]
-            order = order._with_edges(_last_visible(sure, loose))
-            open_semaphores = [
-                semaphore for semaphore, decided in zip(open_semaphores, ready, strict=True) if not decided
-            ]
+                    certain += [
+                        (releases, k, after) for k, after in enumerate(acquires[start:], 1) if k <= len(releases)
+                    ]
+            order = order._with_edges(_last_visible(certain, loose))
+            undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
 
     def _with_edges(self, pairs: list[Row]) -> Order:
@@ -318,9 +320,9 @@ class Order:
         Most pairs are of one block, or ordered within their rank; only for the others, paths over other ranks are
         searched.
         """
-        line, at = self.lines
+        line, position = self.lines
         # From cheap to expensive; each test only sees what the ones before left undecided.
-        undecided = ~((line[before] == line[after]) & (at[before] < at[after]))
+        undecided = ~((line[before] == line[after]) & (position[before] < position[after]))
         undecided[undecided] = ~self._ordered_by_edge(before[undecided], after[undecided])
         undecided[undecided] = ~self._ordered_within_rank(before[undecided], after[undecided])
         undecided[undecided] = ~self._ordered_across_ranks(before[undecided], after[undecided])
@@ -328,44 +330,46 @@ class Order:
 
     def _ordered_by_edge(self, before: Longs, after: Longs) -> Bools:
         """Return which pairs are ordered by a single edge between their blocks."""
-        line, place = self.lines
+        line, position = self.lines
         rows, block_count = len(line), len(self.code.blocks)
-        between = line[self.src] * block_count + line[self.dst]
-        order = np.lexsort((place[self.dst], between))
-        src, dst = place[self.src[order]], place[self.dst[order]]
-        # Per pair of lines keep the latest source over all edges up to a target: one binary search answers a question.
-        key, number = np.unique(between[order], return_inverse=True)
+        lines_of_edge = line[self.src] * block_count + line[self.dst]
+        order = np.lexsort((position[self.dst], lines_of_edge))
+        src, dst = position[self.src[order]], position[self.dst[order]]
+        # Per pair of lines keep the latest source over all edges up to a target: one binary search decides a pair.
+        keys, number = np.unique(lines_of_edge[order], return_inverse=True)
         latest = np.maximum.accumulate(number * rows + src) - number * rows
         asked_keys = line[before] * block_count + line[after]
-        group = np.searchsorted(key, asked_keys)
-        has_edge = np.append(key, -1)[group] == asked_keys
-        at = np.searchsorted(number * rows + dst, group * rows + place[after], side="right") - 1
-        ordered = has_edge & (at >= 0)
-        ordered[ordered] = (number[at[ordered]] == group[ordered]) & (latest[at[ordered]] >= place[before[ordered]])
+        group = np.searchsorted(keys, asked_keys)
+        has_edge = np.append(keys, -1)[group] == asked_keys
+        index = np.searchsorted(number * rows + dst, group * rows + position[after], side="right") - 1
+        ordered = has_edge & (index >= 0)
+        ordered[ordered] = (number[index[ordered]] == group[ordered]) & (
+            latest[index[ordered]] >= position[before[ordered]]
+        )
         return ordered
 
     def _ordered_within_rank(self, before: Longs, after: Longs) -> Bools:
         """Return which pairs are ordered within their rank, by vector clocks: how far each block surely is."""
         code, flat = self.code, self.flat
         ordered = np.zeros(len(before), bool)
-        home = np.array([block.rank for block in code.blocks], np.int64)
-        rank_of = home[flat.block]
-        same = rank_of[self.src] == rank_of[self.dst]
-        src, dst = self.src[same], self.dst[same]
+        rank_of_block = np.array([block.rank for block in code.blocks], np.int64)
+        rank_of = rank_of_block[flat.block]
+        is_inside = rank_of[self.src] == rank_of[self.dst]
+        src, dst = self.src[is_inside], self.dst[is_inside]
         order = np.argsort(flat.when[dst], kind="stable")
         src, dst = src[order], dst[order]
         edge_ptr = pointers(np.sort(rank_of[dst]), code.collective.ranks)
         by_rank = np.argsort(rank_of[dst], kind="stable")
         questions = np.flatnonzero(rank_of[before] == rank_of[after])
         questions = questions[np.lexsort((flat.when[after[questions]], rank_of[after[questions]]))]
-        ask_ptr = pointers(rank_of[after[questions]], code.collective.ranks)
+        question_ptr = pointers(rank_of[after[questions]], code.collective.ranks)
         for rank in range(code.collective.ranks):
-            ask = questions[ask_ptr[rank] : ask_ptr[rank + 1]]
+            rank_questions = questions[question_ptr[rank] : question_ptr[rank + 1]]
             rank_edges = by_rank[edge_ptr[rank] : edge_ptr[rank + 1]]
-            if len(ask) and len(rank_edges):
-                blocks = np.flatnonzero(home == rank)
-                ordered[ask] = _answer_by_clocks(
-                    flat, blocks, src[rank_edges], dst[rank_edges], before[ask], after[ask]
+            if len(rank_questions) and len(rank_edges):
+                blocks = np.flatnonzero(rank_of_block == rank)
+                ordered[rank_questions] = _answer_by_clocks(
+                    flat, blocks, src[rank_edges], dst[rank_edges], before[rank_questions], after[rank_questions]
                 )
         return ordered
 
@@ -375,43 +379,45 @@ class Order:
         ordered = np.zeros(len(before), bool)
         if not len(before):
             return ordered
-        leave = np.argsort(when[self.src], kind="stable")
-        src, dst = self.src[leave], self.dst[leave]
-        left_at, came_at = when[src], when[dst]
+        by_time = np.argsort(when[self.src], kind="stable")
+        src, dst = self.src[by_time], self.dst[by_time]
+        src_time, dst_time = when[src], when[dst]
         questions = np.argsort(when[before], kind="stable")
         for low in range(0, len(questions), MOST_BITS):
             batch = questions[low : low + MOST_BITS]
-            ends = int(when[after[batch]].max())
-            among = slice(*np.searchsorted(left_at, (when[before[batch[0]]], ends)).tolist())
-            near = came_at[among] <= ends
-            ordered[batch] = self._answer_by_bits(before[batch], after[batch], src[among][near], dst[among][near])
+            end_time = int(when[after[batch]].max())
+            window = slice(*np.searchsorted(src_time, (when[before[batch[0]]], end_time)).tolist())
+            arrives = dst_time[window] <= end_time
+            ordered[batch] = self._answer_by_bits(
+                before[batch], after[batch], src[window][arrives], dst[window][arrives]
+            )
         return ordered
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
         """Return which pairs are ordered by these edges. In a run every row comes after the rows that it waits for."""
         rows, number = np.unique(before, return_inverse=True)
-        begun = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
-        into: dict[int, list[int]] = {}
+        bit_of_row = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
+        sources_of: dict[int, list[int]] = {}
         for source, target in zip(src.tolist(), dst.tolist(), strict=True):
-            into.setdefault(target, []).append(source)
+            sources_of.setdefault(target, []).append(source)
         questions_at: dict[int, list[int]] = {}
         for question, row in enumerate(after.tolist()):
             questions_at.setdefault(row, []).append(question)
-        every = np.unique(np.concatenate([rows, after, src, dst]))
-        every = every[np.argsort(self.flat.when[every])]
-        leaving = set(src.tolist())
+        ordered_rows = np.unique(np.concatenate([rows, after, src, dst]))
+        ordered_rows = ordered_rows[np.argsort(self.flat.when[ordered_rows])]
+        source_rows = set(src.tolist())
         bits, bits_at_leave = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
         answers, number = [False] * len(before), number.tolist()
         # In the order of the run: bits[line] are the questions' rows that happen before the current row of that line.
-        for row, line in zip(every.tolist(), self.lines[0][every].tolist(), strict=True):
+        for row, line in zip(ordered_rows.tolist(), self.lines[0][ordered_rows].tolist(), strict=True):
             current = bits[line]
-            for source in into.get(row, ()):
+            for source in sources_of.get(row, ()):
                 current |= bits_at_leave.get(source, 0)
             for question in questions_at.get(row, ()):
                 answers[question] = bool(current >> number[question] & 1)
-            current |= begun.get(row, 0)
+            current |= bit_of_row.get(row, 0)
             bits[line] = current
-            if current and row in leaving:
+            if current and row in source_rows:
                 bits_at_leave[row] = current
         return answers
 

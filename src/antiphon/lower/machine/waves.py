@@ -23,7 +23,7 @@ from antiphon.lower.machine.execute import Case, sum_words
 from antiphon.lower.machine.order import Order, to_csr
 
 Words = NDArray[np.uint64]
-MANY = 2**13  # instructions from which on columns are faster
+MIN_INSTRUCTIONS = 2**13  # with fewer, running them one by one is faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +52,20 @@ class _Moves:
         >>> [column.tolist() for column in moves.writes]
         [[0, 0, 1, 2], [7, 9]]
         """
-        every = [instruction for block in code.blocks for instruction in block.instructions]
+        instructions = [instruction for block in code.blocks for instruction in block.instructions]
         pop, push = (
-            np.array([getattr(instruction, name) for instruction in every], np.int64) for name in ("pop", "push")
+            np.array([getattr(instruction, name) for instruction in instructions], np.int64) for name in ("pop", "push")
         )
         takes, puts = (np.flatnonzero(queue >= 0) for queue in (pop, push))
         takes, puts = takes[np.argsort(pop[takes], kind="stable")], puts[np.argsort(push[puts], kind="stable")]
-        source = np.full(len(every), -1, np.int64)
+        source = np.full(len(instructions), -1, np.int64)
         paired = min(len(takes), len(puts))  # equally many, unless the code never ends
         source[takes[:paired]] = puts[:paired]  # the k-th put into a connection is the k-th taken
-        moves = [instruction.count if instruction.read or instruction.pop >= 0 else 0 for instruction in every]
+        moves = [instruction.count if instruction.read or instruction.pop >= 0 else 0 for instruction in instructions]
         count = np.array(moves, np.int64)
         return _Moves(
-            count, np.concatenate([[0], np.cumsum(count)]), to_csr([instruction.read for instruction in every]),
-            to_csr([instruction.write for instruction in every]), source,
+            count, np.concatenate([[0], np.cumsum(count)]), to_csr([instruction.read for instruction in instructions]),
+            to_csr([instruction.write for instruction in instructions]), source,
         )  # fmt: skip
 
 
@@ -75,8 +75,8 @@ class Waves:
     def __init__(self, order: Order) -> None:
         self.code, rows = order.code, len(order.flat.block)
         src, dst = _all_edges(order)
-        by = np.argsort(src, kind="stable")
-        self.ptr, self.after = pointers(src[by], rows), dst[by]
+        by_source = np.argsort(src, kind="stable")
+        self.ptr, self.after = pointers(src[by_source], rows), dst[by_source]
         self.before = np.bincount(dst, minlength=rows)
         self.moves = _Moves.of(order.code)
         self.order = np.zeros(0, np.int64)  # rows as they happened in the last run
@@ -89,21 +89,21 @@ class Waves:
         cells = values_as_words[case.initial]
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)
-        # missing: per row the number of predecessors that are not done
-        missing, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
+        # pending: per row the number of predecessors that are not done
+        pending, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
         while len(ready):
-            now = draw.random(len(ready)) < share
-            if not now.any():
-                now[int(draw.integers(len(ready)))] = True
-            chosen = ready[now]
-            if not self._move_data(chosen, cells, values):
+            is_drawn = draw.random(len(ready)) < share
+            if not is_drawn.any():
+                is_drawn[int(draw.integers(len(ready)))] = True
+            wave = ready[is_drawn]
+            if not self._move_data(wave, cells, values):
                 return False
-            done.append(chosen)
-            after = self.after[concat_ranges(self.ptr[chosen], self.ptr[chosen + 1] - self.ptr[chosen])]
-            np.subtract.at(missing, after, 1)
-            ready = np.concatenate([ready[~now], np.unique(after[missing[after] == 0])])
+            done.append(wave)
+            successors = self.after[concat_ranges(self.ptr[wave], self.ptr[wave + 1] - self.ptr[wave])]
+            np.subtract.at(pending, successors, 1)
+            ready = np.concatenate([ready[~is_drawn], np.unique(successors[pending[successors] == 0])])
         self.order = np.concatenate([self.order[:0], *done])
-        return len(self.order) == len(missing) and bool((cells[case.cells] == values_as_words[case.required]).all())
+        return len(self.order) == len(pending) and bool((cells[case.cells] == values_as_words[case.required]).all())
 
     def _move_data(self, rows: Longs, cells: Words, values: Words) -> bool:
         """Move the data of these rows; return False if a cell is empty or a message has another length."""
@@ -116,13 +116,18 @@ class Waves:
             return False
         values[concat_ranges(slot[takes], count[takes])] = values[concat_ranges(moves.slot[source], count[takes])]
         ptr, first = moves.reads
-        number, end = ptr[rows], ptr[rows + 1]
-        while (has_operand := number < end).any():  # one operand of all rows after another
-            operand = cells[concat_ranges(first[number[has_operand]], count[has_operand])]
+        operand_index, end = ptr[rows], ptr[rows + 1]
+        while (has_operand := operand_index < end).any():  # one operand of all rows after another
+            operand = cells[concat_ranges(first[operand_index[has_operand]], count[has_operand])]
             if not operand[:, -1].all():
                 return False
             values[concat_ranges(slot[has_operand], count[has_operand])] += operand
-            number, end, slot, count = number[has_operand] + 1, end[has_operand], slot[has_operand], count[has_operand]
+            operand_index, end, slot, count = (
+                operand_index[has_operand] + 1,
+                end[has_operand],
+                slot[has_operand],
+                count[has_operand],
+            )
         ptr, first = moves.writes
         target_counts = ptr[rows + 1] - ptr[rows]
         targets = first[concat_ranges(ptr[rows], target_counts)]

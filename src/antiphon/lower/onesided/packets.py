@@ -53,7 +53,7 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.steps import Dealt, Fold, RankSteps, join_folds, operand_batches
+from antiphon.lower.onesided.steps import Fold, RankSteps, StreamSteps, join_folds, operand_batches
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -80,10 +80,10 @@ class ByPackets:
         folds = np.flatnonzero(program.kind == FOLDS)
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
-    def dealt(self, max_streams: int) -> Dealt:
-        """Return the number of streams, a function that makes the steps of a rank in each stream, and the addresses.
+    def split_streams(self, max_streams: int) -> StreamSteps:
+        """Return the steps in at most `max_streams` streams.
 
-        There are at most `max_streams` streams. Scratch of the addresses has room for packets; a chunk of packets lies
+        Scratch of the addresses has room for packets; a chunk of packets lies
         at twice its number. Linear in operations, times their parts.
         """
         program = self.program
@@ -104,7 +104,7 @@ class ByPackets:
                 by_stream[at] = _Rank(rank).steps(turns)
             return by_stream
 
-        return count, steps, replace(self.bound, sizes=sizes)
+        return StreamSteps(count, steps, replace(self.bound, sizes=sizes))
 
 
 class _Sent(NamedTuple):

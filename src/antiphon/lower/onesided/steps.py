@@ -55,10 +55,15 @@ from antiphon.lower.onesided.switched import Switched
 # ---- the steps of a rank, with syncs ----
 
 _SYNC = Step(SYNC)
-Touched = Callable[[int, Place, int], tuple[int, int, int]]
-Dealt = tuple[
-    int, Callable[[int], list[list[Step]]], Bound
-]  # number of streams, the steps of a rank in each, addresses
+RangeOf = Callable[[int, Place, int], tuple[int, int, int]]  # rank, place and size -> buffer, begin and end
+
+
+class StreamSteps(NamedTuple):
+    """The steps of a program, made rank by rank."""
+
+    stream_count: int
+    steps_of: Callable[[int], list[list[Step]]]  # rank -> its steps in each stream
+    bound: Bound  # the addresses, with scratch for all steps
 
 
 def plain_range(rank: int, place: Place, size: int) -> tuple[int, int, int]:
@@ -71,54 +76,55 @@ class RankSteps:
     """Writes the steps of one rank, with a sync before each step that conflicts with accesses since the last sync."""
 
     rank: int
-    touched: Touched = plain_range  # converts place and size to buffer, begin and end of an access
+    range_of: RangeOf = plain_range
     steps: list[Step] = field(default_factory=list)
     single_accesses: dict[Place, bool] = field(default_factory=dict)  # chunks accessed since the sync: was it a write?
     long_accesses: list[tuple[int, int, int, bool]] = field(default_factory=list)  # buffer, begin, end, was it a write?
-    awaited: bool = False  # whether it has waited for a signal since the last sync
+    has_waited: bool = False  # for a signal since the last sync
 
     @property
-    def fresh(self) -> bool:
+    def has_accesses(self) -> bool:
+        """Whether a step since the last sync accesses data."""
         return bool(self.single_accesses or self.long_accesses)
 
     def sync(self) -> None:
         self.steps.append(_SYNC)
-        self.single_accesses, self.long_accesses, self.awaited = {}, [], False
+        self.single_accesses, self.long_accesses, self.has_waited = {}, [], False
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, after a sync if it conflicts with pending accesses."""
-        touched, rank = self.touched, self.rank
-        accesses = [(*touched(rank, place, size), False) for place, size in reads]
-        accesses += [(*touched(rank, place, size), True) for place, size in writes]
-        if self.awaited or self._has_conflict(accesses):
+        range_of, rank = self.range_of, self.rank
+        accesses = [(*range_of(rank, place, size), False) for place, size in reads]
+        accesses += [(*range_of(rank, place, size), True) for place, size in writes]
+        if self.has_waited or self._has_conflict(accesses):
             self.sync()
         self.steps.append(step)
-        for buffer, begin, end, writes_it in accesses:
+        for buffer, begin, end, is_write in accesses:
             if end - begin == 1:
-                self.single_accesses[buffer, begin] = writes_it or self.single_accesses.get((buffer, begin), False)
+                self.single_accesses[buffer, begin] = is_write or self.single_accesses.get((buffer, begin), False)
             else:
-                self.long_accesses.append((buffer, begin, end, writes_it))
+                self.long_accesses.append((buffer, begin, end, is_write))
 
     def touch_chunks(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
         """Do the same as `touch` for accesses of single chunks, which nearly all are."""
-        if self.long_accesses or self.touched is not plain_range:
+        if self.long_accesses or self.range_of is not plain_range:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
             return
-        ones, meets = self.single_accesses, self.awaited
+        single, has_conflict = self.single_accesses, self.has_waited
         for place in reads:
-            if ones.get(place):
-                meets = True
+            if single.get(place):
+                has_conflict = True
         for place in writes:
-            if place in ones:
-                meets = True
-        if meets:
+            if place in single:
+                has_conflict = True
+        if has_conflict:
             self.sync()
-            ones = self.single_accesses
+            single = self.single_accesses
         self.steps.append(step)
         for place in reads:
-            ones.setdefault(place, False)
+            single.setdefault(place, False)
         for place in writes:
-            ones[place] = True
+            single[place] = True
 
     def combine(self, step: Step, reads: Sequence[Place]) -> None:
         """Append a step that reads these places and writes its result at `into`."""
@@ -140,18 +146,18 @@ class RankSteps:
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
-        ones, wide = self.single_accesses, self.long_accesses
-        for buffer, begin, end, writes in accesses:
+        single, long = self.single_accesses, self.long_accesses
+        for buffer, begin, end, is_write in accesses:
             if end - begin == 1:
-                wrote = ones.get((buffer, begin))
-                if wrote or (writes and wrote is not None):
+                was_write = single.get((buffer, begin))
+                if was_write or (is_write and was_write is not None):
                     return True
             else:
-                for (other, at), wrote in ones.items():
-                    if (writes or wrote) and buffer == other and begin <= at < end:
+                for (other, chunk), was_write in single.items():
+                    if (is_write or was_write) and buffer == other and begin <= chunk < end:
                         return True
-            for other, start, stop, wrote in wide:
-                if (writes or wrote) and buffer == other and begin < stop and start < end:
+            for other, start, stop, was_write in long:
+                if (is_write or was_write) and buffer == other and begin < stop and start < end:
                     return True
         return False
 
@@ -167,16 +173,16 @@ class Fold(NamedTuple):
 
 def join_folds(folds: list[Fold]) -> list[Fold]:
     """Merge folds whose result and operands all continue where those of the fold before end."""
-    out: list[Fold] = []
+    joined: list[Fold] = []
     for fold in folds:
-        if out:
-            last = out[-1]
-            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
-            if behind == [fold.into, *fold.operands]:
-                out[-1] = Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
+        if joined:
+            last = joined[-1]
+            next_places = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
+            if next_places == [fold.into, *fold.operands]:
+                joined[-1] = Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
                 continue
-        out.append(fold)
-    return out
+        joined.append(fold)
+    return joined
 
 
 def operand_batches(
@@ -200,29 +206,29 @@ def operand_batches(
 
 
 def one_sided(
-    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, touched: Touched = plain_range,
+    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, range_of: RangeOf = plain_range,
     operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
     """Return the steps of a program in at most `max_streams` streams. O(n log n).
 
-    `bound`: its addresses, counted in chunks. `switched`: the operations that switches perform. `touched`: returns the
+    `bound`: its addresses, counted in chunks. `switched`: the operations that switches perform. `range_of`: returns the
     buffer and range that a rank accesses with a place and a size. `operands`: maximum number in a fold that is one
     step. `pull`: receivers get instead of senders putting (except by switches).
     """
-    work = OneSided(program, bound, switched, touched, operands)
-    dealt = (_Pulled if pull else _Dealt)(work, streams(program, max_streams, work.switched))
-    every = [dealt.steps(rank) for rank in range(program.ranks)]
-    return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
+    work = OneSided(program, bound, switched, range_of, operands)
+    split = (_GetWork if pull else _PutWork)(work, streams(program, max_streams, work.switched))
+    steps_by_rank = [split.steps(rank) for rank in range(program.ranks)]
+    return [[steps_by_rank[rank][number] for rank in range(program.ranks)] for number in range(split.count)]
 
 
 class OneSided:
     """The data of `one_sided` for callers that try several numbers of streams, or need one rank at a time."""
 
     def __init__(
-        self, program: Program, bound: Bound, switched: Switched | None = None, touched: Touched = plain_range,
+        self, program: Program, bound: Bound, switched: Switched | None = None, range_of: RangeOf = plain_range,
         operands: int = MOST_OPERANDS,
     ) -> None:  # fmt: skip
-        self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
+        self.program, self.bound, self.range_of, self.operands = program, bound, range_of, operands
         self.switched = switched or Switched.none(program)
         self.moves = Moves(program, bound)
         send, receive = program.pairs
@@ -239,9 +245,10 @@ class OneSided:
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
-    def dealt(self, max_streams: int) -> Dealt:
-        dealt = _Dealt(self, streams(self.program, max_streams, self.switched))
-        return dealt.count, dealt.steps, self.bound
+    def split_streams(self, max_streams: int) -> StreamSteps:
+        """Return the steps in at most `max_streams` streams."""
+        work = _PutWork(self, streams(self.program, max_streams, self.switched))
+        return StreamSteps(work.count, work.steps, self.bound)
 
 
 @dataclass(eq=False, slots=True)
@@ -264,7 +271,7 @@ class _RankTurns:
     begun: list[int] = field(default_factory=list)  # ranks to be notified that this rank has begun
 
 
-class _Dealt:
+class _PutWork:
     """The work of all ranks in all streams.
 
     A *group* is all messages between two ranks in one step and stream: one put and one signal. `group`: per group
@@ -275,12 +282,12 @@ class _Dealt:
     >>> from antiphon.lower.lowering import lower
     >>> from antiphon.core.program import bind
     >>> program = lower(star())
-    >>> dealt = _Dealt(OneSided(program, bind(program, 1)), np.zeros(program.operations, np.int64))
-    >>> dealt.group[:2]
+    >>> work = _PutWork(OneSided(program, bind(program, 1)), np.zeros(program.operations, np.int64))
+    >>> work.group[:2]
     [(0, 0, 1, 0, True, False), (0, 0, 2, 0, True, False)]
-    >>> dealt.group[2:]
+    >>> work.group[2:]
     [(0, 1, 0, 1, False, False), (0, 1, 0, 2, False, False)]
-    >>> dealt.groups, dealt.group_ptr.tolist()
+    >>> work.groups, work.group_ptr.tolist()
     ([0, 1, 2, 3, 0, 2, 1, 3], [0, 4, 6, 8])
     """
 
@@ -293,18 +300,18 @@ class _Dealt:
         order = np.lexsort((target, source, step, number))
         order = order[~(work.switched.dropped[send] | work.moves.empty)[order]]
         columns = np.stack([column[order] for column in (number, step, source, target)])
-        edge = np.ones(len(order), bool)
-        edge[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
-        self.first = np.append(np.flatnonzero(edge), len(order)).tolist()
+        begins_group = np.ones(len(order), bool)
+        begins_group[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
+        self.first = np.append(np.flatnonzero(begins_group), len(order)).tolist()
         self.rows = order.tolist()
-        groups = columns[:, edge]
-        fresh = _find_first_messages(program.ranks, groups)
-        heads = np.flatnonzero(edge)
-        credit_needed = np.logical_or.reduceat(work.needs_credit[order], heads) if len(heads) else edge
-        self.group = list(zip(*(column.tolist() for column in (*groups, fresh, credit_needed)), strict=True))
+        groups = columns[:, begins_group]
+        is_first = _find_first_messages(program.ranks, groups)
+        heads = np.flatnonzero(begins_group)
+        credit_needed = np.logical_or.reduceat(work.needs_credit[order], heads) if len(heads) else begins_group
+        self.group = list(zip(*(column.tolist() for column in (*groups, is_first, credit_needed)), strict=True))
         ends = groups[2:].T.ravel()  # of each group its two ranks
-        by = np.argsort(ends, kind="stable")
-        self.groups, self.group_ptr = (by // 2).tolist(), pointers(ends, program.ranks)
+        by_rank = np.argsort(ends, kind="stable")
+        self.groups, self.group_ptr = (by_rank // 2).tolist(), pointers(ends, program.ranks)
 
     def steps(self, rank: int) -> list[list[Step]]:
         """Return the steps of a rank in each stream."""
@@ -319,8 +326,8 @@ class _Dealt:
                 turns_by_stream[number].turns[switch.step].switches.append(step)
         return [self._make_writer(rank, turns).steps() for turns in turns_by_stream]
 
-    def _make_writer(self, rank: int, work: _RankTurns) -> _Rank:
-        return _Rank(rank, work, self.work.touched, self.work.operands)
+    def _make_writer(self, rank: int, work: _RankTurns) -> _RankWriter:
+        return _RankWriter(rank, work, self.work.range_of, self.work.operands)
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         """Add a rank's messages to its turns.
@@ -333,29 +340,31 @@ class _Dealt:
         """
         work, bare, moves = self.work, self.work.bare, self.work.moves.of(rank)
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
-            number, step, source, target, fresh, credit_needed = self.group[group]
+            number, step, source, target, is_first, credit_needed = self.group[group]
             rows = self.rows[self.first[group] : self.first[group + 1]]
             turn = turns_by_stream[number].turns[step]
             if source == rank:
                 if len(rows) == 1 and not credit_needed:
                     turn.moves += moves(rows[0])
                 else:
-                    turn.moves += join_neighbours([move for at in rows if not bare[at] for move in moves(at)])
+                    turn.moves += join_neighbours(
+                        [move for message in rows if not bare[message] for move in moves(message)]
+                    )
                 turn.to.append(target)
-                if credit_needed or fresh:
+                if credit_needed or is_first:
                     turn.needs_credit.append(target)
                 continue
             turn.awaited.append(source)
             if credit_needed:
                 turn.credits.append(source)
-                self._await_before_credit([at for at in rows if work.credit[at]], turn)
-            elif fresh:
+                self._await_before_credit([message for message in rows if work.credit[message]], turn)
+            elif is_first:
                 turns_by_stream[number].begun.append(source)
 
-    def _await_before_credit(self, rows: list[int], turn: _Turn) -> None:
+    def _await_before_credit(self, messages: list[int], turn: _Turn) -> None:
         work = self.work
-        for at in rows:
-            receive = work.receive[at]
+        for message in messages:
+            receive = work.receive[message]
             for row in {receive, work.switched.send_of.get(receive, receive)}:
                 turn.after.update(work.wait[work.wait_ptr[row] : work.wait_ptr[row + 1]])
 
@@ -373,12 +382,12 @@ class _Dealt:
                 )
 
 
-class _Pulled(_Dealt):
+class _GetWork(_PutWork):
     """The work of all ranks in all streams if receivers get instead of senders putting."""
 
     def __init__(self, work: OneSided, stream: Longs) -> None:
         super().__init__(work, stream)
-        self.of = [work.moves.of(rank) for rank in range(work.program.ranks)]
+        self.moves_of = [work.moves.of(rank) for rank in range(work.program.ranks)]
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         """Add a rank's messages to the turns of their times, as gets of the receiver."""
@@ -389,11 +398,13 @@ class _Pulled(_Dealt):
                 turn.to.append(target)
                 continue
             rows = self.rows[self.first[group] : self.first[group + 1]]
-            turn.moves += join_neighbours([move._replace(peer=source) for at in rows for move in self.of[source](at)])
+            turn.moves += join_neighbours(
+                [move._replace(peer=source) for message in rows for move in self.moves_of[source](message)]
+            )
             turn.awaited.append(source)
 
-    def _make_writer(self, rank: int, work: _RankTurns) -> _Rank:
-        return _Puller(rank, work, self.work.touched, self.work.operands)
+    def _make_writer(self, rank: int, work: _RankTurns) -> _RankWriter:
+        return _GetWriter(rank, work, self.work.range_of, self.work.operands)
 
 
 def _find_first_messages(ranks: int, groups: Longs) -> Bools:
@@ -409,21 +420,21 @@ def _find_first_messages(ranks: int, groups: Longs) -> Bools:
     number, step, source, target = groups
     forth, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
     connections, first = np.unique(forth, return_index=True)
-    begin = np.zeros(len(forth), bool)
-    begin[first] = True
-    at = np.searchsorted(connections, back).clip(max=max(len(connections) - 1, 0))
-    has_answer = (connections[at] == back) & (step[first][at] < step) if len(connections) else begin
-    is_first: Bools = begin & ~has_answer
+    is_first_forth = np.zeros(len(forth), bool)
+    is_first_forth[first] = True
+    index = np.searchsorted(connections, back).clip(max=max(len(connections) - 1, 0))
+    has_answer = (connections[index] == back) & (step[first][index] < step) if len(connections) else is_first_forth
+    is_first: Bools = is_first_forth & ~has_answer
     return is_first
 
 
-class _Rank:
+class _RankWriter:
     """Writes the steps of a rank in one stream."""
 
-    def __init__(self, rank: int, work: _RankTurns, touched: Touched, operands: int) -> None:
+    def __init__(self, rank: int, work: _RankTurns, range_of: RangeOf, operands: int) -> None:
         self.work, self.operands = work, operands
-        self.line = RankSteps(rank, touched)
-        self.pending: list[Fold] = []  # what the next puts may take along
+        self.writer = RankSteps(rank, range_of)
+        self.pending: list[Fold] = []  # folds not written yet: the next puts of their results can be part of them
 
     def steps(self) -> list[Step]:
         """Return the steps of all turns: signals, waits, puts and folds."""
@@ -438,49 +449,49 @@ class _Rank:
                 self._signal_or_wait(WAIT, turn.needs_credit)
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
             for step in turn.switches:
-                self.line.combine(step, step.operands[:1])
+                self.writer.combine(step, step.operands[:1])
             if remaining:
-                self.line.put(PUT, remaining)
+                self.writer.put(PUT, remaining)
             if turn.to:
                 self._signal_or_wait(SIGNAL, turn.to)
             if turn.awaited:
                 self._signal_or_wait(WAIT, turn.awaited)
             self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
-        return self.line.steps
+        return self.writer.steps
 
     def _signal_or_wait(self, kind: int, peers: list[int]) -> None:
         """Append signals to these ranks, or waits for theirs."""
         if not peers:
             return
-        if kind == SIGNAL and (self.line.fresh or self.line.awaited):
-            self.line.sync()
+        if kind == SIGNAL and (self.writer.has_accesses or self.writer.has_waited):
+            self.writer.sync()
         for low in range(0, len(peers), MOST_PEERS):
-            self.line.steps.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
-        self.line.awaited |= kind == WAIT
+            self.writer.steps.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
+        self.writer.has_waited |= kind == WAIT
 
     def _write_folds(self, moves: list[Move]) -> list[Move]:
         """Write the pending folds, each with the puts of its result; return the remaining puts."""
         remaining = moves
         for fold in self.pending:
-            along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+            fold_moves = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
             if len(fold.operands) == 1:
-                along = []
-            remaining = [move for move in remaining if move not in along] if along else remaining
-            self._write_fold(fold.into, fold.operands, fold.size, tuple(along))
+                fold_moves = []
+            remaining = [move for move in remaining if move not in fold_moves] if fold_moves else remaining
+            self._write_fold(fold.into, fold.operands, fold.size, tuple(fold_moves))
         self.pending = []
         return remaining
 
-    def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
-        """Write a fold, in several steps where it has more operands than a step supports; the last takes the moves."""
+    def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, fold_moves: tuple[Move, ...]) -> None:
+        """Write a fold, in several steps if it has more operands than a step supports; the last has the moves."""
         if len(operands) <= self.operands:
-            self.line.combine(Step(FOLD, (), along, into, operands, count), operands)
+            self.writer.combine(Step(FOLD, (), fold_moves, into, operands, count), operands)
             return
         for batch, is_last in operand_batches(operands, into, self.operands):
-            self.line.combine(Step(FOLD, (), along if is_last else (), into, batch, count), batch)
+            self.writer.combine(Step(FOLD, (), fold_moves if is_last else (), into, batch, count), batch)
 
 
-class _Puller(_Rank):
+class _GetWriter(_RankWriter):
     """Writes the steps of a rank in one stream if receivers get instead of senders putting."""
 
     def steps(self) -> list[Step]:
@@ -492,9 +503,9 @@ class _Puller(_Rank):
             self._signal_or_wait(WAIT, turn.awaited)
             for low in range(0, len(turn.moves), MOST_PEERS):
                 batch = tuple(turn.moves[low : low + MOST_PEERS])
-                self.line.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
+                self.writer.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
             self._signal_or_wait(SIGNAL, turn.awaited)
             self._signal_or_wait(WAIT, turn.to)
             self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
-        return self.line.steps
+        return self.writer.steps

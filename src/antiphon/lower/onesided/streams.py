@@ -29,7 +29,7 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
     >>> rows = [(0, 0, 1, 0, 1), (1, 0, 0, 2, 1), (2, 0, 2, 1, 0), (2, 0, 2, 0, 0)]
-    >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
+    >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2; 2 sends the sum to both
     >>> program.rank[program.pairs.send].tolist(), program.rank[program.pairs.receive].tolist()
     ([0, 1, 2, 2], [2, 0, 0, 1])
     >>> find_credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
@@ -37,19 +37,18 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     >>> find_credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
-    p = program
-    is_known = np.zeros(len(p.wait), bool)
-    crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
-    is_known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
-    send = np.full(p.operations, -1, np.int64)
-    send[p.pairs.receive] = p.pairs.send
-    unknown = np.flatnonzero(~is_known & (send[p.wait_op] >= 0))
+    is_known = np.zeros(len(program.wait), bool)
+    crossing = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
+    is_known[crossing] = program.peer[program.wait[crossing]] == program.peer[program.wait_op[crossing]]
+    send_of = np.full(program.operations, -1, np.int64)
+    send_of[program.pairs.receive] = program.pairs.send
+    unknown = np.flatnonzero(~is_known & (send_of[program.wait_op] >= 0))
     if farther and len(unknown):
-        first, behind = _number_trees(program, send)
-        before, after = first[p.wait[unknown]], first[send[p.wait_op[unknown]]]
-        is_known[unknown] = (before <= after) & (after < behind[p.wait[unknown]])
-    lacking = np.bincount(p.wait_op[~is_known], minlength=p.operations)
-    needed: Bools = lacking[p.pairs.receive] > 0
+        first_number, end_number = _number_trees(program, send_of)
+        before, after = first_number[program.wait[unknown]], first_number[send_of[program.wait_op[unknown]]]
+        is_known[unknown] = (before <= after) & (after < end_number[program.wait[unknown]])
+    unknown_waits = np.bincount(program.wait_op[~is_known], minlength=program.operations)
+    needed: Bools = unknown_waits[program.pairs.receive] > 0
     return needed
 
 
@@ -59,27 +58,26 @@ def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
     The parent of a receive is its send; the parent of any other operation is the latest operation that it waits for.
     Return per operation its number, which is the first of its subtree, and the number after the last of its subtree.
     """
-    p = program
-    above = send.copy()  # per operation its parent; -1: none
-    order = np.lexsort((p.when[p.wait], p.wait_op))
-    last = order[np.append(run_starts(p.wait_op[order])[1:], True)[: len(order)]]
-    last = last[send[p.wait_op[last]] < 0]
-    above[p.wait_op[last]] = p.wait[last]
-    time = 2 * p.when.astype(np.int64) + (send >= 0)  # parents have smaller times
+    parent = send.copy()  # per operation; -1: none
+    order = np.lexsort((program.when[program.wait], program.wait_op))
+    last_waits = order[np.append(run_starts(program.wait_op[order])[1:], True)[: len(order)]]
+    last_waits = last_waits[send[program.wait_op[last_waits]] < 0]
+    parent[program.wait_op[last_waits]] = program.wait[last_waits]
+    time = 2 * program.when.astype(np.int64) + (send >= 0)  # parents have smaller times
     by_time = np.argsort(time, kind="stable")
     levels = np.split(by_time, np.flatnonzero(run_starts(time[by_time]))[1:])
-    size = np.ones(p.operations + 1, np.int64)
+    size = np.ones(program.operations + 1, np.int64)
     for rows in reversed(levels):
-        np.add.at(size, above[rows], size[rows])  # the last entry (index -1) counts the roots
-    siblings = np.argsort(above, kind="stable")
-    until = np.cumsum(size[:-1][siblings])
-    new = run_starts(above[siblings])
-    begin = (until - size[:-1][siblings])[new]
-    offset = np.empty(p.operations, np.int64)  # the size of all subtrees of earlier siblings
-    offset[siblings] = until - size[:-1][siblings] - begin[np.cumsum(new) - 1]
-    first = np.full(p.operations + 1, -1, np.int64)
+        np.add.at(size, parent[rows], size[rows])  # the last entry (index -1) counts the roots
+    siblings = np.argsort(parent, kind="stable")
+    size_through = np.cumsum(size[:-1][siblings])
+    begins_family = run_starts(parent[siblings])
+    size_before_family = (size_through - size[:-1][siblings])[begins_family]
+    offset = np.empty(program.operations, np.int64)  # the size of all subtrees of earlier siblings
+    offset[siblings] = size_through - size[:-1][siblings] - size_before_family[np.cumsum(begins_family) - 1]
+    first = np.full(program.operations + 1, -1, np.int64)
     for rows in levels:
-        first[rows] = first[above[rows]] + 1 + offset[rows]
+        first[rows] = first[parent[rows]] + 1 + offset[rows]
     return first[:-1], (first + size)[:-1]
 
 
@@ -108,17 +106,17 @@ def streams(program: Program, max_streams: int, switched: Switched) -> Longs:
 
 
 def _find_components(program: Program, switched: Switched) -> Longs:
-    """Connected components, numbered by their first operation."""
+    """Return per operation its connected component, numbered by the components' first operations."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    helped = np.flatnonzero(switched.switch_of >= 0)
-    asked_sends = np.array([*switched.requests, 0], np.int64)[switched.switch_of[helped]]
-    src = np.concatenate([program.wait_op, program.pairs.send, helped])
-    dst = np.concatenate([program.wait, program.pairs.receive, asked_sends])
+    switch_sends = np.flatnonzero(switched.switch_of >= 0)
+    request_sends = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switch_sends]]
+    src = np.concatenate([program.wait_op, program.pairs.send, switch_sends])
+    dst = np.concatenate([program.wait, program.pairs.receive, request_sends])
     shape = (program.operations, program.operations)
-    joined = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
-    label = connected_components(joined, directed=False)[1].astype(np.int64)
+    graph = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
+    label = connected_components(graph, directed=False)[1].astype(np.int64)
     _, first = np.unique(label, return_index=True)
     number = np.empty(len(first), np.int64)
     order = np.lexsort((first, program.when[first]))
@@ -133,14 +131,14 @@ def _balance_components(program: Program, component: Longs, component_count: int
     """
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)
     keys = distinct(component * program.ranks + rank)
-    of, who = keys // program.ranks, keys % program.ranks
-    ptr = pointers(of, component_count)
+    component_of_key, rank_of_key = keys // program.ranks, keys % program.ranks
+    ptr = pointers(component_of_key, component_count)
     pair = np.arange(component_count) + program.ranks**2
     of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
-    pair[of_two_ranks] = who[ptr[of_two_ranks]] * program.ranks + who[ptr[of_two_ranks] + 1]
+    pair[of_two_ranks] = rank_of_key[ptr[of_two_ranks]] * program.ranks + rank_of_key[ptr[of_two_ranks] + 1]
     group = unique_inverse(pair, int(pair.max()) + 1)[1]
-    load_keys, at = np.unique(group[component] * program.ranks + rank, return_inverse=True)
-    load = np.bincount(at, weights=work).astype(np.int64)
+    load_keys, load_number = np.unique(group[component] * program.ranks + rank, return_inverse=True)
+    load = np.bincount(load_number, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks
     begin = pointers(groups, int(group.max()) + 1)
     loads = np.zeros((stream_count, program.ranks), np.int64)
@@ -149,8 +147,8 @@ def _balance_components(program: Program, component: Longs, component_count: int
     for number in np.argsort(first, kind="stable").tolist():
         rows = slice(int(begin[number]), int(begin[number + 1]))
         rank_columns = ranks[rows]
-        busiest = loads[:, rank_columns].max(axis=1)
-        chosen = int(np.argmin(busiest))
-        loads[chosen, rank_columns] += load[rows]
-        stream[number] = chosen
+        max_loads = loads[:, rank_columns].max(axis=1)
+        best_stream = int(np.argmin(max_loads))
+        loads[best_stream, rank_columns] += load[rows]
+        stream[number] = best_stream
     return stream[group]
