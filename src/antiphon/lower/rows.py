@@ -66,8 +66,8 @@ class DataLine:
             units.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
             numerators.append((product % chunks.denominator).astype(np.int64))
         common = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
-        points = np.concatenate(units), np.concatenate(numerators) // common
-        point = number_rows(*points)
+        coordinates = np.concatenate(units), np.concatenate(numerators) // common
+        point = number_rows(*coordinates)
         first_edge = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
         first_edge[point] = np.arange(len(point))
         order = np.lexsort((chunks.share, chunks.offset, chunks.block))
@@ -75,16 +75,9 @@ class DataLine:
         position[order] = np.arange(len(order))
         begin, end = np.split(point, 2)
         pieces = np.array(pieces_of(schedule), np.int64)
-        return DataLine(
-            points[0][first_edge],
-            points[1][first_edge],
-            chunks.denominator // common,
-            block,
-            begin,
-            end,
-            position,
-            pieces,
-        )
+        units_of_points, numerators_of_points = (column[first_edge] for column in coordinates)
+        denominator = chunks.denominator // common
+        return DataLine(units_of_points, numerators_of_points, denominator, block, begin, end, position, pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,15 +228,16 @@ def _place_values(
     place[initial] = np.where(input_number >= 0, places.inputs[input_number] if len(places.inputs) else -1, -1)
     written = np.flatnonzero(~order.initial)
     output_number = find_positions(keys[1], order.cell[written])
-    goes_home = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
-    place[written] = np.where(goes_home, places.outputs[output_number] if len(places.outputs) else -1, -1)
-    overwritten = np.zeros(len(order), bool)
-    overwritten[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
+    is_output = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
+    place[written] = np.where(is_output, places.outputs[output_number] if len(places.outputs) else -1, -1)
+    is_overwritten = np.zeros(len(order), bool)
+    is_overwritten[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
     next_step = np.append(order.step[1:], -1)
-    read_at_overwrite = np.zeros(len(order), bool)
-    read_at_overwrite[order.read[~order.final[order.read] & (next_step[order.read] == schedule.step)]] = True
+    is_read_at_overwrite = np.zeros(len(order), bool)
+    is_read_at_overwrite[order.read[~order.final[order.read] & (next_step[order.read] == schedule.step)]] = True
     moment = np.where(order.step < 0, -1, np.searchsorted(steps, order.step))
     first = np.cumsum(analysis.count) - analysis.count
     return Values(
-        order, moment, group, place, overwritten, read_at_overwrite, version, analysis.count, first, operand, row, owner
-    )
+        order, moment, group, place, is_overwritten, is_read_at_overwrite, version, analysis.count, first, operand, row,
+        owner,
+    )  # fmt: skip

@@ -372,11 +372,7 @@ def _is_switched(
         row_sums[a] += count
     for gpu, addresses in output.remote.items():
         # a link leads to a PCI address that is not a GPU's
-        if (
-            output.gpu_at_address
-            and any(address not in output.gpu_at_address for address in addresses)
-            and row_sums[gpu]
-        ):
+        if output.gpu_at_address and row_sums[gpu] and not output.gpu_at_address.keys() >= set(addresses):
             return True
         if addresses and row_sums[gpu] > len(addresses):
             return True
@@ -424,9 +420,5 @@ def _add_nvlinks_by_count(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
     elif len(gpus) == 2 and not output.cells:
-        a, b = gpus
-        box.bonds = (
-            {(0, 1): active_links[a] * link_bandwidth, (1, 0): active_links[b] * link_bandwidth}
-            if active_links[a] and active_links[b]
-            else {}
-        )
+        forth, back = (active_links[gpu] * link_bandwidth for gpu in gpus)
+        box.bonds = {(0, 1): forth, (1, 0): back} if forth and back else {}

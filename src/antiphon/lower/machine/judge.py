@@ -159,9 +159,8 @@ def _find_race(
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             ), False
     if any(first_spot.loose for block in code.blocks for first_spot in block.instructions):
-        unseen = np.flatnonzero(written)[
-            Order.of(code, flat, visible_only=True).unordered(before[written], after[written])
-        ]
+        visible_order = Order.of(code, flat, visible_only=True)
+        unseen = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
         for at in unseen[~np.isin(unseen, bad)].tolist():
             first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
             message = (

@@ -262,9 +262,7 @@ class Order:
         order = Order(code, flat, *edges(code, flat))
         line, position = (column.tolist() for column in order.lines)
         instructions = (instruction for block in code.blocks for instruction in block.instructions)
-        loose = (
-            {row for row, instruction in enumerate(instructions) if instruction.loose} if visible_only else set[int]()
-        )
+        loose = {row for row, instruction in enumerate(instructions) if visible_only and instruction.loose}
         certain: list[tuple[list[int], int, int]] = []
         undecided: list[Semaphore] = []
         for releases, acquires, start in semaphore_rows(code, flat):
@@ -291,9 +289,8 @@ class Order:
             for (*rows_of_both, start), decided in zip(undecided, is_decided, strict=True):
                 if decided:
                     releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
-                    certain += [
-                        (releases, k, after) for k, after in enumerate(acquires[start:], 1) if k <= len(releases)
-                    ]
+                    acquires = acquires[start : start + len(releases)]
+                    certain += [(releases, k, after) for k, after in enumerate(acquires, 1)]
             order = order._with_edges(_last_visible(certain, loose))
             undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
@@ -343,9 +340,8 @@ class Order:
         has_edge = np.append(keys, -1)[group] == asked_keys
         index = np.searchsorted(number * rows + dst, group * rows + position[after], side="right") - 1
         ordered = has_edge & (index >= 0)
-        ordered[ordered] = (number[index[ordered]] == group[ordered]) & (
-            latest[index[ordered]] >= position[before[ordered]]
-        )
+        index = index[ordered]
+        ordered[ordered] = (number[index] == group[ordered]) & (latest[index] >= position[before[ordered]])
         return ordered
 
     def _ordered_within_rank(self, before: Longs, after: Longs) -> Bools:
@@ -386,11 +382,9 @@ class Order:
         for low in range(0, len(questions), MOST_BITS):
             batch = questions[low : low + MOST_BITS]
             end_time = int(when[after[batch]].max())
-            window = slice(*np.searchsorted(src_time, (when[before[batch[0]]], end_time)).tolist())
-            arrives = dst_time[window] <= end_time
-            ordered[batch] = self._answer_by_bits(
-                before[batch], after[batch], src[window][arrives], dst[window][arrives]
-            )
+            first, end = np.searchsorted(src_time, (when[before[batch[0]]], end_time)).tolist()
+            inside = first + np.flatnonzero(dst_time[first:end] <= end_time)  # edges between the batch's first and last
+            ordered[batch] = self._answer_by_bits(before[batch], after[batch], src[inside], dst[inside])
         return ordered
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:

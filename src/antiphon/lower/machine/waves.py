@@ -122,12 +122,8 @@ class Waves:
             if not operand[:, -1].all():
                 return False
             values[concat_ranges(slot[has_operand], count[has_operand])] += operand
-            operand_index, end, slot, count = (
-                operand_index[has_operand] + 1,
-                end[has_operand],
-                slot[has_operand],
-                count[has_operand],
-            )
+            operand_index, end = operand_index[has_operand] + 1, end[has_operand]
+            slot, count = slot[has_operand], count[has_operand]
         ptr, first = moves.writes
         target_counts = ptr[rows + 1] - ptr[rows]
         targets = first[concat_ranges(ptr[rows], target_counts)]

@@ -110,21 +110,21 @@ class RankSteps:
         if self.long_accesses or self.range_of is not plain_range:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
             return
-        single, has_conflict = self.single_accesses, self.has_waited
+        chunks, has_conflict = self.single_accesses, self.has_waited
         for place in reads:
-            if single.get(place):
+            if chunks.get(place):
                 has_conflict = True
         for place in writes:
-            if place in single:
+            if place in chunks:
                 has_conflict = True
         if has_conflict:
             self.sync()
-            single = self.single_accesses
+            chunks = self.single_accesses
         self.steps.append(step)
         for place in reads:
-            single.setdefault(place, False)
+            chunks.setdefault(place, False)
         for place in writes:
-            single[place] = True
+            chunks[place] = True
 
     def combine(self, step: Step, reads: Sequence[Place]) -> None:
         """Append a step that reads these places and writes its result at `into`."""
@@ -146,17 +146,17 @@ class RankSteps:
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
-        single, long = self.single_accesses, self.long_accesses
+        chunks, ranges = self.single_accesses, self.long_accesses
         for buffer, begin, end, is_write in accesses:
             if end - begin == 1:
-                was_write = single.get((buffer, begin))
+                was_write = chunks.get((buffer, begin))
                 if was_write or (is_write and was_write is not None):
                     return True
             else:
-                for (other, chunk), was_write in single.items():
+                for (other, chunk), was_write in chunks.items():
                     if (is_write or was_write) and buffer == other and begin <= chunk < end:
                         return True
-            for other, start, stop, was_write in long:
+            for other, start, stop, was_write in ranges:
                 if (is_write or was_write) and buffer == other and begin < stop and start < end:
                     return True
         return False
@@ -341,15 +341,13 @@ class _PutWork:
         work, bare, moves = self.work, self.work.bare, self.work.moves.of(rank)
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
             number, step, source, target, is_first, credit_needed = self.group[group]
-            rows = self.rows[self.first[group] : self.first[group + 1]]
+            rows = self.rows[self.first[group] : self.first[group + 1]]  # its messages
             turn = turns_by_stream[number].turns[step]
             if source == rank:
                 if len(rows) == 1 and not credit_needed:
                     turn.moves += moves(rows[0])
                 else:
-                    turn.moves += join_neighbours(
-                        [move for message in rows if not bare[message] for move in moves(message)]
-                    )
+                    turn.moves += join_neighbours([move for row in rows if not bare[row] for move in moves(row)])
                 turn.to.append(target)
                 if credit_needed or is_first:
                     turn.needs_credit.append(target)
@@ -357,7 +355,7 @@ class _PutWork:
             turn.awaited.append(source)
             if credit_needed:
                 turn.credits.append(source)
-                self._await_before_credit([message for message in rows if work.credit[message]], turn)
+                self._await_before_credit([row for row in rows if work.credit[row]], turn)
             elif is_first:
                 turns_by_stream[number].begun.append(source)
 
@@ -398,9 +396,8 @@ class _GetWork(_PutWork):
                 turn.to.append(target)
                 continue
             rows = self.rows[self.first[group] : self.first[group + 1]]
-            turn.moves += join_neighbours(
-                [move._replace(peer=source) for message in rows for move in self.moves_of[source](message)]
-            )
+            moves = [move for row in rows for move in self.moves_of[source](row)]
+            turn.moves += join_neighbours([move._replace(peer=source) for move in moves])
             turn.awaited.append(source)
 
     def _make_writer(self, rank: int, work: _RankTurns) -> _RankWriter:
