@@ -247,7 +247,7 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
     code = RIGHT[number]
     for _ in range(times):
         code = mutated(code, random)
-    with patch.object(judging, "MANY", (2**13, 0)[seed % 2]):  # as a large one, too
+    with patch.object(judging, "MIN_INSTRUCTIONS", (2**13, 0)[seed % 2]):  # as a large one, too
         fault = judge(code, seed=seed)
     assert (fault is None) == always_right(code), fault
     if fault is None:
@@ -271,7 +271,7 @@ def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> Non
 
 def test_a_large_code_that_is_right_is_never_run_one_by_one() -> None:
     code = allreduce()
-    with patch.object(judging, "MANY", 0), patch.object(judging, "execute", side_effect=RuntimeError):
+    with patch.object(judging, "MIN_INSTRUCTIONS", 0), patch.object(judging, "execute", side_effect=RuntimeError):
         assert judge(code) is None
         for block in code.blocks:
             last = block.instructions.pop()

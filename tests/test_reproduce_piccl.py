@@ -33,12 +33,12 @@ def test_ways_of_permuting() -> None:
 def test_another_order_of_the_ways_is_seen() -> None:
     sizes = len(permuting.SIZES)
     flat = {way: [2.0] * sizes for way in permuting.METHODS}
-    slow = {**flat, permuting.KERNEL: [3.0] * sizes}
+    slow = {**flat, permuting.PERMUTE: [3.0] * sizes}
     rows = [row["ok"] for row in permuting.compare_methods("delta", slow, [9.0] * sizes)]
     assert rows == [False, False, False, False]
     large = [size >= permuting.LARGE for size in permuting.SIZES]
     as_said = {
-        **flat, permuting.KERNEL: [2.5 if one else 1.0 for one in large],
+        **flat, permuting.PERMUTE: [2.5 if one else 1.0 for one in large],
         permuting.SEPARATE: [1.5 if one else 4.0 for one in large],
     }  # fmt: skip
     rows = [row["ok"] for row in permuting.compare_methods("delta", as_said, [1.0 if one else 3.0 for one in large])]

@@ -91,13 +91,13 @@ def tune(  # noqa: PLR0913
     from antiphon.select import tune as find
     from antiphon.select import tune_failures
     from antiphon.select.counts import measure_loss, of_request
-    from antiphon.topologies.degraded import SINGLE
+    from antiphon.topologies.degraded import SINGLE_KINDS
 
     machine = _inputs.machine(topology)
     options = as_search(search).options()
     failures, counts = options.pop("failures", ""), options.pop("counts", None)
-    if failures and failures not in SINGLE:
-        raise unknown("kind of single failures", failures, SINGLE)
+    if failures and failures not in SINGLE_KINDS:
+        raise unknown("kind of single failures", failures, SINGLE_KINDS)
     target: Any = wanted
     if isinstance(wanted, str) and wanted == "all":
         options |= {"root": root, "ranks": ranks}
