@@ -52,14 +52,14 @@ def cpu() -> float:
 
 def wanted() -> Iterator[tuple[str, Topology, Collective, tuple[int, int, int]]]:
     """Every row of both tables: also for the collective printed with it, and from a root of each orbit."""
-    from antiphon.reproduce.sccl_plans import family, roots_of
+    from antiphon.reproduce.sccl_plans import make_family, roots_of
     from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, rows_of_kind
 
     for spec, table in (("dgx1v_sccl", DGX1), ("z52", Z52)):
         machine = topology(spec)
         for kind in [k for printed in table for k in (printed, DUALS.get(printed)) if k is not None]:
             for root in roots_of(machine, kind):
-                group = family(machine, kind, root)
+                group = make_family(machine, kind, root)
                 for row in rows_of_kind(table, kind, machine.ranks):
                     yield f"{spec} {group.name} {row.point}", machine, group.collective, row.point
 

@@ -14,7 +14,7 @@ from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import names, reproduce, sccl, sccl_plans
 from antiphon.reproduce.sccl_optimality import standings_of
-from antiphon.reproduce.sccl_plans import Family, Synthesized, family
+from antiphon.reproduce.sccl_plans import Family, Synthesized, make_family
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, rows_of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
@@ -82,7 +82,7 @@ def published(*rows: tuple[int, int, int, str]) -> tuple[Published, ...]:
 
 
 def square() -> Family:
-    return family(topology("ring:ranks=4"), "allgather")
+    return make_family(topology("ring:ranks=4"), "allgather")
 
 
 def rows_of(group: Family, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_better_ones_are_looked_for() -> None:
     """Alone in its table, a row is compared with the frontier."""
     (row,) = rows_of(square(), (1, 2, 2, "latency"))
     assert row["note"] == "dominated by (2, 2, 3)"
-    (row,) = rows_of(family(topology("dgx1v_sccl"), "gather", 0), (6, 3, 7, "bandwidth"))
+    (row,) = rows_of(make_family(topology("dgx1v_sccl"), "gather", 0), (6, 3, 7, "bandwidth"))
     assert row["note"] == "dominated by (6, 2, 7)"  # beyond k = 4: as many chunks in a step less
 
 

@@ -18,7 +18,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.synth.search import SearchState
 from antiphon.reproduce.sccl import frontiers, table4, table5
-from antiphon.reproduce.sccl_plans import family, roots_of
+from antiphon.reproduce.sccl_plans import make_family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.topologies import topology
 
@@ -117,7 +117,7 @@ def test_there_are_two_orbits_of_roots() -> None:
 def test_a_row_carries_a_proof_that_no_row_of_its_steps_is_better(
     spec: str, kind: str, root: int | None, point: tuple[int, int, int], least: Fraction
 ) -> None:
-    group = family(topology(spec), kind, root)
+    group = make_family(topology(spec), kind, root)
     made = group.make(*point)
     assert (made.point, made.ratio_bound, made.proof, made.trusted) == (point, least, "proved-optimal", ())
     certificate = json.loads(json.dumps(made.schedule.provenance["certificate"]))
@@ -139,7 +139,7 @@ def test_no_row_has_room_for_more_chunks(spec: str, table: Any) -> None:
     machine = topology(spec)
     for kind in SPREADING:
         root = roots_of(machine, kind)[-1]
-        search = SearchState(instance_of(machine, family(machine, kind, root).collective))
+        search = SearchState(instance_of(machine, make_family(machine, kind, root).collective))
         for row in rows_of_kind(table, kind, machine.ranks):
             if (spec, kind, row.point) == ("dgx1v_sccl", "broadcast", (6, 3, 5)):
                 continue  # dominated by (6, 3, 3)
@@ -178,7 +178,7 @@ NONE = [
 def test_what_would_be_better_is_refuted_with_its_bound(
     spec: str, kind: str, root: int | None, point: tuple[int, int, int], least: str
 ) -> None:
-    group = family(topology(spec), kind, root)
+    group = make_family(topology(spec), kind, root)
     with pytest.raises(Infeasible, match=rf"R/C below {least} exists for \w+ on {spec}"):
         group.make(*point)
 
@@ -201,9 +201,9 @@ def test_what_would_be_better_is_refuted_with_its_bound(
 )
 def test_the_other_roots_of_a_dgx1_allow_more(kind: str, point: tuple[int, int, int]) -> None:
     machine = topology("dgx1v_sccl")
-    assert family(machine, kind, 0).make(*point).point == point
+    assert make_family(machine, kind, 0).make(*point).point == point
     with pytest.raises(Infeasible):
-        family(machine, kind, 1).make(*point)
+        make_family(machine, kind, 1).make(*point)
 
 
 # ---- frontiers ----
@@ -247,5 +247,5 @@ def test_the_frontiers_and_their_proofs() -> None:
 
 def test_more_rounds_allow_better_than_k_does() -> None:
     """DGX-1 alltoall in two steps: (24, 2, 8) needs k = 6."""
-    group = family(topology("dgx1v_sccl"), "alltoall")
+    group = make_family(topology("dgx1v_sccl"), "alltoall")
     assert [made.point for made in group.frontier(None, 4)] == [(24, 2, 8)]

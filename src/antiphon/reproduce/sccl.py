@@ -18,7 +18,7 @@ from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
 from antiphon.reproduce.sccl_optimality import K, Point, Standing, standings_of
-from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, family, roots_of
+from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, make_family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, rows_of_kind
 from antiphon.select import plan
 from antiphon.topologies import topology
@@ -67,58 +67,58 @@ def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Ro
     """
     for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
         for root in roots_of(machine, kind):
-            yield from family_rows(family(machine, kind, root), rows_of_kind(published, kind, machine.ranks))
+            yield from family_rows(make_family(machine, kind, root), rows_of_kind(published, kind, machine.ranks))
 
 
-def family_rows(group: Family, published: Rows) -> Iterator[Row]:
+def family_rows(family: Family, published: Rows) -> Iterator[Row]:
     """Yield a row per published point of a family. Each is synthesized and compared with all others of the family."""
     synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
         try:
-            synthesized.append(group.make(*row.point))
+            synthesized.append(family.make(*row.point))
         except Missing:
             raise
         except AntiphonError as error:  # one row that fails is a result, too
             missing[number] = str(error)
-    standings = iter(zip(synthesized, standings_of(group, synthesized), strict=True))
+    standings = iter(zip(synthesized, standings_of(family, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
-            yield _missing_row(group, row, missing[number])
+            yield _missing_row(family, row, missing[number])
         else:
-            result = _result_row(group, row, *next(standings))
-            if group.collective.kind == "allreduce":
-                synthesized += _find_better_forms(group, synthesized, row.steps)
-                result["note"] += f"; {_describe_best_form(group, synthesized, row.steps)}"
+            result = _result_row(family, row, *next(standings))
+            if family.collective.kind == "allreduce":
+                synthesized += _find_better_forms(family, synthesized, row.steps)
+                result["note"] += f"; {_describe_best_form(family, synthesized, row.steps)}"
             yield result
 
 
-def _find_better_forms(group: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
+def _find_better_forms(family: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
     """Search allreduces with at most these steps that need not be a reducescatter followed by an allgather.
 
     Return [] if `algorithms` has such an allreduce (one not `composed` of two halves), or one that meets the bound.
     """
-    if any(a.steps <= max_steps and (a.ratio == group.limits().inverse or not a.composed) for a in algorithms):
+    if any(a.steps <= max_steps and (a.ratio == family.limits().inverse or not a.composed) for a in algorithms):
         return []
-    return group.frontier(None, max_steps)
+    return family.frontier(None, max_steps)
 
 
-def _describe_best_form(group: Family, algorithms: list[Synthesized], max_steps: int) -> str:
+def _describe_best_form(family: Family, algorithms: list[Synthesized], max_steps: int) -> str:
     """Return in words the point with the least R/C in at most these steps, and its gap to the lower bound."""
     best = min((a for a in algorithms if a.steps <= max_steps), key=lambda a: (a.ratio, a.steps, a.chunks))
-    ratio_bound = group.limits().inverse
+    ratio_bound = family.limits().inverse
     if not best.composed and best.ratio_bound is not None:
         ratio_bound = max(ratio_bound, best.ratio_bound)
     gap = "optimal" if best.ratio == ratio_bound else f"{float(best.ratio / ratio_bound):.4g} times the lower bound"
     return f"best of any form: {best.point}, {gap}"
 
 
-def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
+def _result_row(family: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
     """Return the row of a point that was synthesized. A point with `trusted` claims is not ok: only a solver backs it.
 
     `standing.pareto` is None if it is undecided whether the point is Pareto-optimal.
     """
-    refutation, doubt = _check_label(group, published.optimal, algorithm, standing)
+    refutation, doubt = _check_label(family, published.optimal, algorithm, standing)
     difference = _describe_difference(published.point, algorithm.point)
     differences = [difference] if difference else []
     if refutation:
@@ -131,7 +131,7 @@ def _result_row(group: Family, published: Published, algorithm: Synthesized, sta
         and algorithm.rounds <= published.rounds
     )
     return {
-        "name": f"{group.name} {published.point}",
+        "name": f"{family.name} {published.point}",
         "published": {**_point_fields(published.point), "optimal": published.optimal, "seconds": published.seconds},
         "ours": {**_point_fields(algorithm.point), "optimal": standing.optimal, "pareto": standing.pareto},
         "deviation": "; ".join(differences) or None,
@@ -142,7 +142,7 @@ def _result_row(group: Family, published: Published, algorithm: Synthesized, sta
 
 
 def _check_label(
-    group: Family, printed: str, algorithm: Synthesized, standing: Standing
+    family: Family, printed: str, algorithm: Synthesized, standing: Standing
 ) -> tuple[str | None, str | None]:
     """Check which optimum the paper's label says that a point has.
 
@@ -150,20 +150,20 @@ def _check_label(
     """
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
-    limits = group.limits()
+    limits = family.limits()
     if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
         return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
     try:  # the label says latency-optimal, and S is above the bound: an algorithm that meets the bound refutes it
-        quickest = group.make(1, limits.latency_steps, limits.latency_steps)
+        quickest = family.make(1, limits.latency_steps, limits.latency_steps)
     except AntiphonError as error:
         return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"
     return f"{quickest.point}, with every input sent everywhere, takes {quickest.steps} steps", None
 
 
-def _missing_row(group: Family, published: Published, why: str) -> Row:
+def _missing_row(family: Family, published: Published, why: str) -> Row:
     """Return the row of a point that could not be synthesized."""
     return {
-        "name": f"{group.name} {published.point}",
+        "name": f"{family.name} {published.point}",
         "published": {**_point_fields(published.point), "optimal": published.optimal, "seconds": published.seconds},
         "ours": None, "deviation": why, "ok": False, "note": "not synthesized", "engine": None, "seconds": None,
         "proof": [],
@@ -175,15 +175,15 @@ def frontiers() -> Iterator[Row]:
     for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
         for kind in sorted(COPYING_KINDS, key=KINDS.index):
             for root in roots_of(machine, kind):
-                yield _frontier_row(family(machine, kind, root), rows_of_kind(table, kind, machine.ranks))
+                yield _frontier_row(make_family(machine, kind, root), rows_of_kind(table, kind, machine.ranks))
 
 
-def _frontier_row(group: Family, rows: Rows) -> Row:
+def _frontier_row(family: Family, rows: Rows) -> Row:
     """Compare a frontier, of schedules with R <= S + K, with the published points that no other one dominates."""
-    max_steps = max(MAX_STEPS, group.limits().latency_steps)
+    max_steps = max(MAX_STEPS, family.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()
-    frontier = group.frontier(K, max_steps)
+    frontier = family.frontier(K, max_steps)
     seconds = cpu_seconds() - begin
     ours = [algorithm.point for algorithm in frontier]
     notes = []
@@ -197,11 +197,11 @@ def _frontier_row(group: Family, rows: Rows) -> Row:
     covered = not any(note.endswith("missing") for note in notes)
     sound = all(not algorithm.trusted and algorithm.proof != "best-found-in-budget" for algorithm in frontier)
     return {
-        "name": f"{group.topology.name} {group.name}",
+        "name": f"{family.topology.name} {family.name}",
         "published": [_point_fields(point) for point in printed],
         "ours": [{**_point_fields(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
         "deviation": "; ".join(notes) or None, "ok": covered and sound,
-        "note": f"R <= S + {K}" + (f", S <= {max_steps}" if group.collective.kind == "broadcast" else ""),
+        "note": f"R <= S + {K}" + (f", S <= {max_steps}" if family.collective.kind == "broadcast" else ""),
         "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": seconds,
         "proof": [line for algorithm in frontier for line in algorithm.proved],
     }  # fmt: skip

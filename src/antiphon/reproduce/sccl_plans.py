@@ -119,7 +119,8 @@ class Family:
         )  # fmt: skip
 
 
-def family(topology: Topology, kind: str, root: int | None = None) -> Family:
+def make_family(topology: Topology, kind: str, root: int | None = None) -> Family:
+    """Return the family of a collective; `root`: None if the collective has none."""
     return Family(topology, Collective(kind, topology.ranks, (), () if root is None else (root,)))
 
 
