@@ -23,7 +23,7 @@ from antiphon.reproduce.blink_allocations import Allocation, unique_allocations
 from antiphon.reproduce.blink_rates import PCIE, pack_rings, rate_bound, ring_rate, speedup, summarize
 from antiphon.reproduce.gentree_plans import verified_plan
 from antiphon.reproduce.rows import Row, agreement, claim, is_near, row
-from antiphon.reproduce.sccl_plans import family
+from antiphon.reproduce.sccl_plans import make_family
 from antiphon.topologies import topology
 
 SIZES = tuple(2**e for e in range(10, 31))
@@ -63,7 +63,7 @@ def sccl_figures() -> Iterator[Row]:
         nccl = {size: _by_simple(library, kind, size) for size in SIZES}
         curves = dict[tuple[tuple[int, int, int], str], Curve]()
         for point in points:
-            schedule = family(machine, kind).make(*point).schedule
+            schedule = make_family(machine, kind).make(*point).schedule
             for lowering in SCCL_LOWERINGS[kind]:
                 predict = prepare("lowering", schedule, machine, options={"kind": lowering})
                 curves[point, lowering] = {size: nccl[size] / predict(size).seconds for size in SIZES}
@@ -145,7 +145,9 @@ def _z52_rows() -> Iterator[Row]:
     MI50s are not calibrated: latencies and bandwidths of the catalogue decide.
     """
     machine = topology("z52")
-    latency_optimal, bandwidth_optimal = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
+    latency_optimal, bandwidth_optimal = (
+        make_family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7))
+    )
     ratio = {
         size: prepare("alpha-beta", bandwidth_optimal.schedule, machine)(size).seconds
         / prepare("alpha-beta", latency_optimal.schedule, machine)(size).seconds
