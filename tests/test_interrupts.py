@@ -216,7 +216,7 @@ def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    time.sleep(0.2)\n"
         "ours.say = say\n"
-        "signals.tell('terminated')\n"
+        "signals.print_last_line('terminated')\n"
         "os._exit(7)\n"
     )
     done = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=1000, check=False)
@@ -247,7 +247,7 @@ def test_a_signal_ends_a_command_whose_last_line_nobody_reads() -> None:
         "    os._exit(9)\n"
         "threading.Thread(target=interrupt, daemon=True).start()\n"
         "ours.say = lambda message: os.write(2, message.encode())\n"
-        "signals.tell('interrupted')\n"
+        "signals.print_last_line('interrupted')\n"
     )
     ended = subprocess.run([*PYTHON, program], capture_output=True, timeout=1000, check=False)
     assert ended.returncode == 130
