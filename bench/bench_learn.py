@@ -1,12 +1,15 @@
-"""Learning under MPICH in emulated machines, beside every candidate that it could have taken.
+"""Learning in emulated machines, beside every candidate that it could have taken.
 
-Run as root on a quiet machine: python bench/bench_learn.py [CALLS [SIZE...]] (default: 2000 calls of 64 KiB and of
-1 MiB, about eight minutes; 8 MiB takes half an hour). Writes bench/results/learn.json and learn-calls.csv.
+Run as root on a quiet machine: python bench/bench_learn.py [RUNTIME [CALLS [SIZE...]]]; RUNTIME: mpich, torch, comm
+(default: mpich, 2000 calls of 64 KiB and of 1 MiB, about eight minutes; 8 MiB takes half an hour). Writes
+bench/results/learn.json and learn-calls.csv; of torch and comm learn-torch.json and learn-comm.json, without slices and
+overhead, as there the candidates are plans as they are, and gloo.
 
 Phases: an allreduce in the lab of a DGX-1V while it is quiet, while the link from rank 0 to rank 3 (two NVLinks) has
-the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by all candidates in turn, and then
-made by ANTIPHON_LEARN=1. Compared: the median after 60 calls of a phase with that of its best candidate; the total with
-that of the best candidate of each phase, and with that of the table's plan and the best of the first phase.
+the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by every candidate alone, call
+after call (in turn, each would find the shapers' bursts refilled during calls that spare a link), and then made by
+ANTIPHON_LEARN=1. Compared: the median after 60 calls of a phase with that of its best candidate; the total with that of
+the best candidate of each phase, and with that of the table's plan and the best of the first phase.
 Slices: on three machines, what learning has chosen after 400 calls, beside fixed numbers of slices.
 Overhead: calls of 16 KB between two processes, by the plan and with learning, settled on it.
 """
@@ -21,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from secrets import token_hex
 from statistics import fmean, median
 from typing import Any
 
@@ -28,13 +32,14 @@ import _common
 import numpy as np
 
 import antiphon
+from antiphon.core.plan import Plan
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.policies import Recording, compare_policies
 from antiphon.runtimes.serve.book import read_table
 from antiphon.units import parse_size
 
 MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
-NAME, RANKS, PHASES, SEARCH, ROUNDS = "learn-calls", 8, 3, 60, 12
+NAME, RANKS, PHASES, SEARCH, WARMUP, ROUNDS = "learn-calls", 8, 3, 60, 4, 12
 SIZES, SLICED_CALLS, SLICED_BYTES = ["64KiB", "1MiB"], 400, 1 << 20
 MACHINES = {"dgx1v": "", "ring:ranks=8,bandwidth=25GB/s": "ring", "torus:dims=2x4,bandwidth=25GB/s": ""}
 HALVE = "class change dev r3 parent 1: classid 1:1 htb burst 16k rate"
@@ -45,37 +50,60 @@ Calls = list[list[float]]  # seconds per phase
 class Lab:
     """A machine that is up, with a program and a table of plans."""
 
-    def __init__(self, folder: Path, machine: str, planner: str = "") -> None:
+    def __init__(self, folder: Path, machine: str, planner: str = "", runtime: str = "mpich") -> None:
         self.program, self.shape, self.table = folder / "times", folder / "shape", folder / f"{len(machine)}.json"
+        self.runtime = runtime
         source = Path(__file__).with_name("learn_times.c")
         subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(self.program)], check=True)
         self.shape.write_text(f'#!/bin/sh\n[ "$1" = 1 ] && rate=40mbit || rate=80mbit\nexec tc {HALVE} $rate\n')
         self.shape.chmod(0o755)
-        antiphon.save(antiphon.tune("allreduce", machine, planners=[planner] if planner else ()), self.table)
+        tuning = antiphon.tune("allreduce", machine, planners=[planner] if planner else ())
+        antiphon.save(tuning, self.table)
         antiphon.native.build("mpi", str(MPICH / "mpicc"), [self.table])
         pages = [page for page in read_table(self.table).pages if page.kind == "allreduce" and page.program >= 0]
         self.programs = 1 + min(len({page.program for page in pages}), 4)
+        schedules = {id(entry.schedule): entry.schedule for entry in tuning.plan.entries}
+        for number, schedule in enumerate(schedules.values(), 1):
+            antiphon.save(Plan.of(tuning.plan.topology, schedule), folder / f"plan{number}.json")
+        self.programs = min(self.programs, 1 + len(schedules))
         antiphon.lab.up(machine, scale="link=40Mbit", name=NAME)
 
     def run(self, calls: int, nbytes: int, phases: bool = True, **settings: str) -> tuple[Calls, list[Any]]:
-        """Return the seconds of the calls of each phase, and what was learned."""
-        shape = str(self.shape) if phases else "true"
-        command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(self.program), str(calls), str(nbytes), shape]
-        lab = [sys.executable, "-m", "antiphon", "lab", "run", NAME, "--timeout", "3600s", "--"]
+        """Return the seconds of the calls of each phase, and what was learned (MPICH only)."""
+        job = [str(calls), str(nbytes), str(self.shape) if phases else "true"]
         report = self.table.with_name("report.json")
-        own = {"LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": str(self.table)}
-        own |= {"ANTIPHON_LEARN": "1", "ANTIPHON_REPORT": str(report), **settings}
-        done = subprocess.run([*lab, *command], env={**os.environ, **own}, capture_output=True, text=True, check=False)
+        own = {"ANTIPHON_TABLE": str(self.table), "ANTIPHON_LEARN": "1", "ANTIPHON_REPORT": str(report)}
+        own["ANTIPHON_SECRET"] = token_hex()
+        if self.runtime == "mpich":
+            command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(self.program), *job]
+            own["LD_PRELOAD"] = str(library("mpi", str(MPICH / "mpicc")))
+        else:
+            script = Path(__file__).with_name("_learn_job.py")
+            command = [sys.executable, str(script), settings.pop("runtime", self.runtime), *job]
+        lab = [sys.executable, "-m", "antiphon", "lab", "run", NAME, "--timeout", "3600s", "--"]
+        env = {**os.environ, **own, **settings}
+        done = subprocess.run([*lab, *command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"the program failed: {done.stderr[-800:]}")
-        return read_calls(done.stdout), json.loads(report.read_text())["learned"]
+        return read_calls(done.stdout), json.loads(report.read_text())["learned"] if self.runtime == "mpich" else []
 
-    def record(self, candidates: Sequence[tuple[int, int]], nbytes: int, rounds: int, phases: bool = True) -> Calls:
-        """Return calls by these candidates (program, slices) in turn. The first round warms up and is left out."""
-        turns = ",".join(f"{program}x{slices}" for program, slices in candidates)
-        calls = (rounds + 1) * len(candidates)
-        recorded, _ = self.run(calls, nbytes, phases, ANTIPHON_TRIED=f"turns:{turns}")
-        return [phase[len(candidates) :] for phase in recorded]
+    def record(self, candidate: tuple[int, int], nbytes: int, rounds: int, phases: bool = True) -> Calls:
+        """Return calls by a candidate (program, slices). The first of each phase warm up and are left out."""
+        program, slices = candidate
+        if self.runtime == "mpich":
+            settings = {"ANTIPHON_TRIED": f"turns:{program}x{slices}"}
+        elif program:
+            settings = {"ANTIPHON_LEARN": "0", "ANTIPHON_TABLE": str(self.table.with_name(f"plan{program}.json"))}
+        else:
+            settings = {"ANTIPHON_LEARN": "0", "runtime": "gloo"}
+        recorded, _ = self.run(WARMUP + rounds, nbytes, phases, **settings)
+        return [phase[WARMUP:] for phase in recorded]
+
+    def list_candidates(self) -> list[tuple[int, int]]:
+        """Return the candidates to record, as (program, quarters of the planned slices); program 0: the library."""
+        slices = [(1, 8), (1, 2), (1, 16)] if self.runtime == "mpich" else []
+        libraries = [] if self.runtime == "comm" else [(0, 4)]
+        return [(1, 4), *slices, *((program, 4) for program in range(2, self.programs)), *libraries]
 
 
 def read_calls(output: str) -> Calls:
@@ -88,10 +116,10 @@ def read_calls(output: str) -> Calls:
 
 def measure_phases(lab: Lab, nbytes: int, calls: int, recordings: list[Recording]) -> dict[str, Any]:
     per_phase = calls // PHASES
-    candidates = [(1, 4), (1, 8), (1, 2), (1, 16), *((program, 4) for program in range(2, lab.programs)), (0, 4)]
+    candidates = lab.list_candidates()
     names = [name_of(candidate) for candidate in candidates]
-    recorded = lab.record(candidates, nbytes, ROUNDS)
-    columns = [[phase[i :: len(candidates)] for i in range(len(candidates))] for phase in recorded]
+    recorded = [lab.record(candidate, nbytes, ROUNDS) for candidate in candidates]
+    columns = [list(phase) for phase in zip(*recorded, strict=True)]
     rounds = np.concatenate([np.array(phase).T for phase in columns])
     recordings.append(Recording("allreduce", nbytes, tuple(names), rounds))
     learned, report = lab.run(per_phase, nbytes)
@@ -119,8 +147,8 @@ def measure_slices(lab: Lab, machine: str) -> dict[str, Any]:
     (chosen,) = [(row["planner"], row["slices"]) for row in report[0]["candidates"] if row["chosen"]]
     same = [row["slices"] for row in report[0]["candidates"] if row["planner"] != "the library"]
     candidates = [*GRID, (1, int(4 * (chosen[1] if chosen[0] != "the library" else same[0])))]
-    calls = [seconds for phase in lab.record(candidates, SLICED_BYTES, 4, phases=False) for seconds in phase]
-    times = [median(calls[i :: len(candidates)]) for i in range(len(candidates))]
+    recorded = [lab.record(candidate, SLICED_BYTES, 4, phases=False) for candidate in candidates]
+    times = [median([seconds for phase in phases for seconds in phase]) for phases in recorded]
     best = min(range(len(GRID)), key=lambda i: times[i])
     row = {"machine": machine, "chosen": chosen, "slices": candidates[-1][1] / 4, "seconds": times[-1]}
     print(json.dumps(row), flush=True)
@@ -159,21 +187,25 @@ def replay(recordings: Sequence[Recording], calls: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    calls, sizes = int(sys.argv[1]) if sys.argv[1:] else 2000, [parse_size(size) for size in sys.argv[2:] or SIZES]
+    runtime, calls = sys.argv[1] if sys.argv[1:] else "mpich", int(sys.argv[2]) if sys.argv[2:] else 2000
+    sizes = [parse_size(size) for size in sys.argv[3:] or SIZES]
+    if runtime not in ("mpich", "torch", "comm"):
+        sys.exit(f"expected mpich, torch or comm, got {runtime}")
     if calls < 2 * PHASES * SEARCH:
         sys.exit(f"expected at least {2 * PHASES * SEARCH} calls, got {calls}")
     _common.print_machine()
     rows, sliced, recordings = [], [], list[Recording]()
     with tempfile.TemporaryDirectory() as name:
-        for machine, planner in MACHINES.items():
-            lab = Lab(Path(name), machine, planner)
+        for machine, planner in MACHINES.items() if runtime == "mpich" else [("dgx1v", "")]:
+            lab = Lab(Path(name), machine, planner, runtime)
             try:
                 if machine == "dgx1v":
                     rows = [measure_phases(lab, nbytes, calls, recordings) for nbytes in sizes]
-                sliced.append(measure_slices(lab, machine))
+                if runtime == "mpich":
+                    sliced.append(measure_slices(lab, machine))
             finally:
                 antiphon.lab.down(NAME)
-        overhead = measure_overhead(Path(name))
+        overhead = measure_overhead(Path(name)) if runtime == "mpich" else {}
     policies = replay(recordings, calls)
     head = ["nbytes", "phase", "best", "ms", "learned ms", "off"]
     phases = [[r["nbytes"], i, p["best"], p["best_ms"], p["learned_ms"], p["learned_ms"] / p["best_ms"] - 1]
@@ -182,12 +214,15 @@ def main() -> None:
     totals = ["best_seconds", "seconds", "regret", "plan_seconds", "morning_seconds", "against_morning"]
     _common.print_table(["nbytes", *totals], [[r["nbytes"], *(r[key] for key in totals)] for r in rows])
     keys = ["machine", "slices", "seconds", "best", "best_seconds", "off"]
-    _common.print_table(keys, [[r[key] for key in keys] for r in sliced])
-    _common.print_table(list(overhead), [list(overhead.values())])
+    if runtime == "mpich":
+        _common.print_table(keys, [[r[key] for key in keys] for r in sliced])
+        _common.print_table(list(overhead), [list(overhead.values())])
     regrets = [[r["nbytes"], p["policy"], p["seconds"], p["regret"]] for r in policies for p in r["policies"]]
     _common.print_table(["nbytes", "policy", "seconds", "regret"], regrets)
     answer = {"calls": calls, "rows": rows, "slices": sliced, "overhead": overhead, "policies": policies}
-    _common.save("learn", answer)
+    _common.save("learn" if runtime == "mpich" else f"learn-{runtime}", answer)
+    if runtime != "mpich":
+        return
     with open(_common.RESULTS / "learn-calls.csv", "w", newline="", encoding="utf-8") as file:
         for recording in recordings:
             writer = csv.writer(file, lineterminator="\n")
