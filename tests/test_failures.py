@@ -14,6 +14,7 @@ from antiphon.cli import run
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_books, read_table
+from antiphon.runtimes.serve.group_book import group_book
 from antiphon.select.failures import classify_failures
 from antiphon.select.plan_files import load_plans
 from antiphon.topologies import topology
@@ -43,6 +44,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ring:ranks=6", "links", 6, 1),
         ("cluster:box=dgx1v,boxes=2", "nics", 8, 2),
         ("hgx-h100", "links", 8, 1),
+        ("full:ranks=4", "ranks", 4, 1),
+        ("line:ranks=5", "ranks", 5, 3),
     ],
 )
 def test_failures_that_are_alike_are_one_class(machine: str, of: str, count: int, classes: int) -> None:
@@ -97,6 +100,27 @@ def test_what_the_table_does_not_have(
     monkeypatch.setenv("ANTIPHON_DEAD", dead)
     with pytest.raises(Invalid, match=message):
         load_plans(table)
+
+
+def test_plans_for_the_ranks_that_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its root a collective has no plan; without a rank in between, all have none."""
+    file, search = tmp_path / "table.json", antiphon.Search(workers="none", failures="ranks")
+    antiphon.tune("all", "ring:ranks=4", root=1, search=search, **QUICK).save(file)
+    assert antiphon.verify(file)
+    for lost in range(4):
+        plans = load_plans(file, dead=[str(lost)])
+        rest = tuple(rank for rank in range(4) if rank != lost)
+        assert {plan.collective.members for plan in plans.values()} == {rest}
+        assert {plan.topology for plan in plans.values()} == {drop_items(topology("ring:ranks=4"), [str(lost)])}
+        assert ("broadcast" in plans) == ("reduce" in plans) == (lost != 1)
+        assert all(antiphon.verify(plan) for plan in plans.values())
+    monkeypatch.setenv("ANTIPHON_DEAD", "2")
+    pages = group_book(read_table(file), 3, range(3), 3).pages
+    assert {page.kind for page in pages} == {*load_plans(file)}
+    line = antiphon.tune("broadcast", "line:ranks=4", search=search, **QUICK)
+    assert {failure.names: failure.tuning is not None for failure in line.failures} == {
+        ("0", "1"): False, ("2",): False, ("3",): True,
+    }  # fmt: skip
 
 
 def test_plans_that_do_not_use_what_is_dead_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

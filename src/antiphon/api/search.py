@@ -38,8 +38,8 @@ class Search:
     shortlist
         Number of best candidates per size that are returned with their schedules (`.shortlist`).
     failures
-        Also tune the machine without each single one of its "links", "wires" or "nics" (symmetric failures once);
-        `.save` writes all plans into one table, from which ANTIPHON_DEAD chooses.
+        Also tune the machine without each single one of its "links", "wires", "nics" or "ranks" (symmetric failures
+        once); `.save` writes all plans into one table, from which ANTIPHON_DEAD chooses.
     counts
         Measured counts of an alltoall: a matrix (row i, column j: what rank i sends to rank j), several, or a JSON file
         of them. The plan is for their average and right for any; `.counts` is what it loses at others.

@@ -14,6 +14,7 @@ from antiphon.errors import Invalid, quote, unknown
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, ProfileLike, Sizes
+    from antiphon.core.topology import Topology
     from antiphon.select import Tuning, Tunings
 
 SPAN = "1KB:1GB"
@@ -88,6 +89,8 @@ def tune(  # noqa: PLR0913
     >>> tune("allreduce", "ring:ranks=4", nbytes="1MB", planners="ring").plan.collective.kind
     'allreduce'
     """
+    from antiphon.core.reshape import linked_ranks
+    from antiphon.planners.shared.tree_repair import surviving_collective
     from antiphon.select import tune as find
     from antiphon.select import tune_failures
     from antiphon.select.counts import measure_loss, of_request
@@ -117,7 +120,17 @@ def tune(  # noqa: PLR0913
         tuning = replace(tuning, counts=loss)
     if not failures or not tuning.complete or not tuning.plans:
         return tuning
-    return tune_failures(tuning, failures, lambda broken: find(target, broken, model=tuning.model, **options))
+
+    def tune_again(broken: Topology) -> Tuning:
+        """Tune for the ranks that still have links; of "all", collectives without their root get another one."""
+        if not isinstance(target, str):
+            return find(surviving_collective(target, broken)[0], broken, model=tuning.model, **options)
+        linked = linked_ranks(broken)
+        members = [rank for rank in ranks or range(broken.ranks) if rank in linked]
+        reduced: dict[str, Any] = {"ranks": members, "root": root if root in members else None}
+        return find(target, broken, model=tuning.model, **options | (reduced if len(linked) < broken.ranks else {}))
+
+    return tune_failures(tuning, failures, tune_again)
 
 
 @old_search_options

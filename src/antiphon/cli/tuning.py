@@ -90,7 +90,7 @@ AgainstOption = Annotated[
 FailuresOption = Annotated[
     str,
     typer.Option(
-        "--failures", metavar="links|wires|nics",
+        "--failures", metavar="links|wires|nics|ranks",
         help="also tune without each single one of these; the file holds all, ANTIPHON_DEAD chooses",
     ),
 ]  # fmt: skip

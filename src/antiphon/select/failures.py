@@ -1,6 +1,6 @@
 """Plans made beforehand for every single failure: a table for the intact machine and for the rest after each failure.
 
-`tune_failures` (tuner.py) lists the failures of links, of single wires of links, or of network cards
+`tune_failures` (tuner.py) lists the failures of links, of single wires of links, of network cards, or of ranks
 (`topologies/degraded.py`), groups those after which the machine is the same up to the numbers of its nodes (equal
 canonical forms), and tunes once per class. A table holds the plans of a class with the names of its failures:
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.errors import Infeasible, Invalid
+from antiphon.planners.shared.tree_repair import surviving_collective
 from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.topologies.degraded import MissingLink, drop_items, failure_name, single_failures
 
@@ -44,14 +45,23 @@ class FailureClass:
 def classify_failures(
     topology: Topology, of: str, collectives: Sequence[Collective]
 ) -> list[tuple[tuple[str, ...], Topology]]:
-    """Return the classes of single failures `of` "links", "wires" or "nics": their names, and the machine after the
+    """Return the classes of single failures `of` links, wires, nics or ranks: their names, and the machine after the
     first of them."""
     classes: dict[tuple[str, ...], list[str]] = {}
     failures = single_failures(topology, of)
     for name, machine in failures.items():
-        canonical_forms = tuple(label_machine(machine, collective).key for collective in collectives)
+        reduced = [reduce_collective(collective, machine) for collective in collectives]
+        canonical_forms = tuple(label_machine(machine, each).key if each else "" for each in reduced)
         classes.setdefault(canonical_forms, []).append(name)
     return [(tuple(names), failures[names[0]]) for names in classes.values()]
+
+
+def reduce_collective(collective: Collective, machine: Topology) -> Collective | None:
+    """Return the collective among the ranks that still have links; None if it lost its root, or all ranks but one."""
+    try:
+        return surviving_collective(collective, machine)[0]
+    except Infeasible:
+        return None
 
 
 def read_dead() -> list[str]:
@@ -105,7 +115,7 @@ def _renumbered(failure_class: FailureClass, name: str, intact: Mapping[str, Pla
     machine = drop_items(next(iter(intact.values())).topology, [name])
     renumbered = {}
     for kind, plan in plans.items():
-        if kind in intact:
-            labelling = label_machine(machine, intact[kind].collective)
+        if kind in intact and (collective := reduce_collective(intact[kind].collective, machine)):
+            labelling = label_machine(machine, collective)
             renumbered[kind] = renumber_plan(plan, machine, label_machine(plan.topology, plan.collective), labelling)
     return renumbered

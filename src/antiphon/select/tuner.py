@@ -28,7 +28,7 @@ from antiphon.errors import Invalid, Unsupported, quote, unknown
 from antiphon.isolate import available_processors
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities, find, refuse_unknown_options, table
-from antiphon.select.failures import classify_failures
+from antiphon.select.failures import classify_failures, reduce_collective
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, find_nccl_model, list_stand_ins, model_for
 from antiphon.select.limits import compare_bounds, compare_links
@@ -277,7 +277,7 @@ def _list_tasks(
 
 
 def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuning]) -> Tuning:
-    """Return the tuning with those for each single failure of its machine; `of`: "links", "wires" or "nics".
+    """Return the tuning with those for each single failure of its machine; `of`: "links", "wires", "nics" or "ranks".
 
     `tune_again` tunes the same request on a degraded machine. One canonical form per failure, one tuning per class of
     failures that are alike.
@@ -289,8 +289,10 @@ def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuni
     tunings: list[FailureTuning] = []
     for names, machine in classify_failures(intact.topology, of, collectives):
         components = connected_parts(machine)
-        is_connected = bool(components) and members <= {*components[0]}
-        tunings.append(FailureTuning(names, tune_again(machine) if is_connected else None))
+        remaining = members - {int(names[0])} if of == "ranks" else members
+        is_connected = bool(components) and remaining <= {*components[0]}
+        has_collectives = any(reduce_collective(each, machine) for each in collectives)  # not if all lost their root
+        tunings.append(FailureTuning(names, tune_again(machine) if is_connected and has_collectives else None))
         if not tunings[-1].complete:
             return replace(intact, failures=tuple(tunings), complete=False)
     return replace(intact, failures=tuple(tunings))

@@ -70,7 +70,7 @@ class Listed:
 class FailureTuning:
     """Single failures after which the machine is the same up to its numbers, and the tuning without the first of them.
 
-    `tuning` is None if not all ranks reach each other then.
+    `tuning` is None if not all ranks reach each other then, or the root is lost.
     """
 
     names: tuple[str, ...]

@@ -105,18 +105,19 @@ def connected_parts(topology: Topology) -> list[list[int]]:
     return sorted(components.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
-SINGLE_KINDS = ("links", "wires", "nics")  # what `single_failures` lets fail, each alone
+SINGLE_KINDS = ("links", "wires", "nics", "ranks")  # what `single_failures` lets fail, each alone
 
 
 def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
-    """Return the machine after the failure of each single link, wire of a link, or network card, by the failure's name.
+    """Return the machine after the failure of each single link, wire of a link, network card or rank, by its name.
 
     A link of one wire has the same name as link and as wire.
     """
     if of not in SINGLE_KINDS:
         raise unknown("kind of single failures", of, SINGLE_KINDS)
     failures = _Failures(topology)
-    names = [item.name for _, item in failures.all_items("nics" if of == "nics" else "links")]
+    items = [item for _, item in failures.all_items("links" if of == "wires" else of)]
+    names = [item.name if item.rank is None else str(item.rank) for item in items]
     if of == "wires":
         names = [name if failures.count_wires(name) == 1 else f"{name}:1" for name in names]
     if not names:
@@ -133,7 +134,7 @@ def drop_items(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def failure_name(topology: Topology, text: str) -> str:
-    """Return the name that `single_failures` gives a link, wires or a network card."""
+    """Return the name that `single_failures` gives a link, wires, a network card or a rank."""
     failures = _Failures(topology)
     item = failures.find_item(text)
     if item.rank is not None or text in failures.cards or not item.links.size:
