@@ -517,6 +517,7 @@ def test_cuts_that_are_refused(name: str, capsys: pytest.CaptureFixture[str]) ->
             f"lab run {name} --cut 0-7@1s -- true": "no link joins rank 0 and rank 7",
             f"lab run {name} --cut 0-3 -- true": "expected a link and a time, such as 0-1@5s",
             f"lab run {name} --cut 0-3@soon -- true": "cannot read 'soon'",
+            f"lab run {name} --cut 0-3@call=0 -- true": "cannot read 'call=0'",
         }.items():
             assert run(words.split()) == 2
             assert says in capsys.readouterr().err
@@ -535,7 +536,7 @@ def test_a_link_is_cut_and_mended(
     lab.lab_up(antiphon.topology("ring:ranks=3"), name=name)
     try:
         assert lab.lab_cut(name, ["1-0"]) == {"name": name, "dead": ["0-1"], "reachable": True}
-        lab.lab_command(name, command, cuts=[("1-2", 1.0)])
+        lab.lab_command(name, command, cuts=[lab.Cut("1-2", 1.0)])
         said = capfd.readouterr().out.splitlines()
         assert (said[0], said[2]) == ("0-1", "1-2")
         assert "dev r2" in said[1]
@@ -547,6 +548,41 @@ def test_a_link_is_cut_and_mended(
         assert "dev r1" in said[1]
     finally:
         lab.lab_down(name)
+
+
+CALLS_UNTIL_CUT = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import antiphon
+from antiphon.errors import AntiphonError
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = os.environ["MASTER_ADDR"] + ":29519"
+with antiphon.comm.connect(rank=rank, ranks=ranks, address=address, timeout=5, table=sys.argv[1]) as group:
+    for call in range(1, 500):
+        try:
+            group.allreduce(np.ones(10))
+        except AntiphonError:
+            break
+        if Path("/dev/shm/dead").exists():
+            break
+        time.sleep(0.02)
+    print(call, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_link_is_cut_at_a_call(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPHON_SECRET", "only for this test")
+    antiphon.save(antiphon.plan("allreduce", "ring:ranks=3"), tmp_path / "plan.json")
+    command = [sys.executable, "-c", CALLS_UNTIL_CUT, str(tmp_path / "plan.json")]
+    antiphon.lab.command("ring:ranks=3", command, name=name, timeout=120, cuts={"0-1": "call=5", "1-2": "call=999"})
+    out, err = capfd.readouterr()
+    assert len(out.split()) == 3
+    assert all(4 <= int(call) < 499 for call in out.split()), err
+    assert "1-2 was not cut: the program had ended" in err
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from mpi_env import Mpi
 from test_preload import Run, compiled
 
 import antiphon
-from antiphon.runtimes.engine.watched import _read_process
+from antiphon.runtimes.engine.watched import read_process
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_three_of_four_processes_of_mpi_go_on(
         ANTIPHON_TIMEOUT="5", ANTIPHON_DEAD=f"@{tmp_path / 'dead'}", ANTIPHON_WATCH=str(watched),
     )  # fmt: skip
     assert run.done.stdout == "right\n", run.done.stderr
-    calls = [content for file in watched.iterdir() if (content := _read_process(file))]
+    calls = [content for file in watched.iterdir() if (content := read_process(file))]
     assert sorted(content.rank for content in calls) == [0, 1, 2, 3]
     for content in calls:
         rows = [row for row in content.rows if row["nbytes"] == 400_000]

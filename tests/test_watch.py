@@ -26,7 +26,7 @@ from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions
 from antiphon.runtimes.engine.native import Engine
-from antiphon.runtimes.engine.watched import read_watched
+from antiphon.runtimes.engine.watched import count_calls, read_watched
 from antiphon.runtimes.serve.ledger import Ledger, watch_calls
 
 __all__ = ["folder"]
@@ -51,6 +51,18 @@ def ledgers(ranks: int) -> list[Ledger]:
 
 def count(ledger: Ledger, nbytes: int, seconds: float, schedule: str = "ring", kind: str = "allreduce") -> None:
     ledger.count(ledger.row(kind, schedule, "antiphon"), nbytes, seconds)
+
+
+def test_the_process_that_is_ahead_counts(place: Path, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert count_calls(tmp_path / "none", began) == 0
+    (only,) = ledgers(1)
+    (place / "other").write_text("no file of calls")
+    assert count_calls(place, began) == 0
+    for nbytes in (8, 8000, 8):
+        count(only, nbytes, 0.1)
+    assert count_calls(place, began) == 3
+    assert count_calls(place, time.monotonic()) == 0  # of an earlier job
 
 
 def test_times_and_waits_for_the_last_process(place: Path) -> None:

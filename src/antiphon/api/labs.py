@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _inputs
 from antiphon.api._checked import public, yes_or_no
 from antiphon.api.running import run as run_plan
+from antiphon.units import parse_seconds
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import MachineLike, Path, PlanLike, Row, Seconds, Sizes
+    from antiphon.runtimes.lab.lab import Cut
 
 
 @public
@@ -104,7 +107,7 @@ def cut(name: str = "", links: Sequence[str] | str = ()) -> Row:
 @public
 def command(
     where: MachineLike, command: Sequence[str], *, scale: str = "", name: str = "", timeout: Seconds = 600.0,
-    quiet: bool = False, cuts: Mapping[str, float] | None = None,
+    quiet: bool = False, cuts: Mapping[str, float | str] | None = None,
 ) -> Row:  # fmt: skip
     """Start a program once for each rank, in a lab that is up or in a temporary one.
 
@@ -121,7 +124,8 @@ def command(
     quiet
         Do not print the program's output.
     cuts
-        Links to cut meanwhile, each with the seconds after the start: {"0-1": 2.5}.
+        Links to cut meanwhile, each with the seconds after the start, or with a number of a call as `antiphon watch`
+        counts them: {"0-1": 2.5, "1-2": "call=5"} cuts 1-2 once a process has made four calls.
 
     Returns
     -------
@@ -139,8 +143,19 @@ def command(
         name=name,
         timeout=float(timeout),
         quiet=yes_or_no(quiet, "quiet"),
-        cuts=[*(cuts or {}).items()],
+        cuts=[_cut_at(link, at) for link, at in (cuts or {}).items()],
     )
+
+
+def _cut_at(link: str, at: float | str) -> Cut:
+    """Return when a link is cut: after so many seconds, or at "call=5" after four calls."""
+    from antiphon.runtimes.lab.lab import Cut
+
+    if not isinstance(at, str):
+        return Cut(link, seconds=float(at))
+    if re.fullmatch(r"call=[1-9]\d{0,8}", at):
+        return Cut(link, calls=int(at.removeprefix("call=")) - 1)
+    return Cut(link, seconds=parse_seconds(at, "cuts", bare=True))
 
 
 @public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -79,7 +80,9 @@ def run_command(
     timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="stop after this time")] = "600s",
     cut: Annotated[
         str,
-        typer.Option("--cut", metavar="LINK@TIME,...", help="cut links during the run: 0-1@5s", show_default=False),
+        typer.Option(
+            "--cut", metavar="LINK@WHEN,...", help="cut links during the run: 0-1@5s, 0-1@call=5", show_default=False
+        ),
     ] = "",
     json: arg.Json = False,
 ) -> None:
@@ -110,14 +113,14 @@ def run_command(
         raise typer.Exit(1)
 
 
-def _parse_cuts(text: str) -> dict[str, float]:
-    """Read links with the times at which they are cut, such as 0-1@5s,2-3@10s."""
-    cuts = {}
+def _parse_cuts(text: str) -> dict[str, float | str]:
+    """Read links with the times or calls at which they are cut, such as 0-1@5s,2-3@call=10."""
+    cuts: dict[str, float | str] = {}
     for item in text.split(",") if text else ():
-        link, at, seconds = item.rpartition("@")
+        link, at, when = item.rpartition("@")
         if not link or not at:
             raise Invalid(f"--cut: expected a link and a time, such as 0-1@5s, got {quote(item)}")
-        cuts[link] = parse_seconds(seconds, "--cut", bare=True)
+        cuts[link] = when if re.fullmatch(r"call=[1-9]\d{0,8}", when) else parse_seconds(when, "--cut", bare=True)
     return cuts
 
 

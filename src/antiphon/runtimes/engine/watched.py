@@ -45,11 +45,18 @@ def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
     if not os.path.isdir(folder):
         raise Invalid(f"{os.fspath(folder)}: no such folder; start the job with ANTIPHON_WATCH={os.fspath(folder)}")
     paths = [path for path in Path(folder).iterdir() if re.fullmatch(r"\d+\.[0-9a-f]+", path.name)]
-    calls = [_read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
+    calls = [read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
     return sorted((each for each in calls if each is not None), key=lambda each: each[:2])
 
 
-def _read_process(path: Path) -> ProcessCalls | None:
+def count_calls(folder: str | os.PathLike[str], since: float) -> int:
+    """Return the most calls that a process has made which began after `since`, of time.monotonic(), perhaps in another
+    namespace of processes."""
+    calls = [read_process(path) for path in Path(folder).glob("*")]
+    return max((int(each.rows["calls"].sum()) for each in calls if each is not None and each.began > since), default=0)
+
+
+def read_process(path: Path) -> ProcessCalls | None:
     """Return what a file holds; None if it is no such file, not complete, or removed meanwhile."""
     with suppress(OSError, ValueError), open(path, "rb") as file:
         with mmap.mmap(file.fileno(), _FILE.itemsize, prot=mmap.PROT_READ) as memory:

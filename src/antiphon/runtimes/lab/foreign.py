@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
@@ -78,8 +78,16 @@ def _find_launcher(command: Sequence[str]) -> int:
     return at
 
 
-def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet: bool = False) -> tuple[int, float]:
+def run_foreign(
+    lab: Lab,
+    command: Sequence[str],
+    timeout: float = 600.0,
+    quiet: bool = False,
+    added_settings: Mapping[str, str] | None = None,
+) -> tuple[int, float]:
     """Run a command; return its exit code and seconds. Its output goes to stdout, or to stderr if `quiet`.
+
+    `added_settings`: further environment variables, unless they are set.
 
     Its processes end with it, and when this process ends. TimedOut after `timeout`.
     """
@@ -89,7 +97,7 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
     if not each:
         _not_open_mpi(command[_find_launcher(command)])
     settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_describe_machine(lab)}
-    environment = {**os.environ, **{key: value for key, value in settings.items() if key not in os.environ}}
+    environment = {**settings, **(added_settings or {}), **os.environ}
     began = time.monotonic()
     process = subprocess.Popen(
         [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *started_command], env=environment,

@@ -6,14 +6,19 @@ rates are the machine's times `scale`. Below are the operations of `antiphon lab
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from typing import NamedTuple
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
 from antiphon.runtimes.engine.launch import Failed
+from antiphon.runtimes.engine.watched import count_calls
 from antiphon.runtimes.lab.commands import bits, cut_batches, route_batches
 from antiphon.runtimes.lab.foreign import run_foreign
 from antiphon.runtimes.lab.keeping import Lab, bring_up, ensure_lab, find_lab, find_labs, name_of, need_root
@@ -21,7 +26,15 @@ from antiphon.runtimes.measure.case import Row
 from antiphon.topologies.degraded import failure_name, pair_of
 
 REROUTE = 3.0  # seconds until the network knows paths around a cut link, as routing protocols take
-Cut = tuple[str, float]  # a link, and the seconds after the start at which it is cut
+POLL = 0.01  # seconds between two looks at what is to be cut
+
+
+class Cut(NamedTuple):
+    """A link that is cut during a run: so many seconds after the start, or once a process has made so many calls."""
+
+    link: str
+    seconds: float = 0.0
+    calls: int = 0
 
 
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
@@ -93,26 +106,33 @@ def _cut_links(lab: Lab, links: Sequence[str]) -> Row:
 
 
 @contextmanager
-def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[None]:
-    """Cut links at their times while the block runs."""
-    stopped = threading.Event()
+def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[dict[str, str]]:
+    """Cut links when they are due while the block runs; yield the settings by which the program's calls are counted."""
+    stopped, began, waiting = threading.Event(), time.monotonic(), list(cuts)
 
     def cut_links() -> None:
-        began, links = time.monotonic(), list[str]()
-        for cut in sorted(cuts, key=lambda cut: cut[1]):
-            if stopped.wait(max(began + cut[1] - time.monotonic(), 0)):
-                return
-            links.append(cut[0])
+        links: list[str] = []
+        while waiting and not stopped.wait(POLL):
+            calls = count_calls(folder, began) if any(cut.calls for cut in waiting) else 0
+            due = [cut for cut in waiting if began + cut.seconds <= time.monotonic() and cut.calls <= calls]
+            for cut in due:
+                waiting.remove(cut)
+                links.append(cut.link)
             with suppress(Failed):  # the lab has ended
-                _cut_links(lab, links)
+                if due:
+                    _cut_links(lab, links)
 
-    thread = threading.Thread(target=cut_links)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = os.environ.get("ANTIPHON_WATCH") or temporary
+        thread = threading.Thread(target=cut_links)
+        thread.start()
+        try:
+            yield {"ANTIPHON_WATCH": folder} if any(cut.calls for cut in cuts) else {}
+        finally:
+            stopped.set()
+            thread.join()
+    for cut in waiting:
+        print(f"antiphon: {cut.link} was not cut: the program had ended", file=sys.stderr)
 
 
 def lab_command(
@@ -132,10 +152,10 @@ def lab_command(
         if isinstance(where, str)
         else ensure_lab(where, scale, name_of(where, name)) as lab
     ):
-        for link, _ in cuts:
-            failure_name(lab.machine(), link)  # an error now, not in the middle of the run
-        with _cuts_in_time(lab, cuts):
-            code, seconds = run_foreign(lab, command, timeout, quiet)
+        for cut in cuts:
+            failure_name(lab.machine(), cut.link)  # an error now, not in the middle of the run
+        with _cuts_in_time(lab, cuts) as settings:
+            code, seconds = run_foreign(lab, command, timeout, quiet, settings)
     return {"command": list(command), "exit_code": code, "seconds": seconds}
 
 
