@@ -3,6 +3,8 @@
 What a format does not report stands in `MISSING` with the line that is printed of it.
 """
 
+import json
+from itertools import permutations
 from pathlib import Path
 
 import probe_cases
@@ -114,6 +116,33 @@ def amd_smi_tables() -> str:
     return text
 
 
+def amd_smi_json(links: dict[tuple[int, int], int], wrapped: bool = False) -> str:
+    """`amd-smi topology --json` of eight GPUs with so many links per pair, as it is and as newer versions wrap it."""
+    ends = [[(rank, other, links.get((rank, other), 0)) for other in range(8)] for rank in range(8)]
+    gpus = [
+        {
+            "gpu": row[0][0], "bdf": f"0000:{BUSES[row[0][0]]}:00.0",
+            "links": [
+                {
+                    "gpu": b, "bdf": f"0000:{BUSES[b]}:00.0", "weight": 0 if a == b else 15 if count else 30,
+                    "link_status": "ENABLED", "link_type": "SELF" if a == b else "XGMI", "num_hops": int(a != b),
+                    "bandwidth": "N/A" if a == b else f"{50_000 * bool(count)}-{50_000 * count}", "dma": "T",
+                }
+                for a, b, count in row
+            ],
+        }
+        for row in ends
+    ]  # fmt: skip
+    return json.dumps({"gpu_data": gpus} if wrapped else gpus)
+
+
+def mi250_links() -> dict[tuple[int, int], int]:
+    """By pair of the catalogue's mi250 the number of links, of 50 GB/s each."""
+    machine = antiphon.topology("mi250:gcds=8")
+    ends = enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
+    return {pair: round(machine.bandwidth(link) / 50_000_000_000) for link, pair in ends}
+
+
 def nvidia_names(machine: str) -> str:
     return nvlink_status([(NAMES[machine], ["25.781" if machine == "dgx1v" else "26.562"] * NVLINKS[machine])] * 8)
 
@@ -134,6 +163,9 @@ def texts() -> dict[tuple[str, str], str]:
     found["rocm-smi --showproductname, virtual machine", "mi300x"] = rocm("Card Series: \t\tAMD Instinct MI300X VF")
     found["rocm-smi --showtopo --json", "mi300x"] = probe_cases.text_of("rocm-smi", "JSON, each pair once")
     found["amd-smi topology", "mi300x"] = amd_smi_tables()
+    every_pair = dict.fromkeys(permutations(range(8), 2), 1)
+    found["amd-smi topology --json", "mi300x"] = amd_smi_json(every_pair)
+    found["amd-smi topology --json, wrapped", "mi300x"] = amd_smi_json(every_pair, wrapped=True)
     found["rocm-smi --showproductname, device", "mi300x"] = rocm("Card model: \t\t0x74a1")
     found["rocm-smi --showproductname, generation", "mi300x"] = rocm("GFX Version: \t\tgfx942")
     found["rocm-smi --showproductname", "mi350x"] = rocm("Card Series: \t\tAMD Instinct MI350X")
@@ -172,6 +204,18 @@ def check_as_good(box: Probed, name: str) -> None:
 @pytest.mark.parametrize(("source", "machine"), in_turn(TEXTS, 3), ids=str)
 def test_a_box_that_is_read_has_the_catalogues_figures(source: str, machine: str, tmp_path: Path) -> None:
     check_as_good(read_text(tmp_path, TEXTS[source, machine]), machine)
+
+
+@pytest.mark.parametrize("model", ["", "AMD Instinct MI250X"])
+def test_the_links_of_each_pair_are_read_from_amd_smi(model: str, tmp_path: Path) -> None:
+    files = [tmp_path / "topology.json", tmp_path / "static.json"]
+    files[0].write_text(amd_smi_json(mi250_links()))
+    files[1].write_text(json.dumps([{"gpu": i, "asic": {"market_name": model}} for i in range(8)]))
+    box = read([str(file) for file in files])
+    assert canonical(box.machine)[1] == canonical(antiphon.topology("mi250:gcds=8"))[1]
+    assert not any("links per pair" in note for note in box.notes)
+    files[0].write_text(amd_smi_json({pair: 2 * count for pair, count in mi250_links().items()}))
+    assert canonical(read([str(file) for file in files]).machine)[1] != canonical(box.machine)[1]
 
 
 @pytest.mark.parametrize("machine", NAMES)

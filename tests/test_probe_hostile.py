@@ -1,6 +1,7 @@
 """What readers of machines are given by strangers: refused in one line, soon; nothing beyond the file is touched."""
 
 import gzip
+import json
 import os
 import time
 from pathlib import Path
@@ -23,6 +24,11 @@ REFUSED = [
     (SMI, "x" * 300_000, "line 1: has more than 262144 bytes"),
     (ROCM, "=== Weight between two GPUs ===\n" + " ".join(f"GPU{i}" for i in range(200)), "more than 128 GPUs"),
     (ROCM, "{" + '"a":"b",' * 200_000 + '"c":1}', "is larger than 1048576 bytes"),
+    (ROCM, '[{"gpu": -1, "links": []}]', "gpu"),
+    (ROCM, '[{"gpu": 0, "links": [{"gpu": 99999}]}]', "gpu"),
+    (ROCM, '[{"gpu": 0, "links": {}}]', "links"),
+    (ROCM, '{"gpu_data": [{"gpu": 0}], "other": [{"gpu": 0}', "JSON"),
+    (ROCM, json.dumps([{"gpu": i} for i in range(200)]), "more than 128 GPUs"),
     (NCCL, "<system><cpu>" + "<pci/>" * 9000 + "</cpu></system>", "more than 8192 devices"),
     (NCCL, "<system><gpu>" + "<nvlink/>" * 9000 + "</gpu></system>", "more than 8192 links between GPUs"),
     (HWLOC, "<topology>" + '<object type="Core"/>' * 9000 + "</topology>", "more than 8192 cores"),

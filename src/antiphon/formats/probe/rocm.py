@@ -1,9 +1,10 @@
 """Read the output of rocm-smi: `--showtopo` (with `--shownodesbw` and `--showproductname`), as tables or as JSON, and
-the tables of `amd-smi topology`.
+`amd-smi topology` in both forms, with `amd-smi static` for the model.
 
 "XGMI" is printed for all pairs of a hive, directly connected or not; the weight tells them apart: 15 for one link,
-more for paths via other GPUs. Only `--shownodesbw` gives the width of a pair (its maximum, in MB/s); else it follows
-from the GPU model.
+more for paths via other GPUs. Only `--shownodesbw` and amd-smi give the width of a pair, as the bandwidths of one link
+and of all its links in MB/s (0: the pair is not joined); else it follows from the GPU model. For a known model only
+the number of links is taken from them: drivers print rates below the nominal ones, 50 GB/s on an MI300X.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import decode
@@ -39,14 +42,30 @@ _MAX_GPUS = 128  # GPUs of a table
 _TITLES = (
     ("weight", re.compile(r"=*\s*weight\b", re.IGNORECASE)),
     ("kind", re.compile(r"=*\s*(link )?type\b", re.IGNORECASE)),
-    ("speed", re.compile(r"=*\s*(bandwidth|min-?max)", re.IGNORECASE)),
+    ("speed", re.compile(r"=*\s*(numa bw|bandwidth|min-?max)", re.IGNORECASE)),
     ("", re.compile(r"=+ *\S|[A-Z ]+ TABLE:", re.IGNORECASE)),
 )  # fmt: skip
 # A key of the JSON: what is listed for a pair of GPUs
 _PAIR = re.compile(r"\(Topology\) (.{1,40}?) (?:between )?DRM devices ([0-9]{1,4}) and ([0-9]{1,4})")
+_AMD_SMI = re.compile(r'\s*(\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"')  # how the JSON of amd-smi begins
 _NAME = re.compile(r"card series|device name|card model|gfx version|market", re.IGNORECASE)
 _BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 Table = dict[tuple[str, str], str]  # pair of GPUs -> the text of the cell
+
+
+class _AmdLink(msgspec.Struct):
+    """The path from a GPU to another in the JSON of `amd-smi topology`."""
+
+    gpu: Annotated[int, msgspec.Meta(ge=0, lt=10_000)]
+    weight: int | str = ""
+    link_type: str = ""
+    bandwidth: str = ""  # minimum-maximum, MB/s
+
+
+class _AmdGpu(msgspec.Struct):
+    gpu: Annotated[int, msgspec.Meta(ge=0, lt=10_000)]
+    links: list[_AmdLink] = []  # of `amd-smi topology`
+    asic: dict[str, Any] = {}  # of `amd-smi static`
 
 
 class _SmiOutput:
@@ -79,7 +98,9 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     output = _SmiOutput()
     for path in paths:
         begin = read_sample(path)
-        if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
+        if _AMD_SMI.match(begin):
+            _read_amd_smi(output, read_bytes(path, MAX_BYTES))
+        elif begin.lstrip().startswith("{") or '"(Topology) ' in begin:
             _read_json(output, read_bytes(path, MAX_BYTES))
         else:
             _read_text(output, path)
@@ -107,6 +128,17 @@ def _read_json(output: _SmiOutput, data: bytes) -> None:
                 output.numa[f"GPU{int(card[1])}"] = text
             elif card and _NAME.search(key):
                 output.count_model(text)
+
+
+def _read_amd_smi(output: _SmiOutput, data: bytes) -> None:
+    """Read the JSON of `amd-smi topology` or `amd-smi static`; newer versions put the list of GPUs into an object."""
+    wrapped = data.lstrip().startswith(b"{")
+    for gpu in decode(data, dict[str, list[_AmdGpu]])["gpu_data"] if wrapped else decode(data, list[_AmdGpu]):
+        output.add_gpu(f"GPU{gpu.gpu}")
+        output.count_model(str(gpu.asic.get("market_name", ""))[:80])
+        for link in gpu.links:
+            for title, value in (("weight", link.weight), ("type", link.link_type), ("bandwidth", link.bandwidth)):
+                _add_entry(output, title, f"GPU{gpu.gpu}", f"GPU{link.gpu}", str(value)[:40])
 
 
 def _add_entry(output: _SmiOutput, title: str, a: str, b: str, value: str) -> None:
@@ -193,14 +225,14 @@ def _direct_pairs(output: _SmiOutput, gpus: list[str]) -> set[tuple[int, int]]:
     speeds = output.tables["speed"]
     return {
         (rank[a], rank[b]) for a, b in pairs
-        if weight_of.get((a, b), lowest) == lowest and _max_bandwidth(speeds.get((a, b), "")) != 0
+        if weight_of.get((a, b), lowest) == lowest and _parse_bandwidths(speeds.get((a, b), ""))[1] != 0
     }  # fmt: skip
 
 
-def _max_bandwidth(text: str) -> int | None:
-    """Return the maximum of a text like "50000-200000", in MB/s; 0 if there is no link, None for another text."""
+def _parse_bandwidths(text: str) -> tuple[int, int | None]:
+    """Return the MB/s of one link and of all links of a pair, of a text like "50000-200000"; (0, None) of another."""
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
-    return int(match[2]) if match else None
+    return (int(match[1]), int(match[2])) if match else (0, None)
 
 
 def _guess_gpu_type(box: Box, output: _SmiOutput, gpus: list[str], direct: set[tuple[int, int]]) -> GpuType | None:
@@ -233,16 +265,13 @@ def _add_bonds(
     if not direct:
         return
     speeds = output.tables["speed"]
-    max_bandwidths = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
+    bandwidths = {pair: _parse_bandwidths(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
+    no_width = [megabytes is None for _, megabytes in bandwidths.values()]
     if gpu_type is None:
         box.notes.append(
             f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way: no make is named"
         )
-    if (
-        all(megabytes is None for megabytes in max_bandwidths.values())
-        and gpu_type == MI200
-        and direct in (_catalogue_pairs(8), _catalogue_pairs(16))
-    ):
+    if all(no_width) and gpu_type == MI200 and direct in (_catalogue_pairs(8), _catalogue_pairs(16)):
         catalogue_machine = mi250(gcds=len(gpus))
         ends = zip(catalogue_machine.link_src.tolist(), catalogue_machine.link_dst.tolist(), strict=True)
         box.bonds = {pair: catalogue_machine.bandwidth(link) for link, pair in enumerate(ends)}
@@ -250,7 +279,10 @@ def _add_bonds(
             "no table has the number of links per pair (add --shownodesbw): as the catalogue's mi250 has it"
         )
         return
-    for pair, megabytes in max_bandwidths.items():
-        box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
-    if any(megabytes is None for megabytes in max_bandwidths.values()) and gpu_type not in (None, MI300, MI350):
+    for pair, (per_link, megabytes) in bandwidths.items():
+        if megabytes and gpu_type and per_link and megabytes % per_link == 0:
+            box.bonds[pair] = megabytes // per_link * box.link_bandwidth
+        else:
+            box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
+    if any(no_width) and gpu_type not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

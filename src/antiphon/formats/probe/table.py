@@ -43,8 +43,9 @@ SOURCES: Mapping[str, Source] = {
         (r"<system[\s>]", r"<graphs[\s>]"), (), True,
     ),
     "rocm-smi": Source(
-        "rocm:read", "rocm-smi --showtopo, as tables or JSON; amd-smi topology",
-        (r"(?i)(?:weight|link type|hops) between two gpus", r"\(Topology\) ", r"(?m)^(?:LINK TYPE|WEIGHT|HOPS) TABLE:"),
+        "rocm:read", "rocm-smi --showtopo, amd-smi topology, as tables or JSON",
+        (r"(?i)(?:weight|link type|hops) between two gpus", r"\(Topology\) ", r"(?m)^(?:LINK TYPE|WEIGHT|HOPS) TABLE:",
+         r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"'),
         (("rocm-smi", "--showtopo"), ("rocm-smi", "--shownodesbw"), ("rocm-smi", "--showproductname")), True,
     ),
     "nvidia-smi": Source(
