@@ -71,6 +71,15 @@ def settings(result: MeasuredTuning, kind: str = "allreduce") -> dict[int, str]:
     return chosen
 
 
+def test_logs_of_other_gpus_are_named_or_put_aside(tmp_path: Path) -> None:
+    remark = "the log's GPUs are NVIDIA H100, the figures are of mi300x: is it this machine?"
+    assert tuned(tmp_path / "a", {"default.log": table(DEFAULT)}, machine="mi300x").notes[0] == remark
+    files = {"default.log": table(DEFAULT), "tree-ll.log": table(LL).replace("H100", "B200")}
+    notes = tuned(tmp_path / "b", files).notes
+    assert "put aside: tree-ll.log: NVIDIA B200, but the default ran on NVIDIA H100" in notes
+    assert not any("is it this machine" in note for note in notes)
+
+
 WANT = {1 << 10: "tree ll", 1 << 14: "default", 1 << 18: "default", 1 << 22: "ring simple channels=16"}
 COMMAND = "all_reduce_perf -b 1K -e 4M -f 16"
 FORMS = {

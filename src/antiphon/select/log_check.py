@@ -20,11 +20,9 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import KINDS, Priced
 from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
-from antiphon.cost.nccl.gpus import generation_named
-from antiphon.cost.nccl.library import LibraryModel, library, library_here
+from antiphon.cost.nccl.library import LibraryModel, doubt_gpus, library, library_here
 from antiphon.cost.nccl.place import count_cards
 from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
@@ -131,12 +129,8 @@ def _notes(run: Run, library_model: LibraryModel | None) -> list[str]:
         notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
     if run.program == OSU and library_model is not None and not run.library:
         notes.append("OSU measures your MPI; its times are compared with what NCCL would take")
-    named = generation_named(run.gpu, shipped_calls()) if run.gpu else None
-    if library_model is not None and named and named != library_model.costs.gpu.name:
-        notes.append(
-            f"the log's GPUs are {run.gpu}, the figures are of {library_model.costs.gpu.name}: is it this machine?"
-        )
-    return notes
+    remark = doubt_gpus(run.gpu, library_model)
+    return [*notes, remark] if remark else notes
 
 
 def _size_row(

@@ -46,7 +46,7 @@ from antiphon.cost.nccl.choice import (
     prices,
     taken,
 )
-from antiphon.cost.nccl.gpus import generation_of
+from antiphon.cost.nccl.gpus import generation_named, generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
 from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
@@ -300,6 +300,14 @@ def library(request: str, machine: Topology) -> LibraryModel:
             f"library {name}: the figures of {figures} are of {chosen.name.upper()}; ask for {chosen.name}"
         )
     return chosen
+
+
+def doubt_gpus(logged: str, model: LibraryModel | None) -> str:
+    """Return a remark if the GPUs that a log names are not those of the machine's figures, else ""."""
+    generation = generation_named(logged, shipped_calls()) if logged else None
+    if model is None or generation in (None, model.costs.gpu.name):
+        return ""
+    return f"the log's GPUs are {logged}, the figures are of {model.costs.gpu.name}: is it this machine?"
 
 
 def library_here(

@@ -31,7 +31,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import read_bytes
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.library import library_here
+from antiphon.cost.nccl.library import doubt_gpus, library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
 from antiphon.formats.benchmark_log import OSU, Run, read_runs
 from antiphon.formats.stock.nccl_tuner import SUPPORTED
@@ -106,10 +106,11 @@ def tune_from_logs(
     options["planners"] = options.get("planners") or CLASSICS
     ends = sorted({sizes[0], sizes[-1]})
     tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
-    plans, rows, described = dict[str, Plan](), list[dict[str, Any]](), list[str]()
+    plans, rows, described, gpus = dict[str, Plan](), list[dict[str, Any]](), list[str](), dict[str, None]()
     for kind in (kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds):
         compared, aside = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
         reasons += aside
+        gpus |= {item.run.gpu: None for item in compared}
         files = list(dict.fromkeys(item.file for item in compared if item.setting is DEFAULT))
         if not files:
             own = "ran with NCCL's own choice; run the benchmark without NCCL_ALGO and NCCL_PROTO, too"
@@ -133,6 +134,9 @@ def tune_from_logs(
     tuning = replace(tuning, collectives=tuple(plans))
     wrong = sum(row["wrong"] for row in rows)
     described += [f"{wrong} rows with wrong results left out"] if wrong else []
+    with suppress(AntiphonError):  # no figures of NCCL for this machine
+        remarks = [doubt_gpus(gpu, library_here(tuning.topology)) for gpu in gpus]
+        described = [*filter(None, remarks), *described]
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
     complete = tuning.complete and not missing
     return MeasuredTuning(tuning, LOGS, plans, tuple(rows), complete, not complete, missing, notes)
@@ -195,12 +199,15 @@ def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[
         candidates = [item for item in candidates if item not in unnamed]
         default = [item for item in default if item not in unnamed]
     library = _usual([item.run.library for item in default if item.run.library], "")
+    gpu = _usual([item.run.gpu for item in default if item.run.gpu], "")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
     for item in candidates:
         # Logs of the default that name no variables at all say nothing of them.
         differing = sorted(item.other_variables() - variables) if variables else []
         if library and item.run.library not in ("", library):
             aside.append(f"{item.file}: {item.run.library}, but the default ran with {library}")
+        elif gpu and item.run.gpu not in ("", gpu):
+            aside.append(f"{item.file}: {item.run.gpu}, but the default ran on {gpu}")
         elif differing:
             name, value = differing[0]
             aside.append(f"{item.file}: sets {name}={value[:40]}, which the default does not and no rule can")
