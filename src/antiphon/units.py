@@ -17,8 +17,8 @@ Sizes = SupportsIndex | str | Sequence[SupportsIndex | str]  # as people write t
 
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
-_SECONDS = {"s": 0, "ms": 3, "us": 6, "µs": 6, "ns": 9}
-_ITEM = {
+_SECONDS = {"s": 0, "ms": 3, "us": 6, "µs": 6, "ns": 9}  # unit -> n, if 10^n of it are a second
+_ITEM = {  # data type -> bytes of an element
     **dict.fromkeys(
         ("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"), 1
     ),
@@ -28,8 +28,8 @@ _ITEM = {
 }
 _NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
 _BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
-_MOST = 10**300  # what a float can hold
-MOST_SIZES = 4096  # given one by one
+_MOST = 10**300  # below what a float can hold
+MOST_SIZES = 4096  # in one list
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
@@ -51,6 +51,7 @@ def exact(value: object, label: str = "number") -> Fraction:
 
 
 def _split(text: str, label: str, example: str) -> tuple[Fraction, str]:
+    """Return the number that a text begins with, and the unit after it. `label` and `example` are for the error."""
     match = re.fullmatch(_NUMBER + r"\s*(.*?)\s*", text, re.IGNORECASE) if len(text) <= _LONGEST else None
     if match is None:
         raise Invalid(f"{label}: cannot read {quote(text)}; write for example {example}")
@@ -126,7 +127,7 @@ def parse_sizes(value: Sizes, label: str = "nbytes", usual: int = 2) -> list[int
     if not isinstance(value, str) and isinstance(value, Iterable):
         try:
             several = list(islice(value, MOST_SIZES + 1))
-        except TypeError:  # an array of NumPy's without a length says that it has one
+        except TypeError:  # a NumPy array of no dimensions is an Iterable by its type, and cannot be iterated
             raise Invalid(f"{label}: expected a size such as 64KB, or several, got {quote(value)}") from None
         if len(several) > MOST_SIZES:
             raise Invalid(f"{label}: more than {MOST_SIZES} sizes; give fewer")

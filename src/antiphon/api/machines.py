@@ -104,7 +104,7 @@ def runtimes() -> list[Row]:
 
 
 def doctor() -> Row:
-    """Find what is on this machine, and which of Antiphon's routes work here.
+    """Find what this computer has, and which ways to run and export plans work here (the routes).
 
     Returns
     -------

@@ -84,7 +84,7 @@ def bench(  # noqa: PLR0913
     iterations, warmup
         Timed runs (their median counts), and runs before them that do not count.
     model, profile
-        Model and profile that predict the times shown beside the measured ones. Default: as of `predict`.
+        Model and profile that predict the times shown beside the measured ones. Default: as for `predict`.
     miad
         Tune the number of pieces at each size by measuring (multiplicative increase, additive decrease).
     seed
@@ -147,7 +147,10 @@ def micro(  # noqa: PLR0913
     timeout: Seconds = 600.0,
     progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None:
-    """Run Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
+    """Run Blink's micro-benchmarks.
+
+    They are chains that forward, reduce and broadcast, fan-in, fan-out, multi-input-multi-output (MIMO) and multi-chain
+    aggregation (MCA).
 
     Parameters
     ----------
@@ -158,11 +161,11 @@ def micro(  # noqa: PLR0913
     on
         "mpi", "lab", "threads" or "cuda".
     processes
-        Number of ranks, without a machine (5).
+        Number of ranks if no machine is passed (5).
     patterns, pieces
         "chain-forward", "mimo", ... (default: all), and the pipelining depth.
     iterations, warmup, model, profile, mpiexec, timeout, progress
-        As of `bench`.
+        As for `bench`.
 
     Returns
     -------
@@ -205,7 +208,7 @@ def genmodel(
     plans
         "cps", "incast" or "ring".
     on, iterations, warmup, mpiexec, timeout
-        As of `bench`.
+        As for `bench`.
     progress
         Called with a line every few seconds.
 
@@ -245,13 +248,13 @@ def loggp(  # noqa: PLR0913
     nbytes
         A size, a range, or several sizes. Default: 1B to 1MiB.
     n, repetitions
-        Messages sent one after another, and rows of each measurement.
+        Messages sent one after another, and repetitions of each measurement (a row each).
     processes
-        Also measure the number of concurrent messages among this number of ranks.
+        Also measure 1, 2, 3, ... messages at once, among this number of ranks.
     between
-        Measure those messages from one half of the ranks to the other, which is on other hosts.
+        Send those from the first half of the ranks to the second, which is on other hosts.
     on, iterations, warmup, mpiexec, timeout
-        As of `bench`.
+        As for `bench`.
     progress
         Called with a line every few seconds.
 
@@ -351,7 +354,7 @@ def tune(  # noqa: PLR0913
     Parameters
     ----------
     wanted, topology, model, profile, planners, root, ranks, progress, search
-        As of `antiphon.tune`; `model` defaults to `alpha-beta`.
+        As for `antiphon.tune`; `model` defaults to `alpha-beta`.
     on
         Runtime to measure on: "mpi", "nccl", "torch" or "lab".
     logs

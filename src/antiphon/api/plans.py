@@ -185,9 +185,9 @@ def compose(
 ) -> Plan:
     """Combine plans for groups of ranks of one machine into one plan, one after another or at once.
 
-    The result is verified as a whole and named after the collective that it performs, or else it is a custom one. The
-    data of all plans lie on one line, blocks side by side in the order of their numbers: each plan must leave there the
-    inputs of the next.
+    The result is verified as a whole. It is named after the collective that it performs; if there is none, it is a
+    custom one. All plans work on the same data, blocks side by side in ascending order: one plan's output must be the
+    next one's input.
 
     Parameters
     ----------
@@ -263,8 +263,8 @@ def repair(
     Returns
     -------
     Plan
-        A verified plan for the degraded machine. Its claim `repaired` gives the number of transfers kept, and
-        `bandwidth_gap` how much faster any new plan could be at most.
+        A verified plan for the degraded machine. Its claim `repaired` is the number of transfers kept; its
+        `bandwidth_gap` limits how much faster any other plan could be.
 
     Raises
     ------

@@ -58,9 +58,9 @@ def replay(  # noqa: PLR0913
     planners
         Without a table, only these planners.
     library
-        nccl or rccl, with options as of `predict_library`. Default: the library of the machine's figures.
+        nccl or rccl, with options as for `predict_library`. Default: the library of the machine's figures.
     cores
-        Number of cores that the ranks share and that collectives use, too.
+        Number of cores of the host, if ranks compute and communicate on the same ones.
     progress
         Called with the next activity.
 
@@ -87,7 +87,7 @@ def replay(  # noqa: PLR0913
     if progress is not None:
         progress("reading")
     job = read_recording([path_of(file, "files") for file in traces])
-    sizes: dict[tuple[str, int], list[int]] = {}  # by kind and group
+    sizes: dict[tuple[str, int], list[int]] = {}  # (kind, process group) -> nbytes of each call
     for call in job.calls:
         sizes.setdefault((call.kind, call.group), []).append(call.nbytes)
     plans: dict[str, Plan] = {} if table is None else _inputs.plans(table, "table")
@@ -106,7 +106,8 @@ def replay(  # noqa: PLR0913
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
         plan_collective = _make_planner(machine, model, profile, planners)
-        ours = ByPlans(machine, plans, plan_collective, model, profile, not model and profile is None, sizes)
+        by_claims = not model and profile is None
+        ours = ByPlans(machine, plans, plan_collective, model, profile, by_claims, sizes)
     result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
     return {"topology": machine and machine.name, **result.as_json()}
 
@@ -142,7 +143,8 @@ def learned(files: Path | Sequence[Path]) -> list[Line]:
     Parameters
     ----------
     files
-        One file or several. Of equal candidates samples add up; of the chosen ones the fastest is chosen.
+        One file or several. Samples of the same candidate add up; if files chose different candidates, the fastest of
+        these is chosen.
 
     Returns
     -------
@@ -166,10 +168,12 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
     def plan_collective(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
         """Return the plan of one collective among these ranks, or None if no planner supports it."""
         target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
-        distinct = sorted({max(size, 1) for size in sizes}) or [2**20]
-        if len(distinct) > MAX_SIZES:
-            distinct = distinct[:: -(-len(distinct) // MAX_SIZES)] + distinct[-1:]
-        tuning = search(target, machine, nbytes=distinct, model=model, profile=profile, planners=planners, nccl=False)
+        tuned_sizes = sorted({max(size, 1) for size in sizes}) or [2**20]
+        if len(tuned_sizes) > MAX_SIZES:
+            tuned_sizes = tuned_sizes[:: -(-len(tuned_sizes) // MAX_SIZES)] + tuned_sizes[-1:]
+        tuning = search(
+            target, machine, nbytes=tuned_sizes, model=model, profile=profile, planners=planners, nccl=False
+        )
         return tuning.plans.get(kind)
 
     return plan_collective

@@ -193,7 +193,7 @@ def tune_over(  # noqa: PLR0913
 
 @public
 def report(tuning: Tuning, *, origin: str = "") -> str:
-    """Return a tuning as one self-contained HTML page: `antiphon.pages.explore`, for results of `tune` alone.
+    """Return a tuning as one self-contained HTML page, as `antiphon.pages.explore` does for any result.
 
     Parameters
     ----------
@@ -213,8 +213,8 @@ def report(tuning: Tuning, *, origin: str = "") -> str:
         The argument is not a result of `tune`.
     """
     from antiphon.api.exploring import explore
-    from antiphon.select import Tuning as Found
+    from antiphon.select import Tuning as TuningResult
 
-    if not isinstance(tuning, Found):
+    if not isinstance(tuning, TuningResult):
         raise Invalid(f"tuning: expected a result of tune, with all its candidates, got {quote(tuning)}")
     return explore(tuning, origin=origin)

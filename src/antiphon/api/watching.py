@@ -47,7 +47,7 @@ def watch(folder: Path) -> dict[str, Any]:
 
 @lru_cache(1024)
 def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int) -> float | None:
-    """Return the seconds that a plan of the table is predicted to take; None for the library, and for other slices."""
+    """Return the predicted seconds of a call; None if no plan of the table has its schedule (a library's call)."""
     from antiphon.core.plan import Entry, Plan
     from antiphon.cost import predict
     from antiphon.runtimes.serve.book import page_label

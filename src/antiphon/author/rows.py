@@ -94,14 +94,14 @@ def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Pla
     slots: dict[tuple[int, PlaceKey], int] = {}
     scratch: dict[tuple[int, int], set[PlaceKey]] = defaultdict(set)
     for row in rows:
-        for spot in (row.move.src, row.move.dst):
-            if spot[1]:
-                scratch[spot[0], row.chunk].add(spot)
+        for place in (row.move.src, row.move.dst):
+            if place[1]:
+                scratch[place[0], row.chunk].add(place)
             else:
-                slots[row.chunk, spot] = 0
-    for (rank, chunk), spots in scratch.items():
+                slots[row.chunk, place] = 0
+    for (rank, chunk), places in scratch.items():
         first = 0 if layout.default_place(rank, chunk) is None else 1
-        slots.update(((chunk, spot), slot) for slot, spot in enumerate(sorted(spots), first))
+        slots.update(((chunk, place), slot) for slot, place in enumerate(sorted(places), first))
     return slots
 
 
@@ -129,20 +129,20 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
 def explain_fault(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
     """Return the message for a fault of verification, with the user's lines.
 
-    Lines: of a faulty transfer its own, of a wrong result those that write it last, otherwise that of the block.
+    The lines are that of a faulty transfer, or those that write a wrong result last, or else that of the block.
     """
-    wrong = f"the schedule is wrong: {fault.message}"
+    error = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:
         faulty_key = (fault.step, fault.chunk, fault.src, fault.dst)
         faulty_rows = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == faulty_key]
         transfers = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in faulty_rows))
-        return f"{lines_text(row.line for row in faulty_rows)}: {wrong}; it is {transfers}"
+        return f"{lines_text(row.line for row in faulty_rows)}: {error}; it is {transfers}"
     if fault.chunk is None or fault.dst is None:
-        return f"{block}: {wrong}"
-    home = layout.default_place(fault.dst, fault.chunk)
+        return f"{block}: {error}"
+    place = layout.default_place(fault.dst, fault.chunk)
     writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
     if not writers:
-        return f"{block}: {wrong}; nothing in the block writes {home}"
+        return f"{block}: {error}; nothing in the block writes {place}"
     last = max(row.step for row in writers)
     lines = lines_text(row.line for row in writers if row.step == last)
-    return f"{lines}: {wrong}; here {home} is written for the last time"
+    return f"{lines}: {error}; here {place} is written for the last time"

@@ -165,7 +165,7 @@ class Writing:
         self._clock = Clock()
         self._rows: list[Row] = []
         self._scratch_chunks: dict[PlaceKey, int] = {}  # the chunk at each place of scratch
-        self._block: CodeType | None = None
+        self._with_function: CodeType | None = None  # code of the user's function that holds the block, for lines
         self._line = Line("", 0)
         self._open = self._ended = False
         self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
@@ -179,7 +179,7 @@ class Writing:
     def __enter__(self: Own) -> Own:
         if self._open or self._ended:
             raise Invalid(f"{current_line()}: this schedule is written already; begin another with antiphon.write")
-        self._block, self._line, self._open = current_code(), current_line(), True
+        self._with_function, self._line, self._open = current_code(), current_line(), True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -251,7 +251,7 @@ class Writing:
         They read the data of its beginning, so two ranks can exchange data.
         """
         self._need_open()
-        self._pending_group = current_line(self._block)
+        self._pending_group = current_line(self._with_function)
         return Simultaneous(self, fixed=False)
 
     def joint(self) -> Simultaneous:
@@ -261,7 +261,7 @@ class Writing:
         joints may be in one `w.step()`.
         """
         self._need_open()
-        self._pending_group = current_line(self._block)
+        self._pending_group = current_line(self._with_function)
         return Simultaneous(self, fixed=False, joint=True)
 
     def _enter_group(self, fixed: bool, joint: bool) -> None:
@@ -313,7 +313,7 @@ class Writing:
                 self._scratch_chunks[row.move.dst] = row.chunk
         self._rows += rows
         if len(self._rows) > MAX_ROWS:
-            raise Unsupported(f"{current_line(self._block)}: more than {MAX_ROWS} transfers; write fewer")
+            raise Unsupported(f"{current_line(self._with_function)}: more than {MAX_ROWS} transfers; write fewer")
 
     # ---- statements ----
 
@@ -347,7 +347,7 @@ class Writing:
         ]
         if copy and len(set(targets)) < len(targets):
             raise self._make_error("several places are copied to one; each would replace the one before")
-        line, new_rows = current_line(self._block), []
+        line, new_rows = current_line(self._with_function), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._make_move(src, dst, copy)
             if move is not None:
@@ -440,4 +440,4 @@ class Writing:
             raise Invalid(f"{self._pending_group}: w.together() and w.joint() are for `with`, and hold for its block")
 
     def _make_error(self, why: str) -> Invalid:
-        return Invalid(f"{current_line(self._block)}: {why}")
+        return Invalid(f"{current_line(self._with_function)}: {why}")

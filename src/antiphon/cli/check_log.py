@@ -87,7 +87,7 @@ def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of the sizes of one run; a narrow terminal lacks the lower bound."""
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
-    negligible = max(row["seconds"] for row in rows) / 1e4
+    negligible = max(row["seconds"] for row in rows) / 1e4  # seconds; a smaller bound prints as 0 in this column's unit
 
     def bound_cell(seconds: float | None) -> str:
         return cell(seconds) if seconds is None or seconds > negligible else "~0"

@@ -10,7 +10,7 @@ from antiphon.select import save_frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
-# Collectives that are searched as another one, and what that means for the points that progress shows
+# Collective that is searched as another one -> what C, S and R of the points in the progress lines refer to
 _SEARCH_NOTES = {
     "reduce": "a reduce is planned as a broadcast of the machine with all links turned, run backwards; C, S and R "
     "below are those of that",
@@ -36,13 +36,13 @@ def frontier_command(
     certificate: arg.Certificate = None,
     json: arg.Json = False,
 ) -> None:
-    """Find every point of the latency-bandwidth frontier, and prove, as far as each says, that none can be better.
+    """Find every point of the latency-bandwidth frontier; each point states what is proved about its optimality.
 
-    Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
-    end of the budget end it, too; what was found until then is printed and written. -o writes one plan: for every size
-    the point that is fastest for it (by the model that predict takes); --certificate writes every point and every
-    impossibility with its proof. Options of planner sccl: k=N allows R <= S + N
-    rounds only, steps=N is the most steps, memory=GIB the most for the search.
+    Progress goes to stderr. The search ends when its effort is spent, which is counted: results are the same on every
+    machine. Ctrl-C and the end of the budget end it, too; the points until then are printed and written. -o writes one
+    plan: for every size the fastest point (by the default model of predict). --certificate writes every point and every
+    impossibility with its proof. Options of planner sccl: k=N allows at most S + N rounds, steps=N limits the steps,
+    memory=GIB the memory of the search.
     """
     target, machine = arg.request(coll, topo, root, only, ranks)
     check_outputs({"-o": out, "--certificate": certificate})

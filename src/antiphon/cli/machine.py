@@ -81,7 +81,10 @@ def probe_command(
         typer.Argument(metavar="[FILE]...", help="output of a tool (default: inspect this machine)"),
     ] = None,
     source: Annotated[
-        str, typer.Option("--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (told by the file)")
+        str,
+        typer.Option(
+            "--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (default: recognised by its contents)"
+        ),
     ] = "",
     out: arg.Output = None,
     profile: Annotated[

@@ -18,7 +18,7 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
-# The suffix that the file of an option may have, also with .gz after it, or none; the options not listed write JSON.
+# What an option writes, by suffix; options not listed write JSON. A path may add .gz, or have no suffix.
 _SUFFIXES = {"--heatmap": ".svg", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
 _PICTURE_SUFFIXES = (".svg", ".png")
 _JSON_SUFFIX = ".json"
@@ -88,8 +88,8 @@ def check_outputs(
 ) -> None:  # fmt: skip
     """Check before long work that all outputs can be written.
 
-    Each path must be writable, its suffix must fit what the option writes, no two may be the same file, and what
-    draws PNG must be installed.
+    Each path must be writable, its suffix must fit what the option writes, and no two may be the same file. For a
+    PNG, the package that draws it must be installed.
 
     Parameters
     ----------

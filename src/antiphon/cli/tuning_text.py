@@ -143,11 +143,11 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
     """Return what the columns of the ranges mean, in one line; `dropped`: columns that did not fit the terminal."""
     texts = {"at": "size of the figures", "gap": "time / lower bound", "speedup": ""}
     library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
-    over = [f"{library} (~1: within model error)"] if library else []
+    baselines = [f"{library} (~1: within model error)"] if library else []
     for tuning in tunings:
         if any(r.speedup is not None and not r.over for r in tuning.ranges):
-            over += [name for group in tuning.baselines.values() for name in group]
-    texts["speedup"] = f"over {' or '.join(dict.fromkeys(over))}" if over else ""
+            baselines += [name for group in tuning.baselines.values() for name in group]
+    texts["speedup"] = f"over {' or '.join(dict.fromkeys(baselines))}" if baselines else ""
     legend = "; ".join(f"{name}: {text}" for name, text in texts.items() if text and name not in dropped)
     return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
 
@@ -161,12 +161,12 @@ def _note_texts(tunings: Sequence[Tuning]) -> list[str]:
         uses = uses_text(dict.fromkeys(use for r in in_switches for use in r.candidate.uses))
         notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
     count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
-    tried = [f"{count} schedules, all verified"]
-    failed = list(dict.fromkeys(c.planner for t in tunings for c in t.candidates if c.status == "failed"))
-    tried += [f"failed: {', '.join(failed)}"] if failed else []
+    outcomes = [f"{count} schedules, all verified"]
+    failed_planners = list(dict.fromkeys(c.planner for t in tunings for c in t.candidates if c.status == "failed"))
+    outcomes += [f"failed: {', '.join(failed_planners)}"] if failed_planners else []
     if any(tuning.ended_early or tuning.untried for tuning in tunings):
-        tried.append(words.stopped_text(tunings))
-    return [*notes, f"{'; '.join([*tried, EXPLAIN_HINT])}."]
+        outcomes.append(words.stopped_text(tunings))
+    return [*notes, f"{'; '.join([*outcomes, EXPLAIN_HINT])}."]
 
 
 def _basis_text(tuning: Tuning) -> str:
@@ -205,15 +205,15 @@ def _ranges_table(tuning: Tuning) -> list[str]:
 def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
     """Return a row per collective, machine and range; only the first row of a machine names it."""
     groups: dict[str, list[Sequence[Range]]] = {}
-    begins: list[list[str]] = []
+    first_cells: list[list[str]] = []  # per row: the machine and its number of ranks
     for kind in dict.fromkeys(kind for tuning in tunings.values() for kind in tuning.collectives):
         for value, tuning in tunings.items():
             machine_groups = group_ranges([r for r in tuning.ranges if r.collective == kind])
             groups.setdefault(kind, []).extend(machine_groups)
             name = [str(value), str(tuning.topology.ranks)]
-            begins += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
+            first_cells += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
     head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
-    rows = [[*begin, *row] for begin, row in zip(begins, cells, strict=True)]
+    rows = [[*first, *row] for first, row in zip(first_cells, cells, strict=True)]
     (head_lines, *row_lines), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
     return [*head_lines, *under_names(groups, row_lines), *_legend([*tunings.values()], dropped)]
 
@@ -294,6 +294,7 @@ def _refusals(tuning: Tuning) -> list[str]:
     refused: dict[str, list[str]] = {}  # reasons by planner, one for each refused candidate
     for c in tuning.candidates:
         counts[c.planner] = counts.get(c.planner, 0) + 1
+        # which collectives a planner supports is in `antiphon list planners`, not worth a line here
         if c.status == "refused" and not c.reason.startswith("it does not plan"):
             refused.setdefault(c.planner, []).append(c.reason)
     reasons = {planner: texts[0] for planner, texts in refused.items()}

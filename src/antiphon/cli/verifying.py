@@ -108,9 +108,9 @@ def verify_command(
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
-        data = _canonical_names(op, dtype)
-        verdict = judged(list(plans.values()), machine, proof=proof, **data)
-        verdict = verdict if machine is not None else judged_failures(verdict, plan_file, proof=proof, **data)
+        operation = _canonical_names(op, dtype)
+        verdict = judged(list(plans.values()), machine, proof=proof, **operation)
+        verdict = verdict if machine is not None else judged_failures(verdict, plan_file, proof=proof, **operation)
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
         where = f"without {verdict.dead}: {kind}" if verdict.dead else kind

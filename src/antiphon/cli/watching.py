@@ -1,4 +1,7 @@
-"""The command `watch`: the calls of a running job, in the terminal or as text for Prometheus."""
+"""The command `watch`: the calls of a running job, in the terminal or as text for Prometheus.
+
+`calls` is what `api.watching.watch` returns: a row per process group, collective, size class and schedule.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from antiphon.cli.output import dash, emit
 from antiphon.show.columns import paragraph, table
 from antiphon.units import format_size, ranks_text
 
-SECONDS, MAX_ROWS = 1.0, 20  # between two looks; in the terminal
+REFRESH_SECONDS = 1.0  # of the view in a terminal
+MAX_ROWS = 20  # kinds of calls in the table
 WatchFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="what ANTIPHON_WATCH is for the job")]
 Prometheus = Annotated[bool, typer.Option("--prometheus", help="print metrics in the text format of Prometheus")]
 
@@ -36,7 +40,7 @@ def watch_command(folder: WatchFolder, prometheus: Prometheus = False, json: Jso
     with Live(Text(calls_text(calls)), auto_refresh=False) as live:
         while calls["processes"]:  # when there is none any more, the last view stays
             live.update(Text(calls_text(calls)), refresh=True)
-            time.sleep(SECONDS)
+            time.sleep(REFRESH_SECONDS)
             calls = watch(folder)
 
 
@@ -68,14 +72,16 @@ _METRICS = {  # key of a row, or of a process in it: name, type and help
 
 def metrics_text(calls: Mapping[str, Any]) -> str:
     """Return the text format of Prometheus, version 0.0.4."""
-    names = {name: name for name in ("collective", "group", "ranks", "schedule")} | {"least": "least_bytes"}
+    label_of_key = {key: key for key in ("collective", "group", "ranks", "schedule")} | {"least": "least_bytes"}
     lines = []
     for key, (metric, kind, text) in _METRICS.items():
         lines += [f"# HELP antiphon_{metric} {text}", f"# TYPE antiphon_{metric} {kind}"]
         for row in calls["rows"]:
-            of_group = {"takes": row["seconds"], "predicted": row["predicted"]}
-            for values in [of_group] if key in of_group else row["processes"]:
-                labels = {names[name]: str(row[name]).replace("\\", r"\\").replace('"', r"\"") for name in names}
+            group_values = {"takes": row["seconds"], "predicted": row["predicted"]}
+            for values in [group_values] if key in group_values else row["processes"]:
+                labels = {
+                    label: str(row[k]).replace("\\", r"\\").replace('"', r"\"") for k, label in label_of_key.items()
+                }
                 labels |= {"rank": values["rank"]} if "rank" in values else {}
                 if values[key] is not None:
                     joined = ",".join(f'{name}="{text}"' for name, text in labels.items())

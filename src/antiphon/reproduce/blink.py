@@ -137,8 +137,11 @@ def _weight_rows() -> Iterator[Row]:
         ), note="3.2: many more than are needed",
         deviation=f"a draw, by epsilon and by which of equal trees comes first: {counts}", engine="blink",
     )  # fmt: skip
-    each = _tree_rates(default_packing)
-    ours = {"trees": len(default_packing.trees), "each": each, "megabytes": 1000 // len(default_packing.trees)}
+    ours = {
+        "trees": len(default_packing.trees),
+        "each": _tree_rates(default_packing),
+        "megabytes": 1000 // len(default_packing.trees),
+    }
     published = {"trees": 6, "each": "1", "megabytes": 166}
     same = all(len(packing.trees) == 6 and _tree_rates(packing) == "1" for packing in packings.values())
     yield row(
@@ -206,9 +209,10 @@ def _explain_gain(allocation: Allocation, kind: str, ratio: Fraction) -> str:
     """Return the proof of a speedup: the rates of trees and rings, with the bound's witness."""
     rate, limit = rate_bound(allocation.machine, kind)
     count = len(pack_rings(allocation.machine).cycles)
-    over = f"{count} rings" if count else "PCIe"
-    slow = ring_rate(kind, count, allocation.machine.ranks)
-    return f"{allocation.name}: {ratio} = {rate} ({explain_bound(limit, allocation.gpus)}) over {slow} ({over})"
+    baseline = f"{count} rings" if count else "PCIe"
+    baseline_rate = ring_rate(kind, count, allocation.machine.ranks)
+    witness = explain_bound(limit, allocation.gpus)
+    return f"{allocation.name}: {ratio} = {rate} ({witness}) over {baseline_rate} ({baseline})"
 
 
 # ---- trees ----
@@ -281,16 +285,17 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
 
     `full_plans`: the plans of the whole box by `trees` and `blink`, which are not computed again.
     """
-    shares, proof, reached, integral = [], [], 0, 0
+    shares, proof = [], []
+    optimal_count = integral_count = 0  # allocations: `trees` attains the optimum; `blink` needs weights 0 and 1 only
     for each in allocations:
         best, limit = rate_bound(each.machine, kind)
         all_gpus = len(each.gpus) == topology(name).ranks
         exact_plan, packed = (
             full_plans if all_gpus else (plan_and_measure(planner, each.machine, kind) for planner in (exact, blink))
         )
-        reached += exact_plan.rate == best
+        optimal_count += exact_plan.rate == best
         shares.append(packed.rate / best)
-        integral += packed.summary.endswith("weights 0 or 1")
+        integral_count += packed.summary.endswith("weights 0 or 1")
         proof.append(
             f"{each.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {best}: "
             f"{explain_bound(limit, each.gpus)}; blink: rate {packed.rate}, trees {packed.count}"
@@ -298,9 +303,9 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
     least_share = min(shares)
     return row(
         f"{name} {kind}, all allocations", {"blink_of_optimum": _round_share(MIN_SHARE)},
-        {"at_optimum": reached, "of": len(allocations), "blink_of_optimum": _round_share(least_share)},
-        reached == len(allocations) and MIN_SHARE <= least_share <= max(shares) <= 1,
-        note=f"blink: weights of 0 or 1 do for {integral} of {len(allocations)}", engine="trees, blink",
+        {"at_optimum": optimal_count, "of": len(allocations), "blink_of_optimum": _round_share(least_share)},
+        optimal_count == len(allocations) and MIN_SHARE <= least_share <= max(shares) <= 1,
+        note=f"blink: weights of 0 or 1 do for {integral_count} of {len(allocations)}", engine="trees, blink",
         proof=proof,
     )  # fmt: skip
 
@@ -327,15 +332,17 @@ def figure22b() -> Iterator[Row]:
             point.limit == expected and (expected == "NVLink" or point.speed >= MIN_NETWORK_SHARE * point.network),
             note=f"{point.speed / float(point.rate):.3g} of what endless data get", engine="blink",
         )  # fmt: skip
-    top = cluster.network_point(cluster.UNLIMITED_GBITS).rate
-    nominal = cluster.network_point(cluster.UNLIMITED_GBITS, cluster.NOMINAL_NVLINK).rate
-    met = cluster.network_point(top / cluster.GIGABIT_BYTES)
+    nvlink_rate = cluster.network_point(cluster.UNLIMITED_GBITS).rate
+    nominal_rate = cluster.network_point(cluster.UNLIMITED_GBITS, cluster.NOMINAL_NVLINK).rate
+    at_knee = cluster.network_point(nvlink_rate / cluster.GIGABIT_BYTES)
     pairs = ", ".join(f"{count} have {links}" for links, count in sorted(cluster.count_knees().items()))
     yield row(
         "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE_GBITS * cluster.GIGABIT_BYTES)},
-        {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT_BYTES, KNEE_GBITS) and met.rate == top,
-        note=f"5.4: ~{KNEE_GBITS} Gbit/s, here {_in_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: "
-        f"the paper names neither. {_in_gigabits(nominal)} at their nominal speed. The slower "
+        {"bytes_per_second": float(nvlink_rate)},
+        is_near(nvlink_rate / cluster.GIGABIT_BYTES, KNEE_GBITS) and at_knee.rate == nvlink_rate,
+        note=f"5.4: ~{KNEE_GBITS} Gbit/s, here {_in_gigabits(nvlink_rate)} for GPUs and a speed of NVLinks that are "
+        "assumed: "
+        f"the paper names neither. {_in_gigabits(nominal_rate)} at their nominal speed. The slower "
         "server's trees have a rate "
         f"of 2 links here; of all pairs of a 3- and a 5-GPU allocation {pairs}",
         engine="blink",

@@ -92,8 +92,7 @@ def table3() -> Iterator[Row]:
     profile = testbed()
     for servers in SERVERS:
         machine = one_switch(servers)
-        kind = plan_types(gentree_plan(machine, TABLE3_SIZE, profile))
-        (ours,) = kind.values()
+        (ours,) = plan_types(gentree_plan(machine, TABLE3_SIZE, profile)).values()  # of the only switch
         yield row(
             f"{servers} servers, plan", {"plan": TABLE3_PLANS[servers]}, {"plan": ours}, ours == TABLE3_PLANS[servers],
             note="5.2; Table 5's parameters, beta of 10 Gbit/s (3.2e-9 s per float), 1 alpha per step",
@@ -112,10 +111,10 @@ def table3() -> Iterator[Row]:
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
-    yield _any_parameters()
+    yield _fit_any_parameters()
 
 
-def _any_parameters() -> Row:
+def _fit_any_parameters() -> Row:
     """Show that the published times contradict the model for all parameters."""
     cells: dict[Cell, float] = {}
     for algorithm, published in TABLE3.items():
@@ -213,9 +212,9 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
             }
             differing = [size for size in SIZES if ours[size] != published[size]]
             if "ACPS" not in printed:
-                where = "one switch" if network.startswith("SS") else "hierarchical"
-                compared_cells[where] += len(SIZES)
-                equal_cells[where] += len(SIZES) - len(differing)
+                family = "one switch" if network.startswith("SS") else "hierarchical"
+                compared_cells[family] += len(SIZES)
+                equal_cells[family] += len(SIZES) - len(differing)
             comparisons = [compare_plan_types(network, switch, size, published, ours) for size in differing]
             yield row(
                 f"{network} {switch}", published, ours,
@@ -244,12 +243,12 @@ def compare_plan_types(
         machine, fan_ins = one_switch(servers, BETA), [_fan_ins(kind, servers) for kind in kinds]
         where = f"on {servers} servers"
     else:
-        children, inner = 16, SERVERS_BELOW.get((network, "Middle SW"))
-        if inner is None:
+        servers_below = SERVERS_BELOW.get((network, "Middle SW"))
+        if servers_below is None:  # the switches below the root are unequal: no plan with one fan-in per level
             return False, f"{size}: {kinds[1]}"
         machine = topology(network.lower())
-        fan_ins_below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
-        fan_ins = [f"{fan_ins_below}x{_fan_ins(kind, children)}" for kind in kinds]
+        fan_ins_below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], servers_below)
+        fan_ins = [f"{fan_ins_below}x{_fan_ins(kind, len(_MIDDLE['Middle SW']))}" for kind in kinds]
         where = f"in all, with {fan_ins_below} below"
     seconds: list[float] = []
     for fan in fan_ins:

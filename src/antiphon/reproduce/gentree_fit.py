@@ -1,5 +1,8 @@
 """Best agreement between GenModel and published times over all parameters: a minimax fit.
 
+Sections are those of the GenModel and GenTree paper. Plans: CPS (co-located parameter servers), Ring, RHD (recursive
+halving and doubling), and hierarchical CPS, written as the fan-in of each level: "6x2". Called by gentree.py.
+
 Input: measured times by (servers, plan). Output: the non-negative parameters whose greatest relative error over all
 times is least, and that error. If even this error is large, the published times contradict the model for any
 parameters. For fixed w_t (the senders from which incast counts) each predicted time is linear in the parameters, so
@@ -15,10 +18,10 @@ import numpy as np
 
 from antiphon.cost.genmodel.forms import Server, Terms, Tier, cps, hcps, rhd, ring
 
-Cell = tuple[int, str]  # servers, plan
+Cell = tuple[int, str]  # number of servers, plan
 GENMODEL = ("alpha", "beta", "gamma", "delta", "epsilon")
-PLAIN = GENMODEL[:3]
-EXACT = 1e-9  # errors that differ by less are equal
+PLAIN = GENMODEL[:3]  # the model without memory access (delta) and incast (epsilon)
+ERROR_TOLERANCE = 1e-9  # relative errors that differ by less are equal: the solver rounds
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,9 @@ class MinimaxFit:
 
 def closed_form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> Terms:
     """Return the predicted time of a plan by its formula, by term; parameters of `tier` and `server` are per float."""
-    named = {"CPS": cps, "Ring": ring, "RHD": rhd}
-    if plan in named:
-        return named[plan](servers, floats, tier, server)
+    formulas = {"CPS": cps, "Ring": ring, "RHD": rhd}
+    if plan in formulas:
+        return formulas[plan](servers, floats, tier, server)
     return hcps([int(fan) for fan in plan.split("x")], floats, tier, server)
 
 
@@ -43,23 +46,23 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
     """Return the minimax fit of these terms. GenModel is linear in them once w_t is fixed (section 3.4)."""
     from scipy.optimize import linprog
 
-    unit = {name: _unit_parameter(name, w_t) for name in terms}
-    # predicted over measured, per cell and per unit of each parameter
-    rows = [
-        [getattr(closed_form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
+    unit_parameters = {name: _unit_parameter(name, w_t) for name in terms}
+    # (cells, terms): predicted / measured, for a value of 1 of each parameter; then columns scaled to at most 1
+    ratios = np.array([
+        [getattr(closed_form(plan, n, floats, *unit_parameters[name]), name) / seconds for name in terms]
         for (n, plan), seconds in times.items()
-    ]
-    share = np.array(rows)
-    scale = np.where(share.max(axis=0) > 0, share.max(axis=0), 1.0)
-    share /= scale
-    wide = np.ones((len(share), 1))
+    ])  # fmt: skip
+    scale = np.where(ratios.max(axis=0) > 0, ratios.max(axis=0), 1.0)
+    ratios /= scale
+    ones = np.ones((len(ratios), 1))
+    # Unknowns: the scaled parameters, then e. Minimise e subject to ratios @ x - e <= 1 and -ratios @ x - e <= -1.
     solution = linprog(
         [0.0] * len(terms) + [1.0],
-        A_ub=np.block([[share, -wide], [-share, -wide]]), b_ub=np.concatenate([wide, -wide])[:, 0],
+        A_ub=np.block([[ratios, -ones], [-ratios, -ones]]), b_ub=np.concatenate([ones, -ones])[:, 0],
     )  # fmt: skip
-    off = np.abs(share @ solution.x[:-1] - 1)
-    tight = tuple(cell for cell, error in zip(times, off.tolist(), strict=True) if error > solution.fun - EXACT)
-    return MinimaxFit(float(solution.fun), dict(zip(terms, (solution.x[:-1] / scale).tolist(), strict=True)), tight)
+    errors = np.abs(ratios @ solution.x[:-1] - 1).tolist()
+    binding = tuple(c for c, error in zip(times, errors, strict=True) if error > solution.fun - ERROR_TOLERANCE)
+    return MinimaxFit(float(solution.fun), dict(zip(terms, (solution.x[:-1] / scale).tolist(), strict=True)), binding)
 
 
 def _unit_parameter(name: str, w_t: int) -> tuple[Tier, Server]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 FLOAT = 4  # bytes
 SIZES: Mapping[str, int] = {"1e7": 10**7, "3.2e7": 32 * 10**6, "1e8": 10**8}  # of Tables 6 and 7
-Three = tuple[float, float, float]
+Three = tuple[float, float, float]  # seconds by number of servers (Table 3) or by size (Table 7)
 
 # ---- Table 3: servers with one card of 10 Gbit/s on one switch ----
 
@@ -70,4 +70,4 @@ TABLE7: Mapping[str, Mapping[str, Three]] = {
 
 W_T = 9  # senders from which incast counts, on the testbed of Table 3 (5.2)
 FIGURE8_ERROR = {"genmodel": 0.026, "alpha-beta-gamma": 0.198}  # the greatest relative error of each model
-FIGURE10_OPTIMUM = "6x2"
+FIGURE10_OPTIMUM = "6x2"  # the fastest plan on 12 servers

@@ -1,4 +1,4 @@
-"""The figures of SCCL's Tables 3, 4 and 5, as tuples (C, S, R, seconds of encoding and solving, optimum attained).
+"""The figures of SCCL's Tables 3 (NCCL_DGX1), 4 (DGX1) and 5 (Z52); rows of the last two are `Published`.
 
 The paper prints a collective and its dual in one row, with C of the first. C of a reducescatter or scatter is that C
 times the number of ranks, as the input of each rank has a block for every rank.
@@ -26,11 +26,8 @@ class Published:
 
 
 Rows = tuple[Published, ...]
-DUALS = {
-    "allgather": "reducescatter",
-    "broadcast": "reduce",
-    "gather": "scatter",
-}  # collective -> its dual, which the paper prints in the same row
+# collective -> its dual, which the paper prints in the same row
+DUALS = {"allgather": "reducescatter", "broadcast": "reduce", "gather": "scatter"}
 
 
 def _published_rows(*rows: tuple[int, int, int, float, str]) -> Rows:
@@ -69,6 +66,7 @@ Z52: Mapping[str, Rows] = {
     "alltoall": _published_rows((8, 4, 8, 8.2, "both")),
 }  # fmt: skip
 
+# Table 3: (C, S, R)
 NCCL_DGX1: Mapping[str, tuple[int, int, int]] = {
     "allgather": (6, 7, 7), "reducescatter": (48, 7, 7), "allreduce": (48, 14, 14),
 }  # fmt: skip
@@ -77,6 +75,6 @@ NCCL_PIPELINED = ("broadcast", "reduce")  # (6 m, 6 + m, 6 + m) with m pieces
 
 def rows_of_kind(table: Mapping[str, Rows], kind: str, ranks: int) -> Rows:
     """Return the rows of a collective, also of one that the paper prints together with another."""
-    printed = next((first for first, second in DUALS.items() if second == kind), kind)
+    printed_kind = next((first for first, second in DUALS.items() if second == kind), kind)
     factor = ranks if kind in ("reducescatter", "scatter") else 1
-    return tuple(Published(r.chunks * factor, r.steps, r.rounds, r.seconds, r.optimal) for r in table[printed])
+    return tuple(Published(r.chunks * factor, r.steps, r.rounds, r.seconds, r.optimal) for r in table[printed_kind])

@@ -8,7 +8,8 @@
 
 A mesh, as PyTorch's DeviceMesh, names dimensions: "data=4,tensor=8" numbers 32 ranks in row-major order, so the groups
 along `tensor` are ranks 0-7, 8-15, ..., those along `data` are ranks i, i + 8, i + 16, i + 24. Several names, as in
-@data,tensor, make one group of both. The result is one joint collective (core.collective.joint).
+@data,tensor, make one group of both. The result is one collective of all groups
+(core.collective.joint; no joint of switches).
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ def joint_collective(
     `ranks`: those that the mesh numbers and the groups are taken from. Default: all of the machine.
     """
     members = list(range(topology.ranks) if ranks is None else ranks)
-    numbered = None if mesh is None or mesh == "" else _Mesh.of(mesh, members)
+    named_axes = None if mesh is None or mesh == "" else _Mesh.of(mesh, members)
     groups: list[Collective] = []
-    sizes: list[int] = []
+    factors: list[int] = []  # per group, the size of its data relative to the others
     for term in re.split(r"\s*\+\s*", spec.strip()):
         match = _TERM.fullmatch(term)
         if match is None:
             raise Invalid(f"collective {quote(spec)}: expected COLL@GROUPS terms, such as {quote(_EXAMPLE)}")
-        size, name, which = match.groups()
+        factor, name, groups_text = match.groups()
         kind = kind_named(name)
         if kind is None:
             raise unknown("collective", name.strip(), KINDS)
-        for group in _list_groups(which.strip(), topology, members, numbered):
+        for group in _list_groups(groups_text.strip(), topology, members, named_axes):
             groups.append(Collective(kind, topology.ranks, tuple(group)))
-            sizes.append(int(size or 1))
-    if min(sizes) < 1:
+            factors.append(int(factor or 1))
+    if min(factors) < 1:
         raise Invalid(f"collective {quote(spec)}: a factor must be at least 1")
-    return joint(groups, sizes)
+    return joint(groups, factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +91,8 @@ class _Mesh:
         if len(set(names)) < len(names):
             raise Invalid(f"mesh: a dimension is named twice in {quote(','.join(names))}")
         axes = [self.names.index(name) for name in names]
-        moved = np.moveaxis(self.ranks, axes, range(-len(axes), 0))
-        groups: list[list[int]] = moved.reshape(-1, math.prod(moved.shape[-len(axes) :])).tolist()
+        axes_last = np.moveaxis(self.ranks, axes, range(-len(axes), 0))
+        groups: list[list[int]] = axes_last.reshape(-1, math.prod(axes_last.shape[-len(axes) :])).tolist()
         return groups
 
 

@@ -83,10 +83,10 @@ def _connected_ranks(topology: Topology, root: int | None) -> tuple[int, ...]:
     linked = linked_ranks(topology)
     if len(linked) == topology.ranks or len(linked) < 2:
         return ()
-    without = ranks_text(sorted({*range(topology.ranks)} - {*linked}))
+    unlinked = ranks_text(sorted({*range(topology.ranks)} - {*linked}))
     if root is not None and root not in linked:
-        raise Invalid(f"root {root}: has no links on {topology.name}; choose a rank that has (not {without})")
-    warn_unlikely(f"{topology.name}: ranks without links are left out: {without}")
+        raise Invalid(f"root {root}: has no links on {topology.name}; choose a rank that has (not {unlinked})")
+    warn_unlikely(f"{topology.name}: ranks without links are left out: {unlinked}")
     return tuple(linked)
 
 
@@ -98,7 +98,7 @@ def _rank_numbers(ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def machine_of(topology: Topology | str, name: str = "topology") -> Topology:
-    """Return a machine, by itself, its name ("dgx1v") or its file. `name`: of the argument, in errors."""
+    """Return a machine from itself, its name ("dgx1v") or its file. `name`: of the argument, for errors."""
     if isinstance(topology, str):
         from antiphon.topologies import topology as read_spec
 

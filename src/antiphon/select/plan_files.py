@@ -61,19 +61,18 @@ class _FailureRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     plans: dict[str, msgspec.Raw]
 
 
-Failures = Sequence[
-    tuple[Sequence[str], Mapping[str, Plan]]
-]  # names of failures that are alike, and plans without them
+# per class: the failures that leave isomorphic machines, by name; the plans for the machine without the first of them
+Failures = Sequence[tuple[Sequence[str], Mapping[str, Plan]]]
 
 
 def dump_tables(plans: Mapping[str, Plan], model: str = "", failures: Failures = ()) -> bytes:
     """Return the JSON text of several plans for one machine, and of those for its failures."""
 
-    def bodies(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    def plans_as_json(plans: Mapping[str, Plan]) -> dict[str, Any]:
         return {kind: msgspec.json.decode(dumps(plan)) for kind, plan in plans.items()}
 
-    text = {"format": TABLE, "version": VERSION, "model": model, "plans": bodies(plans)}
-    rows = [{"dead": list(names), "plans": bodies(each)} for names, each in failures]
+    text = {"format": TABLE, "version": VERSION, "model": model, "plans": plans_as_json(plans)}
+    rows = [{"dead": list(names), "plans": plans_as_json(failure_plans)} for names, failure_plans in failures]
     return layout({**text, "failures": rows} if rows else text) + b"\n"
 
 
@@ -90,8 +89,8 @@ def save_plans(
 def load_plans(
     path: str | os.PathLike[str], machine: Topology | None = None, *, dead: Sequence[str] | None = None
 ) -> dict[str, Plan]:
-    """Return the plans in a file, by collective: those for the machine without what is dead (by default, as
-    $ANTIPHON_DEAD says).
+    """Return the plans in a file, by collective: those for the machine without the links, cards or ranks
+    of `dead` (None: those that $ANTIPHON_DEAD names).
 
     The file is a table, a plan, PICCL's XML that `export` wrote, or a file of a GPU runtime (MSCCL, MSCCL++) by any
     program. Files of GPU runtimes name no machine: they are simulated as they are (`formats.written.Wrong` if that
@@ -126,7 +125,7 @@ def load_plans(
 
 
 def list_failures(path: str | os.PathLike[str]) -> list[list[str]]:
-    """Return by class the names of the failures that a table has plans for; those of a class are alike."""
+    """Return by class the failures that a table has plans for, by name; a class leaves isomorphic machines."""
     with reading(name_of(path)):
         data = read_bytes(path)
         if not data.lstrip().startswith(b"{") or decode(data, _Head).format != TABLE:

@@ -4,9 +4,9 @@
     plan           the best of these: for a size the fastest by a cost model, else the one with the least gaps
     put_together   one plan of the schedules of several plans, one after the other, or all at once
 
-Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; the order of
-combining, if a single one is required; its certificate. `_rank_plans` adds a sort key; the plan with the least key is
-the best.
+Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; with
+`deterministic`, the check that all elements are reduced in one order; its certificate. `_rank_plans` adds a sort key;
+the plan with the least key is the best.
 
 With a budget all this runs in a child process, which is stopped at the end of the budget. The child process sends each
 plan, and each stage that it enters, so that an error can name the stage that took the time.
@@ -46,7 +46,7 @@ from antiphon.select.schedule_cache import ScheduleCache, verify_schedule
 from antiphon.units import parse_size
 
 DEFAULT_PLANNERS = ("ring", "relay")  # if no planner is named: the first that supports the collective
-# If no planner is named and one order of combining is required: all of these are tried. relay plans on any machine.
+# If no planner is named and `deterministic` is set: all of these are tried. relay plans on any machine.
 DETERMINISTIC_PLANNERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((name, {}) for name in CLASSICS),
     ("relay", {"by": "tree", "trees": 1}),
@@ -77,9 +77,9 @@ def plan(
     best: tuple[_SortKey, Plan] | None = None
     try:
         with closing(_rank_plans(task)) as ranked_plans:
-            for rank, candidate in ranked_plans:
-                if best is None or rank < best[0]:
-                    best = (rank, candidate)
+            for key, candidate in ranked_plans:
+                if best is None or key < best[0]:
+                    best = (key, candidate)
     except KeyboardInterrupt:
         if best is None or tell is None:
             raise
@@ -208,18 +208,17 @@ def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Gener
         plans = _deterministic_plans(request, enter)
     for candidate in plans:
         entry = candidate.entries[0]
-        rank = tuple(
-            math.inf if (gap := entry.claims[key]) is None else gap for key in ("bandwidth_gap", "latency_gap")
-        )
+        gaps = (entry.claims["bandwidth_gap"], entry.claims["latency_gap"])
+        key = tuple(math.inf if gap is None else gap for gap in gaps)
         if task.model is not None and request.nbytes is not None:
             enter(RANKING)
             price = prepare(task.model, entry.schedule, request.topology)
-            rank = (float(price(request.nbytes).seconds), *rank)
-        yield rank, candidate
+            key = (float(price(request.nbytes).seconds), *key)
+        yield key, candidate
 
 
 def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], None, None]:
-    """Yield the same from a child process that is stopped at the end of the budget; then raise TimedOut."""
+    """Yield what `_rank_plans` yields, from a child process; raise TimedOut when the budget stops it."""
     request, stage, any_plan = task.request, PLANNING, False
     who = f"planner {task.planner}" if task.planner else "deterministic planners"
     terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)

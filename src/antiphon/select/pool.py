@@ -135,6 +135,7 @@ def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
     alternating = [
         by_effort.popleft() if turn > 1 and turn % 2 == 0 else by_effort.pop() for turn in range(len(by_effort))
     ]
+    # the first two were popped in the order greatest, second; begin with the second
     return [*bounds, *alternating[1::-1], *alternating[2:]]
 
 

@@ -44,13 +44,13 @@ SAME_SECONDS = 1e-9  # relative: processors may differ in the last bits of a pre
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A priced schedule. `entry`: its place in the plan of its collective, None if it cannot win."""
+    """A priced schedule."""
 
-    index: int
-    variant: int
+    index: int  # of the task that yielded it
+    variant: int  # its number among the schedules of that task
     options: dict[str, Any]
     evaluation: Evaluation
-    entry: int | None
+    entry: int | None  # its number in the plan of its collective; None: it cannot win
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def recording_name(context: Context, tasks: Sequence[Task]) -> str:
-    """Return the file name of the recording of a request without a profile, cuts and plans of the user."""
+    """Return the file name of the recording of a request that has no profile, no cuts and no plans of the user."""
     requested = [(task.index, task.kind, task.planner, sorted(task.options.items())) for task in tasks]
     collectives = [(kind, repr(collective.key())) for kind, collective in context.collectives.items()]
     settings = (
@@ -84,9 +84,9 @@ def write_recording(ledger: Ledger, path: Path) -> None:
     for kind, schedules in ledger.schedules.items():
         keys = sorted(schedules)
         entries = [Entry(i, i + 1 if i + 1 < len(keys) else None, schedules[key], {}) for i, key in enumerate(keys)]
-        place = {key: i for i, key in enumerate(keys)}
+        entry_number = {key: i for i, key in enumerate(keys)}
         rows += [
-            _Row(*key, dict(ledger.planner_options[key]), evaluation, place.get(key))
+            _Row(*key, dict(ledger.planner_options[key]), evaluation, entry_number.get(key))
             for key, evaluation in sorted(ledger.evaluations.items())
             if ledger.tasks[key[0]].kind == kind
         ]
@@ -146,7 +146,7 @@ def _add_schedules(ledger: Ledger, file: _File) -> None:
         if {len(column) for column in columns} != {len(context.sizes)}:
             raise Invalid("the figures are for other sizes")
         times = [ledger.evaluations[winner].seconds for winner in ledger.schedules[task.kind]]
-        fastest = map(min, *times, times[0])
+        fastest = map(min, *times, times[0])  # per size; times[0] again, as min needs two values
         if task.planner in ledger.names and any(map(operator.lt, evaluation.seconds, fastest)):
             raise Invalid("the schedule of a winner is missing")
 

@@ -37,8 +37,8 @@ def run_planner(
     except TimedOut as stop:
         raise type(stop)(str(stop)) from None  # without its best schedule, which may be out of order
     if any_schedule and not any_in_order:
-        able = ", ".join(other for other, candidate in table("planner").items() if candidate.can.ordered)
+        ordered_planners = ", ".join(other for other, candidate in table("planner").items() if candidate.can.ordered)
         raise Unsupported(
             f"planner {name} combines contributions of {target.title} on {request.topology.name} out of order, which "
-            f"an ordered collective forbids; planners that always keep the order: {able}"
+            f"an ordered collective forbids; planners that always keep the order: {ordered_planners}"
         )

@@ -68,7 +68,7 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class FailureTuning:
-    """Single failures after which the machine is the same up to its numbers, and the tuning without the first of them.
+    """Single failures that leave isomorphic machines, and the tuning of the machine after the first of them.
 
     `tuning` is None if not all ranks reach each other then, or the root is lost.
     """
@@ -111,13 +111,13 @@ class Tuning(Explorable):
     library: LibraryModel | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
     failures: tuple[FailureTuning, ...] = ()  # by class of single failures, if requested
-    counts: CountsLoss | None = None  # what the plan for average counts loses at others, if there are counts
+    counts: CountsLoss | None = None  # what a plan for average counts of an alltoallv loses at other counts
 
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
         kinds = ", ".join(self.collectives)
-        counts = f"{len(self.ranges)} ranges of {len(self.candidates)} candidates"
-        return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {counts})"
+        content = f"{len(self.ranges)} ranges of {len(self.candidates)} candidates"
+        return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {content})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plans: one collective as a plan, several, or plans for failures, as a table."""
@@ -151,8 +151,8 @@ class Tuning(Explorable):
         lines += [f"no gap for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
         lines += [line for r in self.ranges if (line := _switches_note(r))]
         sms_taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
-        counts = " or ".join(f"{sms} of {of}" for sms, of in sms_taken)
-        lines += [f"while it runs, communication takes up to {counts} SMs of each GPU"] if sms_taken else []
+        sms_text = " or ".join(f"{sms} of {of}" for sms, of in sms_taken)
+        lines += [f"while it runs, communication takes up to {sms_text} SMs of each GPU"] if sms_taken else []
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
 
@@ -231,10 +231,11 @@ class Tuning(Explorable):
 
 
 def _is_beyond_nccl(candidate: Candidate) -> bool:
-    """Return whether a schedule does what NCCL does not, so that it does not stand for it."""
+    """Return whether a schedule of a planner that stands for NCCL has options that NCCL lacks: it is no baseline."""
     options = candidate.options
-    unlike = candidate.planner == "nvls-tree" and ("steps" in options or options.get("between") == "direct")
-    return unlike or bool(options.get(NVLS_MIXTURE))
+    # NCCL has no direct exchange between boxes, and no pipeline with slices of several sizes (`steps`)
+    has_own_tree = candidate.planner == "nvls-tree" and ("steps" in options or options.get("between") == "direct")
+    return has_own_tree or bool(options.get(NVLS_MIXTURE))
 
 
 def _switches_note(r: Range) -> str:
@@ -319,6 +320,7 @@ def measure_gains(
             if len(by_setting) < 2:
                 continue
             order = list(by_setting)
+            # candidates of `choose_winners` are keys (number, variant); a setting has one variant
             chosen = choose_winners({(i, 0): by_setting[setting] for i, setting in enumerate(order)})
             ratios = [
                 _time_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)

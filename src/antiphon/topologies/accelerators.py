@@ -22,8 +22,8 @@ def tpu_v4(*, dims: str | int = "4x4x4") -> Topology:
     """A slice of Google's TPU v4: chips in three dimensions, six links of 50 GB/s each way per chip (Jouppi et al.,
     "TPU v4", ISCA 2023).
 
-    Every axis closes where all sizes are multiples of 4, made of whole cubes of 4x4x4; else none does (Google Cloud,
-    "TPU v4"). Twisted tori are not drawn.
+    Every axis is a ring if all sizes are multiples of 4 (whole cubes of 4x4x4); else none is (Google Cloud, "TPU v4").
+    Twisted tori are not drawn.
     """
     return _tpu_slice("tpu-v4", dims, 3, 50)
 
@@ -32,7 +32,7 @@ def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
     """A slice of Google's TPU v5p: chips in three dimensions, six links of 100 GB/s each way per chip (Google Cloud,
     "TPU v5p": 1200 GB/s both ways per chip).
 
-    Every axis closes in whole cubes of 4x4x4, as for TPU v4 (the same page: slices of 4x4x4 and more have full tori).
+    Axes are rings as for TPU v4 (the same page: slices of 4x4x4 and more have full tori).
     """
     return _tpu_slice("tpu-v5p", dims, 3, 100)
 
@@ -41,7 +41,7 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
     """A slice of Google's TPU v6e (Trillium): chips in two dimensions, four links of 100 GB/s each way per chip (Google
     Cloud, "TPU v6e": 800 GB/s both ways over 4 ports per chip, 256 chips in a pod of 16x16).
 
-    An axis closes where it is as long as the pod's, 16 (assumed: a part of a torus is a mesh along what it cuts).
+    An axis is a ring if it is as long as the pod's, 16 (assumed: a shorter slice cuts the ring open).
     """
     return _tpu_slice("tpu-v6e", dims, 2, 100)
 
@@ -71,20 +71,20 @@ def trn2(*, ultra: bool = False) -> Topology:
     return _build_grid("trn2", (4, 4), [True] * 2, [inner, inner])
 
 
-def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
-    """Return a grid: rank = position in row-major order; `closed`: axes that are rings; `kinds`: the link of each."""
-    number = np.arange(math.prod(sizes)).reshape(sizes)
-    check_link_count(2 * number.ndim * number.size, name, MAX_LISTED)
+def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], link_types: Sequence[LinkType]) -> Topology:
+    """Return a grid: rank = position in row-major order. Per axis: `closed`, whether it is a ring; `link_types`."""
+    rank_at = np.arange(math.prod(sizes)).reshape(sizes)
+    check_link_count(2 * rank_at.ndim * rank_at.size, name, MAX_LISTED)
     links = []
-    for axis, (size, is_ring, kind) in enumerate(zip(sizes, closed, kinds, strict=True)):
-        lower, higher = (np.take(number, range(a, a + size - 1), axis) for a in (0, 1))
+    for axis, (size, is_ring, link_type) in enumerate(zip(sizes, closed, link_types, strict=True)):
+        lower, higher = (np.take(rank_at, range(a, a + size - 1), axis) for a in (0, 1))
         pairs: Pairs = list(zip(lower.ravel().tolist(), higher.ravel().tolist(), strict=True))
         if is_ring and size > 2:
-            ends = (np.take(number, end, axis).ravel().tolist() for end in (size - 1, 0))
+            ends = (np.take(rank_at, end, axis).ravel().tolist() for end in (size - 1, 0))
             pairs += zip(*ends, strict=True)
-        links += both_ways(pairs, kind)
-    places = ["/".join(f"{axis}{end}" for axis, end in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
-    return build(name, number.size, links, places=places)
+        links += both_ways(pairs, link_type)
+    places = ["/".join(f"{axis}{i}" for axis, i in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
+    return build(name, rank_at.size, links, places=places)
 
 
 def gaudi3() -> Topology:

@@ -31,7 +31,7 @@ def dragonfly(
     """`groups` groups of `routers` routers with `hosts` ranks each; the default is the paper's Figure 5 (72 ranks).
 
     Inside a group every router is joined with every other. Any two groups are joined by one link; a group's
-    links to others are dealt to its routers in order, as evenly as they go. All links are as fast as a rank's
+    links to others are distributed over its routers in order, as evenly as possible. All links are as fast as a rank's
     (25 GB/s: HPE Slingshot 11, 200 Gbit/s) unless local_bandwidth or global_bandwidth say otherwise; the
     latency of each link is assumed.
     """
@@ -51,14 +51,17 @@ def dragonfly(
     links = both_ways([(rank, ranks + rank // hosts) for rank in range(ranks)], port)
     pairs = [(a, b) for a in range(routers) for b in range(a + 1, routers)]
     links += both_ways([(router(g, a), router(g, b)) for g in range(groups) for a, b in pairs], local_link)
-    # the k-th outward link of group g leads k + 1 groups on; the same link is number groups - 2 - k there
-    ends = groups - 1
+    # Link k (from 0) of group g leads to group g + k + 1, where it is link groups - 2 - k.
+    group_links = groups - 1
     links += both_ways(
         [
-            (router(g, k * routers // ends), router((g + k + 1) % groups, (ends - 1 - k) * routers // ends))
+            (
+                router(g, k * routers // group_links),
+                router((g + k + 1) % groups, (group_links - 1 - k) * routers // group_links),
+            )
             for g in range(groups)
-            for k in range(ends)
-            if g < (g + k + 1) % groups
+            for k in range(group_links)
+            if g < (g + k + 1) % groups  # once per pair
         ],
         global_link,
     )

@@ -8,7 +8,7 @@ from antiphon.core.topology import Topology, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.topologies.links import XGMI3, XGMI4, XGMI5, xgmi
 
-# (a, b): number of links; a rank is a compute die (GCD), two of them are one MI250
+# Number of parallel links -> the pairs of ranks that have as many. A rank is a compute die (GCD); an MI250 has two.
 _EIGHT = {
     4: ((0, 1), (2, 3), (4, 5), (6, 7)),
     2: ((0, 6), (2, 4)),

@@ -114,10 +114,13 @@ def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
 def trunks_above(
     lower_switches: Sequence[tuple[str, Fraction]], upper_switches: Sequence[str], taper: Fraction
 ) -> tuple[tuple[str, str, Fraction], ...]:
-    """Return trunks from every low switch to every high one.
+    """Return trunks from every lower switch to every upper one.
 
-    The trunks of a low switch have together the bandwidth of its links below, divided by `taper`.
+    `lower_switches`: names, each with the bandwidth of all its links below. The trunks of a switch have together that
+    bandwidth divided by `taper` (the oversubscription).
     """
     return tuple(
-        (low, high, below / taper / len(upper_switches)) for low, below in lower_switches for high in upper_switches
+        (low, high, bandwidth / taper / len(upper_switches))
+        for low, bandwidth in lower_switches
+        for high in upper_switches
     )

@@ -99,8 +99,8 @@ def parse_dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
         if ranks is None:
             raise Invalid(f"{name} needs dims or ranks; for example {name}:dims=4x4 or {name}:ranks=16")
         count = check_node_count(ranks_of(ranks), name)
-        small = next(i for i in range(math.isqrt(count), 0, -1) if count % i == 0)
-        return (small, count // small) if small > 1 else (count,)
+        shorter = next(i for i in range(math.isqrt(count), 0, -1) if count % i == 0)  # the shorter axis
+        return (shorter, count // shorter) if shorter > 1 else (count,)
     text = str(dims) if not isinstance(dims, bool) else ""
     if len(text) > 100 or not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise Invalid(f"dims={quote(dims)}: expected sizes such as 4x8 or 2x2x4")

@@ -32,7 +32,8 @@ from antiphon.topologies.nvswitch import NVLS, dgx2
 from antiphon.topologies.pcie import BETWEEN_SOCKETS, bridge_limits
 from antiphon.units import format_bandwidth
 
-MAX_DEVICES, MAX_GPUS, DEEPEST = 2**13, 2**10, 32
+MAX_DEVICES, MAX_GPUS = 2**13, 2**10  # of a box; more is a damaged or hostile file
+MAX_DEPTH = 32  # devices between a device and the root
 MAX_PAIRED = 32  # host bridges that are joined in pairs; more are joined by a switch
 UNNAMED = (
     "the model of these GPUs is unknown, so measured figures are left out: to predict and tune with them, pass "
@@ -77,8 +78,8 @@ class Box:
         if len(self.devices) >= MAX_DEVICES:
             raise Invalid(f"has more than {MAX_DEVICES} devices; a box has some hundred at most")
         device.depth = self.devices[device.parent].depth + 1 if device.parent >= 0 else 0
-        if device.depth > DEEPEST:
-            raise Invalid(f"has devices behind more than {DEEPEST} bridges")
+        if device.depth > MAX_DEPTH:
+            raise Invalid(f"has devices behind more than {MAX_DEPTH} bridges")
         self.devices.append(device)
         return len(self.devices) - 1
 
@@ -159,8 +160,8 @@ class _MachineBuilder:
         boards = dgx2()
         for place in boards.places[16:]:
             self.add_switch(place)
-        ends = zip(boards.link_src.tolist(), boards.link_dst.tolist(), boards.link_type.tolist(), strict=True)
-        self.links += [(a, b, boards.types[kind]) for a, b, kind in ends]
+        links = zip(boards.link_src.tolist(), boards.link_dst.tolist(), boards.link_type.tolist(), strict=True)
+        self.links += [(a, b, boards.types[type_index]) for a, b, type_index in links]
 
     def connects_all_ranks(self) -> bool:
         """Return whether the links so far join all ranks."""
@@ -184,15 +185,15 @@ class _MachineBuilder:
                     break
                 below, parent = parent, devices[parent].parent
         # 2. Keep only devices where branches meet: a switch with one GPU below adds nothing.
-        tops = sorted(place for place in branches if devices[place].parent < 0)
+        tops = sorted(device for device in branches if devices[device].parent < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
-        inner = sorted(place for place in branches if devices[place].parent >= 0 and len(branches[place]) > 1)
-        for number, place in enumerate(inner):
-            self.node[place] = self.add_switch(f"host0/socket{sockets[self._top_of(place)]}/pcie{number}")
-        for place in roots:
-            self.node[place] = self.add_switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
-        self.bridges = [self.node[place] for place in roots]
+        inner = sorted(device for device in branches if devices[device].parent >= 0 and len(branches[device]) > 1)
+        for number, device in enumerate(inner):
+            self.node[device] = self.add_switch(f"host0/socket{sockets[self._top_of(device)]}/pcie{number}")
+        for top in roots:
+            self.node[top] = self.add_switch(f"host0/socket{sockets[top]}/bridge{sockets[top]}")
+        self.bridges = [self.node[top] for top in roots]
         # without faster links the sockets are the structure worth showing
         if not self.box.bonds and not self.box.switch_bandwidth:
             for rank, device in enumerate(self.box.gpus):
@@ -215,7 +216,7 @@ class _MachineBuilder:
         host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
         for device in below:
             speeds, parent = [self.box.devices[device].speed], self.box.devices[device].parent
-            # the slowest link on the way to the next drawn place limits the merged link
+            # the slowest link on the way to the next device that is a node limits the merged link
             while parent >= 0 and parent not in self.node:
                 speeds.append(self.box.devices[parent].speed)
                 parent = self.box.devices[parent].parent
@@ -223,11 +224,12 @@ class _MachineBuilder:
                 continue
             known_speeds = [speed for speed in speeds if speed is not None]
             assumed = assumed or not (known_speeds or device in host_links)
-            kind = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
+            link_type = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
             # POWER systems: NVLink to the processor takes the place of PCIe
             if device in host_links and self._top_of(device) in self.node:
-                parent, kind = self._top_of(device), LinkType(self.box.fast_kind, host_links[device], NVLINK_LATENCY)
-            self.links += both_ways([(self.node[device], self.node[parent])], kind)
+                parent = self._top_of(device)
+                link_type = LinkType(self.box.fast_kind, host_links[device], NVLINK_LATENCY)
+            self.links += both_ways([(self.node[device], self.node[parent])], link_type)
         if assumed:
             self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
 
@@ -238,13 +240,13 @@ class _MachineBuilder:
 
     def machine(self) -> Topology:
         limits: list[SharedLimit] = []
-        if self.bridges and any(kind.kind == "pcie" for _, _, kind in self.links):
-            widest = max(kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie")
+        if self.bridges and any(link_type.kind == "pcie" for *_, link_type in self.links):
+            widest = max(link_type.bandwidth for *_, link_type in self.links if link_type.kind == "pcie")
             limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._is_binding(limit)]
             if limits:
                 self.box.notes.append("the traffic into a host bridge is limited to two such links (assumed)")
         fast = self.box.bonds or self.box.switch_bandwidth
-        slots = [kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie"]
+        slots = [link_type.bandwidth for *_, link_type in self.links if link_type.kind == "pcie"]
         unit = self.box.link_bandwidth if fast else min(slots, default=Fraction(0))
         return build(
             self.box.name[:100], self.ranks, self.links, switches=len(self.places) - self.ranks, limits=limits,
@@ -253,10 +255,10 @@ class _MachineBuilder:
 
     def _is_binding(self, limit: SharedLimit) -> bool:
         """Return whether several slots lead into a host bridge that together exceed its limit."""
-        kinds = [self.links[link][2] for link in limit.links]
-        has_slots = sum(kind.kind == "pcie" for kind in kinds) > 1
+        link_types = [self.links[link][2] for link in limit.links]
+        has_slots = sum(link_type.kind == "pcie" for link_type in link_types) > 1
         # a limit that a bridge's slots cannot exceed together is not drawn
-        return has_slots and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
+        return has_slots and sum((link_type.bandwidth for link_type in link_types), Fraction(0)) > limit.bandwidth
 
     def cards(self) -> Iterable[NetworkCard]:
         """Yield the network cards that GPUs use, each with the nodes that it serves.
@@ -264,28 +266,31 @@ class _MachineBuilder:
         A card is near the GPUs of the lowest device above it that has any. If some cards are on a PCIe switch with a
         GPU, the other cards serve other purposes. Cards near the same GPUs share them evenly, in order.
         """
+        # (lowest device above the cards that has GPUs below it, ranks of these GPUs) -> the cards
         cards_by_gpus: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         # 1. Group cards by the GPUs that are nearest to them.
-        some_on_switch, ranks_by_place = False, self._ranks_by_place()
+        some_on_switch, ranks_below = False, self._ranks_below()
         for device in self.box.nic_speeds:
-            place, ranks = self._nearest_gpus(device, ranks_by_place)
-            some_on_switch = some_on_switch or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
-            cards_by_gpus.setdefault((place, ranks), []).append(device)
+            ancestor, ranks = self._nearest_gpus(device, ranks_below)
+            some_on_switch = some_on_switch or (
+                bool(ranks) and ancestor >= 0 and self.box.devices[ancestor].kind == SWITCH
+            )
+            cards_by_gpus.setdefault((ancestor, ranks), []).append(device)
         # 2. If some cards share a PCIe switch with GPUs, the others (management, storage) are left out.
         omitted_cards: list[str] = []
-        for (place, ranks), devices in cards_by_gpus.items():
-            on_switch = place >= 0 and self.box.devices[place].kind == SWITCH
+        for (ancestor, ranks), devices in cards_by_gpus.items():
+            on_switch = ancestor >= 0 and self.box.devices[ancestor].kind == SWITCH
             if some_on_switch and not on_switch:
                 omitted_cards += [self.box.devices[device].name for device in devices]
                 continue
-            ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
+            ports = (self.node[ancestor],) if on_switch and ancestor in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
                 nodes = ports_of_card(ports, number, len(devices))
                 yield NetworkCard(self.box.devices[device].name, self.box.nic_speeds[device], nodes)
         if omitted_cards:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(omitted_cards[:8])}")
 
-    def _ranks_by_place(self) -> dict[int, list[int]]:
+    def _ranks_below(self) -> dict[int, list[int]]:
         """Return the ranks below every device of the PCIe tree that has any."""
         ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
@@ -295,12 +300,12 @@ class _MachineBuilder:
                 parent = self.box.devices[parent].parent
         return ranks_below
 
-    def _nearest_gpus(self, device: int, ranks_by_place: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
+    def _nearest_gpus(self, device: int, ranks_below: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
         """Return the lowest device above this one that has GPUs below it, and their ranks."""
         parent = self.box.devices[device].parent
-        while parent >= 0 and parent not in ranks_by_place:
+        while parent >= 0 and parent not in ranks_below:
             parent = self.box.devices[parent].parent
-        return parent, tuple(ranks_by_place.get(parent, ()))
+        return parent, tuple(ranks_below.get(parent, ()))
 
 
 def pcie_generation(value: object, default: int) -> int:

@@ -293,13 +293,13 @@ def _add_matrix(
     box.fast_kind = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
     rank = {id(pci_device): number for number, pci_device in enumerate(gpus)}
     pci_devices = [reader.pci_devices[reader.objects[key]] if key in reader.objects else None for key in keys]
-    count_factor = _count_factor(pci_devices, values, rank, gpu_type)
+    directions = _directions_counted(pci_devices, values, rank, gpu_type)
     for row, pci_device in enumerate(pci_devices):
         if pci_device is None or id(pci_device) not in rank:
             continue
         a = rank[id(pci_device)]
         for column, other in enumerate(pci_devices):
-            speed = Fraction(int(values[row * count + column])) * 10**6 / count_factor
+            speed = Fraction(int(values[row * count + column])) * 10**6 / directions
             if not speed or row == column:
                 continue
             if other is not None and id(other) in rank:
@@ -309,22 +309,22 @@ def _add_matrix(
             elif keys[column] in reader.packages:
                 box.hosts[a] = speed
     box.has_nvls = gpu_type is not None and gpu_type.has_nvls
-    if count_factor > 1:
+    if directions > 1:
         box.notes.append("NVLink bandwidths are halved: this version of hwloc counts both ways for NVLink 3 and 4")
 
 
-def _count_factor(
+def _directions_counted(
     pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], gpu_type: GpuType | None
 ) -> int:
-    """Return the divisor of the values: 2 if a GPU has more bandwidth than its type can have, else 1.
+    """Return how many directions of a link the values count: 2 if a GPU has more than its type can have, else 1.
 
     hwloc before 2.10 counted both directions of NVLink 3 and 4.
     """
     if gpu_type is None or gpu_type.xgmi or not gpu_type.links:
         return 1
     count = len(pci_devices)
-    sums = [
+    bandwidths = [  # of each GPU, MB/s
         sum(values[row * count + column] for column in range(count) if column != row)
         for row, pci_device in enumerate(pci_devices) if pci_device is not None and id(pci_device) in rank
     ]  # fmt: skip
-    return 2 if max(sums, default=0.0) * 1e6 > 1.01 * float(gpu_type.links * gpu_type.link) else 1
+    return 2 if max(bandwidths, default=0.0) * 1e6 > 1.01 * float(gpu_type.links * gpu_type.link) else 1

@@ -29,11 +29,11 @@ from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
 from antiphon.units import exact
 
-_GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-_NVSWITCH = "0x068000"
-_MAX_LINKS = 2**13
+_GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI classes: display, 3D, accelerator
+_NVSWITCH = "0x068000"  # PCI class of a bridge
+_MAX_LINKS = 2**13  # elements of a file
 _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
-_FASTEST = Fraction(1000 * GB)
+_FASTEST = Fraction(1000 * GB)  # bytes per second of a network card
 _RING = "4"  # NCCL's number of the pattern
 
 
@@ -51,7 +51,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
 @dataclass
 class _Gpu:
     device: int
-    bus: str
+    bus: str  # PCI address
     values: dict[str, str]
     # per element: bus of its target, PCI class of the target, number of links
     links: list[tuple[str, str, int]] = field(default_factory=list)
@@ -64,11 +64,11 @@ class _Reader:
         self.depth = 0
         self.root = ""
         self.box = Box("")
-        self.open: list[int] = []  # per open element its device; -1 if it is none
+        self.open_devices: list[int] = []  # per open element its device; -1 if it is none
         self.gpus: list[_Gpu] = []
-        self.slots: list[tuple[int, str, str]] = []  # per <pci>: device, bus, class
+        self.pci_elements: list[tuple[int, str, str]] = []  # per <pci>: device, bus, class
         self.boards: dict[int, str] = {}  # device -> board name, if its identifiers are known
-        self.hosts: set[str] = set()
+        self.hosts: set[str] = set()  # hashes of host names
         self.link_elements = 0  # so far
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
         self.graph: dict[str, str] = {}
@@ -84,19 +84,19 @@ class _Reader:
         if self.root == "graphs":
             self._begin_graph_element(name, attributes, line)
         else:
-            self.open.append(self._begin_element(name, attributes, line))
+            self.open_devices.append(self._begin_element(name, attributes, line))
 
     def end(self, name: str) -> None:
         self.depth -= 1
         if self.root != "graphs":
-            self.open.pop()
+            self.open_devices.pop()
         elif name == "channel" and self.channel is not None:
             self._end_ring()
 
     # ---- a topology ----
 
     def _innermost_device(self) -> int:
-        return next((device for device in reversed(self.open) if device >= 0), -1)
+        return next((device for device in reversed(self.open_devices) if device >= 0), -1)
 
     def _begin_element(self, name: str, attributes: Attributes, line: int) -> int:
         if name == "cpu":
@@ -106,7 +106,7 @@ class _Reader:
             speed = pcie_speed(attributes.get("link_speed", ""), attributes.get("link_width", ""))
             bus = attributes.get("busid", "")[:40].lower()
             device = self.box.add(Device(SWITCH, self._innermost_device(), speed, bus))
-            self.slots.append((device, bus, attributes.get("class", "")[:10]))
+            self.pci_elements.append((device, bus, attributes.get("class", "")[:10]))
             self.boards[device] = device_name(attributes.get("vendor", ""), attributes.get("device", ""))
             return device
         if name == "gpu":
@@ -134,8 +134,8 @@ class _Reader:
         self.gpus.append(_Gpu(device, self.box.devices[device].name, values))
 
     def _add_card(self, attributes: Attributes) -> None:
-        up = self._innermost_device()
-        parent = self.box.devices[up] if up >= 0 else None
+        parent_index = self._innermost_device()
+        parent = self.box.devices[parent_index] if parent_index >= 0 else None
         # a <pci> that contains a <net>, virtual or not, is no switch but the card itself; each <net> is a port of it
         if parent is not None and parent.kind == SWITCH:
             parent.kind = NIC
@@ -146,7 +146,7 @@ class _Reader:
         speed = Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and 0 < len(mbit) < 10 and int(mbit) else None
         if speed and speed > _FASTEST:
             speed /= 1000  # Slingshot's plugin writes kbit/s
-        self.box.nic_speeds[self.box.add(Device(NIC, up, None, name))] = speed
+        self.box.nic_speeds[self.box.add(Device(NIC, parent_index, None, name))] = speed
 
     # ---- graphs ----
 
@@ -184,7 +184,7 @@ def _link_count(text: str, line: int) -> int:
 def _make_box(reader: _Reader, name: str) -> Box:
     box = reader.box
     if not reader.gpus:
-        devices = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
+        devices = [(d, bus) for d, bus, kind in reader.pci_elements if kind.startswith(_GPU_CLASSES)]
         if len(devices) > MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
         reader.gpus = [_Gpu(device, bus, {}) for device, bus in devices]
@@ -239,7 +239,7 @@ def _gpu_type_by_generation(sm: str) -> GpuType | None:
 def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
     switch_links: Counter[int] = Counter()
-    elsewhere = 0
+    unmatched_links = 0
     for number, gpu in enumerate(gpus):
         for target, kind, count in gpu.links:
             if not count:
@@ -250,12 +250,12 @@ def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
                 key = number, rank[target]
                 box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.link_bandwidth
             else:
-                elsewhere += count
+                unmatched_links += count
     box.switch_bandwidth = {number: count * box.link_bandwidth for number, count in switch_links.items()}
     box.has_nvls = gpu_type is not None and gpu_type.has_nvls
-    if elsewhere:
+    if unmatched_links:
         box.notes.append(
-            f"{elsewhere} links lead to no GPU of the file (to processors, or to GPUs that are not visible)"
+            f"{unmatched_links} links lead to no GPU of the file (to processors, or to GPUs that are not visible)"
         )
 
 

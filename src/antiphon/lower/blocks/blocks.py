@@ -51,15 +51,15 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
 
     A slot holds one chunk. Linear in steps, unless queues are often full.
     """
-    every = [block for rank_blocks in blocks_of_rank for block in rank_blocks]
-    current = dict.fromkeys(every, 0)  # per block the index of its current step
-    remaining = {block: block.steps[0].count for block in every if block.steps}  # chunks of the current step
+    all_blocks = [block for rank_blocks in blocks_of_rank for block in rank_blocks]
+    current = dict.fromkeys(all_blocks, 0)  # per block the index of its current step
+    remaining = {block: block.steps[0].count for block in all_blocks if block.steps}  # chunks of the current step
     # Chunks put into and taken from each queue, which is named by (from, to, channel).
     sent: dict[tuple[int, int, int], int] = defaultdict(int)
     received: dict[tuple[int, int, int], int] = defaultdict(int)
     # What a block waits for (a block to proceed, or a filled or free slot of a queue) -> the blocks that sleep on it.
     sleepers: dict[object, list[Block]] = defaultdict(list)
-    work = [block for block in every if block.steps]
+    work = [block for block in all_blocks if block.steps]
     # Simulate until no block can proceed. A block sleeps on the one condition that it lacks and is woken by it.
     while work:
         block = work.pop()
@@ -68,13 +68,13 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
         steps, index, chunks_left = block.steps, current[block], remaining[block]
         while index < len(steps):
             step = steps[index]
-            missing = None
+            unfinished = None  # the block that this step waits for
             for awaited in step.waits:
                 if (index if awaited.block is block else current[awaited.block]) <= awaited.index:
-                    missing = awaited.block
+                    unfinished = awaited.block
                     break
-            if missing is not None:
-                sleepers[missing].append(block)
+            if unfinished is not None:
+                sleepers[unfinished].append(block)
                 break
             count = chunks_left
             if step.verb in RECEIVES:
@@ -104,7 +104,7 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
                 if block in sleepers:
                     work += sleepers.pop(block)
         remaining[block] = chunks_left
-    return [block for block in every if current[block] < len(block.steps)]
+    return [block for block in all_blocks if current[block] < len(block.steps)]
 
 
 # ---- numbers ----

@@ -1,10 +1,11 @@
 """Third stage of the compilation to thread blocks: assign every step to a block and a channel, and find its waits.
 
-In this file a block is a thread block, and a step is one of its instructions (MSCCL's word). Input are the segments of
-messages and the stretches of folds (segments.py); output are the blocks of each rank with their steps. The stage is one
-walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all sends,
-then all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a fold on
-arrival also for the step before it in its chain). If every block only sends or only receives, the step with the
+In this file a block is a thread block, and a step is one of its instructions (MSCCL's word; verbs: see blocks.py).
+Input are the segments of messages, the stretches of folds, and the lanes, sets of segments that share channels
+(segments.py); output are the blocks of each rank with their steps. `compile_to_blocks` calls `place_steps`. The stage
+is one walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all
+sends, then all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a
+fold on arrival also for the step before it in its chain). If every block only sends or only receives, the step with the
 smallest time can always proceed (docs/program.md). A block that also forwards what it receives may wait for an empty
 slot at a later time: `blocks.find_stuck` checks whether all blocks reach their end.
 
@@ -58,7 +59,7 @@ class Needs(NamedTuple):
     """The steps that a step waits for, and whether one of them does not exist yet."""
 
     awaited: Awaited
-    missing: bool
+    has_unplaced: bool
 
 
 def add(needs: Awaited, step: Step) -> None:
@@ -137,7 +138,7 @@ def missing_steps(block: Block, needs: Awaited) -> list[Step]:
 # ---- blocks and channels ----
 
 
-FUSED = {"r": "rcs", "rrc": "rrcs"}
+FUSED = {"r": "rcs", "rrc": "rrcs"}  # verb of a step that receives -> verb if it also sends
 
 
 class Full(Exception):
@@ -261,12 +262,13 @@ class _Placement:
             for version in fold.versions[number * length : (number + 1) * length]:
                 if version >= 0:
                     brings[writer[version]].add(number)
-        early = {order[0], order[min(1, len(order) - 1)]}
+        # if the result's own cell is the first operand, the first step reads the first two
+        early_operands = {order[0], order[min(1, len(order) - 1)]}
         first: list[Operation] = []
         later: dict[int, list[Operation]] = defaultdict(list)
         for operation in fold.waits:
             operands = brings.get(operation, set())
-            if operation.kind == RECEIVE and len(operands) == 1 and not operands & early:
+            if operation.kind == RECEIVE and len(operands) == 1 and not operands & early_operands:
                 later[next(iter(operands))].append(operation)
             else:
                 first.append(operation)
@@ -281,7 +283,7 @@ class _Placement:
         self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, near: Block | None
     ) -> Step:  # fmt: skip
         """Place a step without a message: in block `near` if there is room, else in a block without messages."""
-        if near is not None and self._has_room(near, Needs(awaited, missing=False)):
+        if near is not None and self._has_room(near, Needs(awaited, has_unplaced=False)):
             block = near
         else:
             block = self._local_block(rank, awaited)
@@ -290,7 +292,7 @@ class _Placement:
     def _local_block(self, rank: int, awaited: Awaited) -> Block:
         """Return a block of this rank without messages that has room for a step with these waits."""
         block = self.local_blocks[rank]
-        if block is None or not self._has_room(block, Needs(awaited, missing=False)):
+        if block is None or not self._has_room(block, Needs(awaited, has_unplaced=False)):
             block = self._new_block(rank, channel=0, send=-1, recv=-1)
             self.local_blocks[rank] = block
         return block
@@ -304,7 +306,7 @@ class _Placement:
         if step is None:
             awaited = latest_steps_of(send.waits)
             incoming = self._receive_needs(segment)
-            sender, receiver = self._find_blocks(segment, Needs(awaited, missing=False), incoming)
+            sender, receiver = self._find_blocks(segment, Needs(awaited, has_unplaced=False), incoming)
             step = self._append_step(Step("s", segment.src, -1, segment.count, sender), awaited)
             sender.last_send = step.index
             self._reserve_receive(segment, receiver, incoming)
@@ -352,22 +354,22 @@ class _Placement:
         receiver.load += steps
         self.reserved[segment] = receiver, steps, incoming.awaited
         self.reserved_count[receiver] += 1
-        if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.missing:
+        if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.has_unplaced:
             self._place_receive(segment)
 
     def _receive_needs(self, segment: Segment) -> Needs:
         """Return the steps that the receive of a segment waits for, as far as they exist."""
-        piece, receive = segment.fold_stretch, segment.receive
-        if piece is None:
+        stretch, receive = segment.fold_stretch, segment.receive
+        if stretch is None:
             return Needs(steps_before_write(receive.waits), False)
-        if piece.chain[0] is segment:
-            awaited = steps_before_write(waits_through_joins(piece.fold))
-            for member in piece.chain:
-                if member.dst == piece.cell:
+        if stretch.chain[0] is segment:
+            awaited = steps_before_write(waits_through_joins(stretch.fold))
+            for member in stretch.chain:
+                if member.dst == stretch.cell:
                     for step in steps_before_write(member.receive.waits).values():
                         add(awaited, step)
             return Needs(awaited, False)
-        last = piece.chain[piece.chain.index(segment) - 1].step
+        last = stretch.chain[stretch.chain.index(segment) - 1].step
         return Needs({} if last is None else {last.block: last}, last is None)
 
     def _place_receive(self, segment: Segment) -> None:
@@ -375,23 +377,23 @@ class _Placement:
         block, steps, awaited = self.reserved.pop(segment)
         block.load -= steps
         self.reserved_count[block] -= 1
-        piece = segment.fold_stretch
-        if piece is None:
+        stretch = segment.fold_stretch
+        if stretch is None:
             segment.step = self._append_step(Step("r", -1, segment.dst, segment.count, block), awaited)
             return
-        if segment.receive.waits and segment.dst != piece.cell:
+        if segment.receive.waits and segment.dst != stretch.cell:
             behind = steps_before_write(segment.receive.waits)
-            for each in (piece.fold.behind or {}).values():
+            for each in (stretch.fold.behind or {}).values():
                 add(behind, each)
-            piece.fold.behind = behind
-        if piece.chain[0] is segment:
-            verb, src = ("rrc", piece.stored_operands[0]) if piece.stored_operands else ("r", -1)
+            stretch.fold.behind = behind
+        if stretch.chain[0] is segment:
+            verb, src = ("rrc", stretch.stored_operands[0]) if stretch.stored_operands else ("r", -1)
         else:
-            last = piece.chain[piece.chain.index(segment) - 1].step
+            last = stretch.chain[stretch.chain.index(segment) - 1].step
             assert last is not None
             add(awaited, last)
-            verb, src = "rrc", piece.cell
-        segment.step = self._append_step(Step(verb, src, piece.cell, segment.count, block), awaited)
+            verb, src = "rrc", stretch.cell
+        segment.step = self._append_step(Step(verb, src, stretch.cell, segment.count, block), awaited)
 
     # ---- blocks ----
 
@@ -400,33 +402,34 @@ class _Placement:
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
         full = self.full_channels[source, target, lane]
         while True:
-            number = self._channel_of(lane, full)
-            if self._fits_channel(source, number, lane, target, True, outgoing) and self._fits_channel(
-                target, number, lane, source, False, incoming
+            channel = self._channel_of(lane, full)
+            if self._fits_channel(source, channel, lane, target, True, outgoing) and self._fits_channel(
+                target, channel, lane, source, False, incoming
             ):
                 break
             full += 1
         self.full_channels[source, target, lane] = full
-        return self._find_or_make_block(source, number, lane, target, True), self._find_or_make_block(
-            target, number, lane, source, False
+        return self._find_or_make_block(source, channel, lane, target, True), self._find_or_make_block(
+            target, channel, lane, source, False
         )
 
     def _channel_of(self, lane: int, full: int) -> int:
         """Return the channel of a lane after `full` full ones; raise Full if there are no more channels."""
-        number = self.channels.setdefault((lane, full), len(self.channels))
-        if number >= self.limits.channels:
+        channel = self.channels.setdefault((lane, full), len(self.channels))
+        if channel >= self.limits.channels:
             raise Full
-        return number
+        return channel
 
-    def _fits_channel(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
+    def _fits_channel(self, rank: int, channel: int, lane: int, peer: int, sending: bool, needs: Needs) -> bool:
         """Return whether a channel has room at this rank for a step with this peer."""
-        block = self.block_of_peer.get((rank, number, peer, sending))
+        block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is not None:
-            return self._has_room(block, need)
+            return self._has_room(block, needs)
         send, recv = self._peers_of_block(rank, lane, peer, sending)
         limit = self.limits.per_channel
         return not (
-            (send >= 0 and self.sending[rank, number] >= limit) or (recv >= 0 and self.receiving[rank, number] >= limit)
+            (send >= 0 and self.sending[rank, channel] >= limit)
+            or (recv >= 0 and self.receiving[rank, channel] >= limit)
         )
 
     def _peers_of_block(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
@@ -435,17 +438,17 @@ class _Placement:
             return peer, self.lanes[lane].before.get((rank, peer), -1)
         return self.lanes[lane].after.get((rank, peer), -1), peer
 
-    def _find_or_make_block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
+    def _find_or_make_block(self, rank: int, channel: int, lane: int, peer: int, sending: bool) -> Block:
         """Return the block on a channel with this peer, a new one if there is none."""
-        block = self.block_of_peer.get((rank, number, peer, sending))
+        block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is None:
-            block = self._new_block(rank, number, *self._peers_of_block(rank, lane, peer, sending))
+            block = self._new_block(rank, channel, *self._peers_of_block(rank, lane, peer, sending))
             if block.send >= 0:
-                self.block_of_peer[rank, number, block.send, True] = block
-                self.sending[rank, number] += 1
+                self.block_of_peer[rank, channel, block.send, True] = block
+                self.sending[rank, channel] += 1
             if block.recv >= 0:
-                self.block_of_peer[rank, number, block.recv, False] = block
-                self.receiving[rank, number] += 1
+                self.block_of_peer[rank, channel, block.recv, False] = block
+                self.receiving[rank, channel] += 1
         return block
 
     def _new_block(self, rank: int, channel: int, send: int, recv: int) -> Block:
@@ -456,19 +459,19 @@ class _Placement:
         self.blocks[rank].append(Block(rank, channel, send, recv))
         return self.blocks[rank][-1]
 
-    def _step_cost(self, block: Block, need: Needs) -> int:
+    def _step_cost(self, block: Block, needs: Needs) -> int:
         """Return the number of steps in the file of one step of this block with these waits.
 
         A step in the file waits for one other step, so further waits take steps without work.
         """
-        count = len(need.awaited) + need.missing
+        count = len(needs.awaited) + needs.has_unplaced
         if count < 2:
             return 1
-        count = len(missing_steps(block, need.awaited)) + need.missing
+        count = len(missing_steps(block, needs.awaited)) + needs.has_unplaced
         return max(1, min(count, self.limits.together))
 
-    def _has_room(self, block: Block, need: Needs) -> bool:
-        return block.load + self._step_cost(block, need) <= self.limits.steps
+    def _has_room(self, block: Block, needs: Needs) -> bool:
+        return block.load + self._step_cost(block, needs) <= self.limits.steps
 
     def _append_step(self, step: Step, awaited_steps: Awaited) -> Step:
         """Append a step to its block; all steps that it waits for exist already."""
@@ -478,9 +481,9 @@ class _Placement:
         # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
-            gathers = Step("cpy", -1, -1, 0, self._local_block(block.rank, gathered))
-            self._append_step(gathers, gathered)
-            missing = [*missing[together:], gathers]
+            empty_step = Step("cpy", -1, -1, 0, self._local_block(block.rank, gathered))
+            self._append_step(empty_step, gathered)
+            missing = [*missing[together:], empty_step]
         if missing:
             done_before = dict(block.done_before)
             # Vector clock: everything that an awaited step had waited for is implied from now on.

@@ -5,8 +5,9 @@ share channels.
 Every operation of the program has a time (`Operation.when`) that orders the operations of all ranks. A message that is
 received only to be folded (reduced into other data) is folded on arrival (**direct**) if everything else that the fold
 waits for has a smaller time than the receive. So receives wait only for operations of smaller times, and programs
-cannot deadlock for that reason (docs/program.md). A segment that is forwarded exactly as it arrived has the segment by
-which it arrived as its **parent**; segments linked in this way form a chain.
+cannot deadlock for that reason (docs/program.md). A **stretch** is a range of a fold's result that is computed in this
+way. A segment that is forwarded exactly as it arrived has the segment by which it arrived as its **parent**; segments
+linked in this way form a chain.
 
 A thread block receives from one rank and sends to one rank, on one channel. So a **lane** gives, for each rank, a
 one-to-one map from the source that it receives from to the destination that it forwards to. Chains that agree on these
@@ -103,7 +104,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
     stands for a user's input.
     """
     length, versions, writers = fold.length, fold.versions, values.writer
-    arriving: list[DirectOperand] = []
+    candidates: list[DirectOperand] = []  # operands that a receive brings, for this fold alone
     other_cells: list[int] = []
     stored: set[Operation] = set()  # operations whose values must be stored
     for at, (cell, _) in zip(range(0, len(versions), length), fold.spans[1:], strict=True):
@@ -114,23 +115,23 @@ def _find_direct(values: Values, fold: Operation) -> None:
             and (length == 1 or versions[at : at + length] == list(range(first, first + length)))
             and values.is_only_reader(first, length, fold)
         ):  # fmt: skip
-            arriving.append(DirectOperand(first - writer.first, length, fold, writer, cell))
+            candidates.append(DirectOperand(first - writer.first, length, fold, writer, cell))
         else:
             other_cells.append(cell)
             stored.update([writers[version] for version in versions[at : at + length] if version >= 0])
-    if not arriving:
+    if not candidates:
         return
     # A message that another operand also needs must be stored, so it cannot be folded on arrival.
-    direct = {operand.receive for operand in arriving} - stored
+    direct = {operand.receive for operand in candidates} - stored
     result = fold.spans[0][0]
     awaited = [operation for operation in waits_through_joins(fold) if operation not in direct]
-    for operand in arriving:
-        # A receive into the result's own cell waits for readers of that cell; the fold's first instruction, which
-        # writes that cell, then does.
+    for operand in candidates:
+        # A receive into the result's own cell waits for readers of that cell. The fold's first instruction writes that
+        # cell instead, so it must wait for them.
         if operand.cell == result and operand.receive in direct:
             awaited += waits_through_joins(operand.receive)
     latest = max([operation.when for operation in awaited], default=-1)
-    for operand in arriving:
+    for operand in candidates:
         # Receives must not wait for operations of later times.
         if operand.receive in direct and operand.receive.when > latest:
             operand.receive.direct_operands = [*operand.receive.direct_operands, operand]
@@ -282,7 +283,10 @@ class Lane:
 
 
 def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
-    """Assign every segment a lane; no rank forwards in the turns of `refused`. Linear in segments and lanes."""
+    """Assign every segment a lane. Linear in segments and lanes.
+
+    `refused`: turns in which no rank may forward, since a block got stuck there (blocks.py).
+    """
     open_lanes = [Lane()]
     lane_of_path: dict[tuple[int, ...], int] = {}
     work = list(_chain_heads(values))

@@ -57,11 +57,12 @@ class Case:
     def of(code: Code, random: Random) -> Case:
         """Draw random contributions for a code, and compute initial and required values."""
         grain, relation = code.grain, code.collective.relation
-        # Every contribution (block, name) gets `grain` random values, one per cell; index 0 means empty.
+        # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
+        # A contribution is a pair: a block of the collective and its number there (`name`).
         first, last = sides(code.collective, code.in_place)
-        values, names, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
+        values, index_of, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
-            names[block, name] = len(values)
+            index_of[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
             values += [_draw_contribution(random.getrandbits(128)) for _ in range(grain)]
         sums: dict[tuple[int, ...], int] = {}
@@ -79,20 +80,20 @@ class Case:
 
         # Wanted by -1: the sum of all contributions to the block.
         sum_of_block = {block: index_of_sum(contributions) for block, contributions in of_block.items()}
-        begun: dict[tuple[int, int], list[int]] = {}
+        held: dict[tuple[int, int], list[int]] = {}  # (rank, block) -> the contributions that the rank begins with
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
-            begun.setdefault((rank, block), []).append(names[block, name])
-        initial_index = {rank_block: index_of_sum(contributions) for rank_block, contributions in begun.items()}
+            held.setdefault((rank, block), []).append(index_of[block, name])
+        initial_index = {rank_block: index_of_sum(contributions) for rank_block, contributions in held.items()}
         required_index: dict[tuple[int, int], int] = {}
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
-            contributions = [names[block, name] for name in relation.wants[want]] if want >= 0 else []
+            contributions = [index_of[block, name] for name in relation.wants[want]] if want >= 0 else []
             required_index[rank, block] = index_of_sum(contributions) if want >= 0 else sum_of_block[block]
 
-        def expand_to_cells(side: Side, kind: int, index_of: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
+        def expand_to_cells(side: Side, kind: int, block_index: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
             """Return all cells of the inputs or outputs, and the index of the value of each."""
-            rows = [(cell, index_of[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
+            rows = [(cell, block_index[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
             table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
             return concat_ranges(table[:, 0], counts), concat_ranges(table[:, 1], counts)
 
@@ -177,7 +178,7 @@ class _Simulation:
         A block that is drawn executes up to `longest` instructions.
         """
         ready = [block for block, instructions in enumerate(self.blocks) if instructions]
-        held: list[int] = []  # blocks whose next instruction is `delayed`
+        held: list[int] = []  # the block whose next instruction is `delayed`, once it is drawn
         random = self.random.random if self.random is not None else None
         while (ready or held) and self.fault is None:
             # Only held blocks are left: `delayed` cannot come after `until`, so give up the delay.
@@ -241,7 +242,7 @@ class _Simulation:
         return index < len(instructions)
 
     def _move_data(self, block: int, index: int, instruction: Instruction, ready: list[int]) -> bool:
-        """Combine its message and operands and write the result; False if one is empty or of the wrong length."""
+        """Combine an instruction's message and operands, write the result. False: a cell is empty, a length wrong."""
         cells, count, value = self.cells, instruction.count, _NOTHING
         if instruction.pop >= 0:
             value = self.queues[instruction.pop].popleft()
@@ -283,12 +284,12 @@ class _Simulation:
         return False
 
     def _find_hang(self) -> Fault | None:
-        """Return a hang: a sleeping block and its missing condition; if possible one that waits for no other one."""
+        """Return a hang: a sleeping block and its missing condition; if possible one that waits for no stuck block."""
         lacking = {
             block: (lack, number)
             for lack, sleepers in (
-                ("block", self.awaiting_block), ("semaphore", self.awaiting_semaphore), ("full", self.awaiting_message),
-                ("empty", self.awaiting_room),
+                ("block", self.awaiting_block), ("semaphore", self.awaiting_semaphore),
+                ("message", self.awaiting_message), ("room", self.awaiting_room),
             )
             for number, asleep in sleepers.items()
             for block in asleep
@@ -303,8 +304,8 @@ class _Simulation:
         reason = {
             "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
             "semaphore": lambda: f"waits for {names[number] if names else 'a signal'}, which never comes",
-            "full": lambda: f"waits for a message from rank {self.code.connections[number][0]} that is never sent",
-            "empty": lambda: (
+            "message": lambda: f"waits for a message from rank {self.code.connections[number][0]} that is never sent",
+            "room": lambda: (
                 f"waits for rank {self.code.connections[number][1]} to take one of the {self.code.slots} messages "
                 "under way"
             ),

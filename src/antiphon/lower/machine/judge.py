@@ -13,6 +13,10 @@ Example: two thread blocks add into the same cell without a wait between them. B
 atomic simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
 
 Large codes whose accesses are all ordered run many instructions at a time (waves.py).
+
+Readers of files mark (code.py): *detached* blocks, such as proxies, which run beside their rank; *ahead* instructions,
+which may write at a rank that has not begun; *loose* ones, whose signals do not make their writes visible; pairs
+*inorder*, whose order a runtime relies on; and *delays*, by which an instruction cannot end before another.
 """
 
 from __future__ import annotations
@@ -25,12 +29,13 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, run_starts
 from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
-from antiphon.lower.machine.order import Accesses, Flat, Order, Row
+from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.machine.waves import MIN_INSTRUCTIONS, Waves, ends
 from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
 MOST_TRIED = 64  # races whose other order is tried
+Spot = tuple[int, int]  # an instruction: its block and its index there
 
 
 @without_gc()
@@ -113,7 +118,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
 
 
 def _ends_with_delays(happens_before: Order) -> bool:
-    """Return whether the code surely ends if instructions wait for everything that may delay them (code.held_up)."""
+    """Return whether the code surely ends if instructions wait for everything that may delay them (`Code.delays`)."""
     return happens_before.complete and ends(
         happens_before,
         [_row_pair(happens_before.flat, earlier, later) for later, earlier in happens_before.code.delays],
@@ -135,8 +140,8 @@ def _find_race(
     # Rows often conflict at many cells: ask about each pair of rows once.
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
     before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
-    bad = np.flatnonzero(happens_before.unordered(before, after))
-    for number, at in enumerate(bad.tolist()):
+    unordered = np.flatnonzero(happens_before.unordered(before, after))
+    for number, at in enumerate(unordered.tolist()):
         first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
         early, late = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
         message = f"{code.describe(*early)} does not wait for {code.describe(*late)}, and both touch"
@@ -158,10 +163,10 @@ def _find_race(
                 "race",
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             ), False
-    if any(first_spot.loose for block in code.blocks for first_spot in block.instructions):
+    if any(instruction.loose for block in code.blocks for instruction in block.instructions):
         visible_order = Order.of(code, flat, visible_only=True)
         unseen = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
-        for at in unseen[~np.isin(unseen, bad)].tolist():
+        for at in unseen[~np.isin(unseen, unordered)].tolist():
             first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
             message = (
                 f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
@@ -170,10 +175,10 @@ def _find_race(
             return Fault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}"), False
     return (
         _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
-    ) if code.independent_ranks else None, not len(bad)
+    ) if code.independent_ranks else None, not len(unordered)
 
 
-def _loses_addition(code: Code, first_spot: tuple[int, int], second_spot: tuple[int, int], cell: int) -> bool:
+def _loses_addition(code: Code, first_spot: Spot, second_spot: Spot, cell: int) -> bool:
     """Return whether both instructions write a cell and one of them adds to it: it may write a sum of an old value."""
     reads, writes = [], []
     for block, index in (first_spot, second_spot):
@@ -183,11 +188,11 @@ def _loses_addition(code: Code, first_spot: tuple[int, int], second_spot: tuple[
     return all(writes) and any(reads)
 
 
-def _row_pair(flat: Flat, first_spot: Row, second_spot: Row) -> tuple[int, int]:
+def _row_pair(flat: Flat, first_spot: Spot, second_spot: Spot) -> tuple[int, int]:
     return int(flat.ptr[first_spot[0]]) + first_spot[1], int(flat.ptr[second_spot[0]]) + second_spot[1]
 
 
-def _spot_of(flat: Flat, row: int) -> tuple[int, int]:
+def _spot_of(flat: Flat, row: int) -> Spot:
     block = int(flat.block[row])
     return block, row - int(flat.ptr[block])
 
@@ -204,29 +209,30 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     flat = happens_before.flat
     owner = code.places.owner(accesses.cell)
     far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
-    plain, early = (
+    # (row, rank that it accesses) as one number, without and with `ahead`
+    plain_keys, ahead_keys = (
         np.unique(accesses.row[far_rows] * code.collective.ranks + owner[far_rows])
         for far_rows in _split_rows(far, ahead[accesses.row[far]])
     )
     line, place = happens_before.lines
-    rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
+    rows, ranks = plain_keys // code.collective.ranks, plain_keys % code.collective.ranks
     group = line[rows] * code.collective.ranks + ranks
     order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
-    edge = run_starts(group)
-    for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=True):
+    is_first = run_starts(group)  # of the rows of a line that access one rank
+    for row, rank in _find_unknown(happens_before, rank_of, rows[is_first], ranks[is_first], before=True):
         return Fault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
-    edge = np.append(edge[1:], True)[: len(edge)]
-    for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=False):
+    is_last = np.append(is_first[1:], True)[: len(is_first)]
+    for row, rank in _find_unknown(happens_before, rank_of, rows[is_last], ranks[is_last], before=False):
         return Fault("race", f"rank {rank} may end before {code.describe(*_spot_of(flat, row))} is done with its data")
-    if not len(early):
+    if not len(ahead_keys):
         return None
     ends = _line_ends(line, place)
     heard_from = _collect_heard(happens_before, rank_of, set(ends.tolist()), before=True)
     heard_at_end: dict[int, int] = defaultdict(int)  # per rank, the ranks that it has heard from in the end, as bits
     for row in ends.tolist():
         heard_at_end[int(rank_of[flat.block[row]])] |= heard_from[row]
-    rows, ranks = early // code.collective.ranks, early % code.collective.ranks
+    rows, ranks = ahead_keys // code.collective.ranks, ahead_keys % code.collective.ranks
     # Detached blocks do what their rank asked for, so it is that rank which may be too far ahead.
     writers = np.array([block.rank for block in code.blocks], np.int64)[flat.block[rows]]
     _, first = np.unique(writers * code.collective.ranks + ranks, return_index=True)
@@ -308,24 +314,25 @@ def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, bef
 
     Two blocks, of ranks 0 and 1, of two rows each; row 1 (of rank 0) comes before row 3 (of rank 1):
 
-    >>> from types import SimpleNamespace as Some
-    >>> flat = Some(block=np.array([0, 0, 1, 1]), when=np.array([0, 1, 2, 3]))
-    >>> code = Some(collective=Some(ranks=2))
-    >>> order = Some(flat=flat, code=code, src=np.array([1]), dst=np.array([3]))
+    >>> from types import SimpleNamespace as Object
+    >>> flat = Object(block=np.array([0, 0, 1, 1]), when=np.array([0, 1, 2, 3]))
+    >>> code = Object(collective=Object(ranks=2))
+    >>> order = Object(flat=flat, code=code, src=np.array([1]), dst=np.array([3]))
     >>> _collect_heard(order, np.array([0, 1]), {2, 3}, before=True)
     {1: 1, 2: 2, 3: 3}
     """
     flat, ranks = happens_before.flat, happens_before.code.collective.ranks
     src, dst = (happens_before.src, happens_before.dst) if before else (happens_before.dst, happens_before.src)
-    leaving = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))
-    event = np.concatenate([2 * flat.when[dst] + (not before), 2 * flat.when[leaving] + before])
+    # Two kinds of events: a row hears what an edge brings; then the bits of a row that others ask for are stored.
+    stored = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))
+    event = np.concatenate([2 * flat.when[dst] + (not before), 2 * flat.when[stored] + before])
     order = np.argsort(event if before else -event, kind="stable")
     bits = [1 << rank if rank < ranks else 0 for rank in rank_of.tolist()]  # by block
     heard_bits: dict[int, int] = {}
-    block = flat.block[np.concatenate([dst, leaving])][order].tolist()
-    come = np.concatenate([src, np.full(len(leaving), -1)])[order].tolist()
-    leave = np.concatenate([dst, leaving])[order].tolist()
-    for its_block, source, row in zip(block, come, leave, strict=True):
+    event_blocks = flat.block[np.concatenate([dst, stored])][order].tolist()
+    sources = np.concatenate([src, np.full(len(stored), -1)])[order].tolist()  # -1: store
+    event_rows = np.concatenate([dst, stored])[order].tolist()
+    for its_block, source, row in zip(event_blocks, sources, event_rows, strict=True):
         if source >= 0:
             bits[its_block] |= heard_bits[source]
         else:

@@ -1,14 +1,17 @@
 """Find the operations of a program that switches can perform, for runtimes with multicast memory (NVLS).
 
-A joint is a multicast or reduction in switches (see the glossary). Two forms can be performed on the memory of a group
-of ranks:
+`switched` returns the operations that switches perform and those of the program that they replace. A joint is a
+multicast or reduction in switches (see the glossary). Two forms can be performed on the memory of a group of ranks:
 
 - A reduction to a rank, then the multicast of just its result from there: the rank reads one place at all ranks
   through the switch, which adds, and writes one place at all of them.
-- A multicast alone: the rank writes a place of its own at one place of all.
+- A multicast alone: the rank reads a place of its own and writes one place at all ranks.
 
-A group has one address for all its ranks, so the place must be the same at all of them; the rank that performs the
-operation is one of them.
+A place is a buffer and its first chunk. A group has one address for all its ranks, so the place must be the same at all
+of them; the rank that performs the operation is one of them. `Bound` is a program with its addresses for one size.
+
+Example, an allreduce of ranks 0, 1 and 2: ranks 1 and 2 send their inputs to rank 0, which folds them with its own and
+multicasts the sum. The switch reduces and multicasts at once, so only the messages of the multicast remain, as signals.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Switched:
     """The operations of a program that switches perform."""
 
     switches: list[Switch]
-    requests: list[int]  # per switch, a send of its rank in the program
+    requests: list[int]  # per switch operation, one of the sends that it replaces: both run in the same stream
     switch_of: Longs  # per operation, the switch that performs it or that it signals for; -1: none
     dropped: Bools  # per operation, whether a switch replaces it
     bare: Bools  # per operation: a send or receive that moves no data any more and only signals completion
@@ -80,9 +83,9 @@ def drop_unused_scratch(program: Program, bound: Bound, switched: Switched) -> B
     >>> from antiphon.core.program.kinds import bind
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
-    >>> bound, known = bind(program, 1), Switched.none(program)
-    >>> some = drop_unused_scratch(program, bound, replace(known, dropped=program.rank == 0))  # what rank 0 did
-    >>> bound.sizes.tolist(), some.sizes.tolist()
+    >>> bound, nothing = bind(program, 1), Switched.none(program)
+    >>> smaller = drop_unused_scratch(program, bound, replace(nothing, dropped=program.rank == 0))  # all of rank 0
+    >>> bound.sizes.tolist(), smaller.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
     # A place that a switch uses must keep the same address at all ranks.
@@ -90,8 +93,8 @@ def drop_unused_scratch(program: Program, bound: Bound, switched: Switched) -> B
         return bound  # it lies at one address for all ranks
     # Mark used cells by a difference array over the scratch of all ranks laid end to end.
     used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
-    room, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
-    first = np.concatenate([[0], np.cumsum(room)])
+    scratch_sizes, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
+    first = np.concatenate([[0], np.cumsum(scratch_sizes)])
     at = first[part_rank[used]] + bound.begin[used]
     edge = np.zeros(int(first[-1]) + 1, np.int64)
     np.add.at(edge, at, 1)
@@ -142,13 +145,13 @@ class _Finder:
                 self._add_multicast(joint, reductions)
         # A multicast removes the reduction that it belongs to.
         if reductions:
-            raise self._raise_unsupported(
+            raise self._make_refusal(
                 "has no reduction by switches without the multicast of its sum to all who gave to it"
             )
         self._check_order()
         return self.switched
 
-    def _raise_unsupported(self, why: str) -> Unsupported:
+    def _make_refusal(self, why: str) -> Unsupported:
         return Unsupported(f"{self.format_name}: {why}; {ADVICE}")
 
     def _collect_joints(self) -> list[_Joint]:
@@ -174,22 +177,20 @@ class _Finder:
         """Return the one place that all these messages use, and its size."""
         places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
         if len(places) > 1:
-            raise self._raise_unsupported(NO_COMMON_PLACE)
+            raise self._make_refusal(NO_COMMON_PLACE)
         return places.pop()
 
     def _fold_of(self, joint: _Joint) -> int:
         """Return the fold that adds the arriving operands of a reduction to one operand of the rank itself."""
         if len(joint.targets) > 1:
-            raise self._raise_unsupported(
-                "has no reduction by switches that is sent on from there without touching a rank"
-            )
+            raise self._make_refusal("has no reduction by switches that is sent on from there without touching a rank")
         arrived = {self._places_of(row)[0] for row in joint.receives}
         for fold in self.readers.get((joint.targets[0], min(arrived)), []):
             operands = self._places_of(fold)[1:]
             # The sum must contain every arriving operand and exactly one operand of the rank's own.
             if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
                 return fold
-        raise self._raise_unsupported(
+        raise self._make_refusal(
             "has no reduction by switches to which its end adds anything but one operand of its own"
         )
 
@@ -217,7 +218,7 @@ class _Finder:
             place = self._common_place(first.sends)[0]
             own = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in first.receives}
             if source != target or own != {place}:
-                raise self._raise_unsupported(NO_COMMON_PLACE)
+                raise self._make_refusal(NO_COMMON_PLACE)
             dropped = [fold, *first.sends, *first.receives]
             send = {self.rank[row]: row for row in first.sends}
             self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
@@ -228,7 +229,7 @@ class _Finder:
                 writer for writer in self.writers.get((rank, target), []) if self._places_of(writer)[1:] == [source]
             ]
             if len(dropped) != 1:
-                raise self._raise_unsupported(
+                raise self._make_refusal(
                     "switches write at the rank that asks them, too, and it has something else there"
                 )
         # The messages remain as signals of completion, without data.
@@ -236,6 +237,7 @@ class _Finder:
         self.switched.dropped[dropped] = True
         self.switched.bare[bare] = True
         self.switched.switch_of[dropped + bare] = len(self.switched.switches)
+        # The time of a message is twice its step, that of a fold one more.
         ranks, step = tuple(sorted([rank, *joint.targets])), int(self.program.when[bare[0]]) // 2
         self.switched.requests.append(joint.sends[0])
         self.switched.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
@@ -259,7 +261,9 @@ class _Finder:
         p, switch_of = self.program, self.switched.switch_of
         if not self.switched.switches:
             return
-        step, rank = (np.array([switch[at] for switch in self.switched.switches]) for at in (5, 0))
+        step, rank = (
+            np.array(column) for column in zip(*((s.step, s.rank) for s in self.switched.switches), strict=True)
+        )
         when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
         after, before = p.wait_op, p.wait
         differ = switch_of[after] != switch_of[before]
@@ -269,4 +273,4 @@ class _Finder:
         late = differ & (switch_of[before] >= 0) & (switch_of[after] < 0)
         late &= (when[after] < when[before]) | ((when[after] == when[before]) & ~behind)
         if np.any(early | late):
-            raise self._raise_unsupported("what switches add they multicast at once, and here something comes between")
+            raise self._make_refusal("what switches add they multicast at once, and here something comes between")
