@@ -36,8 +36,8 @@ import numpy as np
 from antiphon.core.columns import Longs
 from antiphon.formats.device.statements import Statement
 
-LONGEST = 64  # statements of a loop
-LEAST = 6  # statements that a loop must save
+MAX_LOOP = 64  # statements of a loop
+MIN_SAVED = 6  # statements that a loop must save
 ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")  # texts that need no parentheses as a factor
 
 
@@ -50,24 +50,24 @@ class Piece(NamedTuple):
 
 
 def pieces(forms: Sequence[int]) -> list[Piece]:
-    """Cut a list of forms (numbers of kinds of statements) into loops and plain stretches. O(n * LONGEST).
+    """Cut a list of forms (numbers of kinds of statements) into loops and plain stretches. O(n * MAX_LOOP).
 
     >>> pieces([1, 2, 2, 2, 2, 2, 2, 2, 2, 3])
     [Piece(first=0, length=1, times=1), Piece(first=1, length=1, times=8), Piece(first=9, length=1, times=1)]
     """
     loops: list[Piece] = []
-    at, plain = 0, 0
+    at, plain_start = 0, 0
     while at < len(forms):
-        best = max((_repeats_at(forms, at, count) for count in range(1, LONGEST + 1)), key=_saved_lines)
-        if best.times < 3 or _saved_lines(best) < LEAST:
+        best = max((_repeats_at(forms, at, count) for count in range(1, MAX_LOOP + 1)), key=_saved_lines)
+        if best.times < 3 or _saved_lines(best) < MIN_SAVED:
             at += 1
             continue
-        if plain < at:
-            loops.append(Piece(plain, at - plain, 1))
+        if plain_start < at:
+            loops.append(Piece(plain_start, at - plain_start, 1))
         loops.append(best)
-        at = plain = at + best.length * best.times
-    if plain < len(forms):
-        loops.append(Piece(plain, len(forms) - plain, 1))
+        at = plain_start = at + best.length * best.times
+    if plain_start < len(forms):
+        loops.append(Piece(plain_start, len(forms) - plain_start, 1))
     return loops
 
 
@@ -84,7 +84,10 @@ def _saved_lines(piece: Piece) -> int:
 
 @dataclass
 class Columns:
-    """Numbers that are neither constants nor formulas: a column of a table for each, by rank and turn."""
+    """Texts for the numbers of a loop or stretch.
+
+    `me`: the members' ranks. `tabulated`: numbers without a formula, each an array [member, turn].
+    """
 
     ranks: int
     me: Longs
@@ -99,19 +102,19 @@ class Columns:
         # linear: first + slope_me * (me - first member) + slope_turn * turn
         turn = np.arange(values.shape[1])
         by_me, by_turn = self._find_slopes(values)
-        plain = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
-        if (values == plain).all():
+        linear = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
+        if (values == linear).all():
             return _sum_text(first - by_me * int(self.me[0]), by_me, by_turn)
         # circular: neighbours in a ring of all ranks, such as wrap(me + 1)
-        if values.min() >= 0 and values.max() < self.ranks and (values == plain % self.ranks).all():
+        if values.min() >= 0 and values.max() < self.ranks and (values == linear % self.ranks).all():
             by_me, by_turn = (_nearest_slope(slope, self.ranks) for slope in (by_me, by_turn))
             return f"wrap({_sum_text((first - by_me * int(self.me[0])) % self.ranks, by_me, by_turn)})"
         # recursive halving and doubling: the partner's number differs in one bit
-        other = values ^ self.me[:, None]
-        step = int(other[0, 1] - other[0, 0]) if len(turn) > 1 else 0
-        if (other == int(other[0, 0]) + step * turn).all():
-            distance = _sum_text(int(other[0, 0]), 0, step)
-            return f"(me ^ {distance})" if step == 0 else f"(me ^ ({distance}))"
+        bits = values ^ self.me[:, None]
+        slope = int(bits[0, 1] - bits[0, 0]) if len(turn) > 1 else 0
+        if (bits == int(bits[0, 0]) + slope * turn).all():
+            bits_text = _sum_text(int(bits[0, 0]), 0, slope)
+            return f"(me ^ {bits_text})" if slope == 0 else f"(me ^ ({bits_text}))"
         # a column that is in the table already is used again
         for at, column in enumerate(self.tabulated):
             if np.array_equal(column, values):
@@ -120,12 +123,12 @@ class Columns:
         return f"row[{len(self.tabulated) - 1}]"
 
     def _find_slopes(self, values: Longs) -> tuple[int, int]:
-        """Return by how much values grow per rank and per turn, judged by the first two of each."""
+        """Return how much values grow per rank and per turn, from the first two of each."""
         by_turn = int(values[0, 1] - values[0, 0]) if values.shape[1] > 1 else 0
         if len(self.me) < 2:
             return 0, by_turn
-        rise, run = int(values[1, 0] - values[0, 0]), int(self.me[1] - self.me[0])
-        return rise // run if rise % run == 0 else 0, by_turn
+        value_step, rank_step = int(values[1, 0] - values[0, 0]), int(self.me[1] - self.me[0])
+        return value_step // rank_step if value_step % rank_step == 0 else 0, by_turn
 
 
 def _nearest_slope(slope: int, ranks: int) -> int:
@@ -168,7 +171,7 @@ def _strip_parentheses(text: str) -> str:
 
 def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
     """Return a pointer as C++: the buffer of a rank plus whole units, a cut (a rounded share of a unit) and slots of
-    scratch. Of packets ("box"): their rank and slot."""
+    scratch. For packets (buffer "box"): rank and slot."""
     if buffer == "box":
         return f"w.box({_strip_parentheses(next(texts))}, {_strip_parentheses(next(texts))})"
     terms = [f"w.{buffer}({_strip_parentheses(next(texts))})"]
@@ -270,6 +273,7 @@ class Function:
     def text(self) -> str:
         """Return the C++ of the function behind its tables; it returns true where the call was stopped."""
         body = "\n".join(f"    {line}" for line in self.body)
+        # C++ locals that the body uses: rank, elements of a unit, cuts of units, strides of scratch slots, table row
         head = [
             f"    {declared};\n"
             for name, declared in (
@@ -279,8 +283,8 @@ class Function:
             )
             if re.search(rf"(?<![\w.]){name}\b(?!\()", body)
         ]  # fmt: skip
-        about = f"/* {_members_text(self.members, self.ranks)}. */\n"
-        start = f"{about}OUT_OF_LINE bool {self.name}(Work &w) {{\n"
+        comment = f"/* {_members_text(self.members, self.ranks)}. */\n"
+        start = f"{comment}OUT_OF_LINE bool {self.name}(Work &w) {{\n"
         return "".join(self.tables) + start + "".join(head) + body + "\n    return false;\n}\n"
 
 
@@ -304,7 +308,7 @@ def functions(
                 groups.setdefault(tuple(statement.form for statement in streams[number]), []).append(rank)
         by_stream.append([])
         for members in groups.values():
-            alone = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
+            suffix = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
             member_streams = [ranks[rank][number] for rank in members]
-            by_stream[-1].append(Function(f"{name}_{number}{alone}", members, member_streams, len(ranks), classes))
+            by_stream[-1].append(Function(f"{name}_{number}{suffix}", members, member_streams, len(ranks), classes))
     return by_stream

@@ -54,12 +54,12 @@ MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on 
 @dataclass(eq=False, slots=True)
 class ExecutedStep:
     """A step as the executor runs it: the last of the file's steps fused in it; the offsets that it reads, and its
-    dependencies as (block, step). `shows`: the counter that it publishes."""
+    dependencies as (block, step). `counter`: the value of the block's counter when it is done."""
 
     step: Step
     sources: list[int]
     after: list[tuple[int, int]]
-    shows: int = -1
+    counter: int = -1
 
 
 def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
@@ -71,13 +71,13 @@ def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
 
 @without_gc()
 def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *, root: int | None = None) -> Code:
-    """Return the code of an algorithm. `protocol`: instead of its own. `root`: of rooted calls, where the file neither
-    states nor implies it.
+    """Return the code of an algorithm. `protocol`: replaces the file's. `root`: of a rooted collective whose file
+    neither states nor implies it.
 
-    Invalid, naming rank, thread block and step, where the executor would read or write what it must not, wait for what
-    never comes, or take messages of other lengths than were sent. Linear in steps.
+    Raises Invalid, with rank, thread block and step, if the executor would read or write outside of a buffer, wait
+    forever, or receive a message of another length than was sent. Linear in steps.
     """
-    _refuse_idle(algorithm)
+    _refuse_unused_chunks(algorithm)
     collective = _collective_of(algorithm, root)
     # the file's number of chunks counts all blocks of a collective with a block per rank; `grain` is chunks per block
     grain = algorithm.chunks
@@ -96,9 +96,9 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     messages = _Messages()
     for gpu in algorithm.gpus:
         steps_of_blocks = [_executed_steps(gpu, block) for block in gpu.blocks]
-        # counters that each block publishes, with their instruction: what waits of other blocks compare with
-        shown = [
-            [(executed.shows, at) for at, executed in enumerate(block_steps) if executed.step.flag]
+        # per block the counters that it publishes, each with its instruction: waits of other blocks compare with them
+        published = [
+            [(executed.counter, at) for at, executed in enumerate(block_steps) if executed.step.flag]
             for block_steps in steps_of_blocks
         ]
         for block, block_steps in zip(gpu.blocks, steps_of_blocks, strict=True):
@@ -106,13 +106,13 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
             out = Block(gpu.rank, f"tb {block.number}")
             for executed in block_steps:
                 wait = tuple(
-                    (first[gpu.rank] + other, _find_awaited(gpu, block, executed, other, step, shown))
+                    (first[gpu.rank] + other, _find_awaited(gpu, block, executed, other, step, published))
                     for other, step in executed.after
                 )
                 out.instructions.append(_make_instruction(finder, executed, wait, connections))
                 messages.add(gpu, block, executed)
             code_blocks.append(out)
-    messages.refuse()
+    messages.refuse_mismatches()
     protocol = protocol or algorithm.protocol
     return Code(
         collective,
@@ -127,7 +127,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
 
 
 def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
-    """Return the number of chunks that always are one message: those that fit, at the largest size of the file."""
+    """Return how many chunks fit in one message at the largest size of the file, so that they are never split."""
     max_bytes = algorithm.sizes[1]
     return max(ROOM[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 
@@ -155,14 +155,14 @@ def _find_root(algorithm: Algorithm) -> int:
         candidates = [rank for rank, size in enumerate(sizes) if size == max(sizes) and size > algorithm.chunks]
     else:
         verbs = RECEIVES if kind == "broadcast" else SENDS
-        takes_part = [any(step.verb in verbs for block in gpu.blocks for step in block.steps) for gpu in gpus]
-        candidates = [rank for rank, takes in enumerate(takes_part) if not takes]
+        is_active = [any(step.verb in verbs for block in gpu.blocks for step in block.steps) for gpu in gpus]
+        candidates = [rank for rank, active in enumerate(is_active) if not active]
     if len(candidates) != 1 and algorithm.ranks > 1:
         raise Unsupported(f"the file does not name the root of the {kind}; pass it as root")
     return candidates[0] if candidates else 0
 
 
-def _refuse_idle(algorithm: Algorithm) -> None:
+def _refuse_unused_chunks(algorithm: Algorithm) -> None:
     """Refuse files that declare far more chunks than their steps can move, before memory is allocated for them.
 
     All but one rank's share of the chunks must be read and written, also in place, by steps of at most MOST_COUNT."""
@@ -205,12 +205,12 @@ def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, in
                 # this block does not send (or receive)
                 if peer < 0:
                     continue
-                word = "sends to" if sending else "receives from"
+                verb_text = "sends to" if sending else "receives from"
                 other = owner.setdefault((peer, block.channel), block.number)
                 if other != block.number:
                     raise Invalid(
-                        f"rank {gpu.rank}, tb {block.number}: {word} rank {peer} on channel {block.channel}, as tb "
-                        f"{other} does; a connection belongs to one thread block"
+                        f"rank {gpu.rank}, tb {block.number}: {verb_text} rank {peer} on channel {block.channel}, as "
+                        f"tb {other} does; a connection belongs to one thread block"
                     )
                 counts[block.channel] = counts.get(block.channel, 0) + 1
                 if counts[block.channel] > MOST_PER_CHANNEL:
@@ -271,28 +271,28 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[ExecutedStep]:
     count = 0
     for executed in executed_steps:
         count += max(len(executed.after) - 1, 0) + len(executed.sources) - 1
-        executed.shows = count
+        executed.counter = count
         count += 1
     return executed_steps
 
 
 def _find_awaited(
-    gpu: Gpu, block: ThreadBlock, waiting: ExecutedStep, other: int, step: int, shown: list[list[tuple[int, int]]]
+    gpu: Gpu, block: ThreadBlock, waiting: ExecutedStep, other: int, step: int, published: list[list[tuple[int, int]]]
 ) -> int:  # fmt: skip
     """Return the instruction of the other block that ends this wait."""
     waiting_text = _step_text(gpu, block, waiting.step)
     if other > MOST_AWAITED:
         raise Invalid(f"{waiting_text}: waits for tb {other}; the executor keeps such numbers up to {MOST_AWAITED}")
-    if other >= len(shown):
+    if other >= len(published):
         raise Invalid(f"{waiting_text}: waits for tb {other}, which is not there")
     if not -(2**15) <= step < 2**15:
         raise Invalid(f"{waiting_text}: waits for step {step}; the executor keeps such numbers in 16 bits")
     # counters of loops differ by 64 in the executor's flags, so a negative step aliases the last round
-    if step < 0 and shown[other] and shown[other][-1][0] >= 64 + step:
+    if step < 0 and published[other] and published[other][-1][0] >= 64 + step:
         raise Invalid(f"{waiting_text}: waits for step {step}, which the executor takes for one of the round before")
     # the first published counter that reaches the awaited one ends the wait
-    for shows, at in shown[other]:
-        if shows >= step:
+    for counter, at in published[other]:
+        if counter >= step:
             return at
     raise Invalid(
         f"{waiting_text}: waits for step {step} of tb {other}, where no step from there on has hasdep=1: it waits for "
@@ -312,7 +312,10 @@ class _CellFinder:
     places: Places
 
     def cell(self, step: Step, letter: str, at: int, declared: bool) -> int:
-        """Return the first cell of offset `at`; Invalid outside of the buffer. `declared`: nor above its *_chunks."""
+        """Return the first cell of offset `at`; Invalid if outside of the buffer.
+
+        `declared`: also if not below the file's i_chunks, o_chunks or s_chunks.
+        """
         kind, rank = LETTERS.index(letter), self.gpu.rank
         size = int(self.places.size[rank, kind])
         name = ("input", "output", "scratch")[kind]
@@ -354,12 +357,15 @@ def _make_instruction(
     return Instruction(step.number, verb, step.count, tuple(read), write, pop, push, wait)
 
 
+_StepPlace = tuple[Gpu, ThreadBlock, Step]
+
+
 @dataclass(eq=False)
 class _Messages:
-    """All sends and receives by their connection, with their steps: the k-th of one must fit the k-th of the other."""
+    """The steps that send and receive, by connection: the k-th receive takes what the k-th send sends."""
 
-    sends: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
-    receives: dict[tuple[int, int, int], list[_Spot]] = field(default_factory=dict)
+    sends: dict[tuple[int, int, int], list[_StepPlace]] = field(default_factory=dict)
+    receives: dict[tuple[int, int, int], list[_StepPlace]] = field(default_factory=dict)
 
     def add(self, gpu: Gpu, block: ThreadBlock, executed: ExecutedStep) -> None:
         step = executed.step
@@ -370,7 +376,7 @@ class _Messages:
         if step.verb in RECEIVES:
             self.receives.setdefault((block.recv, gpu.rank, block.channel), []).append((gpu, block, step))
 
-    def refuse(self) -> None:
+    def refuse_mismatches(self) -> None:
         """Raise Invalid unless the k-th send of a connection has as many chunks as the k-th receive."""
         for connection in sorted({*self.sends, *self.receives}):
             sends, receives = self.sends.get(connection, []), self.receives.get(connection, [])
@@ -391,9 +397,6 @@ class _Messages:
                 )
 
 
-_Spot = tuple[Gpu, ThreadBlock, Step]
-
-
 # ---- for checks of files that others wrote ----
 
 
@@ -401,7 +404,7 @@ FORMAT = "msccl-xml"
 
 
 def read(data: bytes, name: str) -> Written:
-    """Read a file for checks. Wrong, naming rank, thread block and step, where it cannot run and so has no code."""
+    """Read a file for checks. Raise Wrong, with rank, thread block and step, if the executor cannot run it."""
     algorithm = read_msccl(data)
     try:
         codes = {"in place" if code.in_place else "out of place": code for code in codes_of(algorithm)}

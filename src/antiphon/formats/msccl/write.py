@@ -3,7 +3,7 @@
 Input: a plan. Output: files by name, one per range of sizes, for calls out of place and in place. Each rank's sends and
 receives are assigned to thread blocks, at most one send peer and one receive peer per block, as the executor requires.
 Steps of a block run in order; a dependency on another block is a `depid`/`deps` pair. An element, for thread block 0 of
-a rank that sends chunk 3 of its input to rank 1 (`read` describes the format):
+a rank that sends chunk 3 of its input to rank 1 (read.py describes the format):
 
     <tb id="0" send="1" recv="-1" chan="0">
       <step s="0" type="s" srcbuf="i" srcoff="3" dstbuf="i" dstoff="3" cnt="1" depid="-1" deps="-1" hasdep="0"/>
@@ -36,9 +36,9 @@ from antiphon.lower.machine.code import Places
 from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 
-WHAT = "MSCCL XML"
-LONGEST = 100  # characters of a name
-UNFUSED = 64  # thread blocks of a rank in files without fused steps, which are for RCCL: it holds no more
+FORMAT_NAME = "MSCCL XML"
+MAX_NAME = 100  # characters of a name
+MAX_RCCL_BLOCKS = 64  # thread blocks per rank that RCCL holds; files without fused steps are for RCCL
 
 
 def msccl_xml(
@@ -68,10 +68,10 @@ def msccl_xml(
     if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= 32:
         raise Invalid(f"instances: expected a whole number from 1 to 32, got {quote(instances)}")
     fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > LONGEST:
-        raise Invalid(f"name: expected up to {LONGEST} letters, digits, '_', '-' and '.', got {quote(name)}")
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > MAX_NAME:
+        raise Invalid(f"name: expected up to {MAX_NAME} letters, digits, '_', '-' and '.', got {quote(name)}")
     files: dict[str, Iterator[bytes]] = {}
-    skipped = refuse_served(plan, WHAT)
+    skipped = refuse_served(plan, FORMAT_NAME)
     for number, entry in enumerate(plan.entries):
         sizes = bytes_of(entry, plan)
         if sizes is None or entry.served_by in GPU_LIBRARIES:
@@ -79,17 +79,17 @@ def msccl_xml(
         title = name or _default_title(entry)
         if entry.schedule.joint is not None and not alone:
             raise Unsupported(
-                f"{WHAT}: has nothing that lets switches multicast or combine; take a planner that does without"
+                f"{FORMAT_NAME}: has nothing that lets switches multicast or combine; take a planner that does without"
             )
         for suffix, text in _write_places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
     if not files:
-        raise Unsupported(f"{WHAT}: the plan is for no bytes at all, which runtimes do not ask schedules for")
+        raise Unsupported(f"{FORMAT_NAME}: the plan is for no bytes at all, which runtimes do not ask schedules for")
     return Files(files, skipped)
 
 
 def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
-    """Return the range of sizes of a file as the runtime counts them: least and largest bytes, 0 for no end.
+    """Return the range of sizes of a file as the runtime counts them: least and largest bytes, 0 for no upper limit.
 
     The runtime counts the argument of the call: for gather and scatter that is the share of one rank.
     """
@@ -103,7 +103,7 @@ def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
 
 def _default_title(entry: Entry) -> str:
     planner = str(entry.schedule.provenance.get("planner", "")) or "schedule"
-    return re.sub(r"[^\w.-]", "_", f"{entry.schedule.collective.kind}-{planner}", flags=re.ASCII)[:LONGEST]
+    return re.sub(r"[^\w.-]", "_", f"{entry.schedule.collective.kind}-{planner}", flags=re.ASCII)[:MAX_NAME]
 
 
 def _write_places(
@@ -150,11 +150,11 @@ def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Bo
     defaults = Limits()
     # instances share the executor's limits
     limits = Limits(
-        channels=defaults.channels // instances, blocks=(defaults.blocks if fused else UNFUSED) // instances,
+        channels=defaults.channels // instances, blocks=(defaults.blocks if fused else MAX_RCCL_BLOCKS) // instances,
         waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto],
         fused_receives=fused,
     )  # fmt: skip
-    numbered_blocks = compile_to_blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
+    numbered_blocks = compile_to_blocks(program, limits, split_blocks=instances > 1, format_name=FORMAT_NAME)
     collective = program.collective
     unit = numbered_blocks.unit * instances
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
@@ -171,13 +171,13 @@ def refuse_collective(program: Program) -> None:
     """Raise Unsupported where MSCCL has no such call."""
     collective = program.collective
     if collective.kind not in KINDS:
-        raise Unsupported(f"{WHAT}: has no {collective.kind} collective; its kinds are {', '.join(KINDS)}")
+        raise Unsupported(f"{FORMAT_NAME}: has no {collective.kind} collective; its kinds are {', '.join(KINDS)}")
     if len(collective.members) != collective.ranks:
-        raise Unsupported(f"{WHAT}: all ranks of a communicator take part; plan for the members alone")
+        raise Unsupported(f"{FORMAT_NAME}: all ranks of a communicator take part; plan for the members alone")
     if len(collective.roots) > 1:
-        raise Unsupported(f"{WHAT}: has calls with one root only, and this has {len(collective.roots)}")
+        raise Unsupported(f"{FORMAT_NAME}: has calls with one root only, and this has {len(collective.roots)}")
     if any(weight != 1 for weight in collective.weights.tolist()):
-        raise Unsupported(f"{WHAT}: blocks are all of one size; plan with equal counts, or pad to the largest")
+        raise Unsupported(f"{FORMAT_NAME}: blocks are all of one size; plan with equal counts, or pad to the largest")
 
 
 class _ChunkOffsets:
@@ -218,8 +218,8 @@ def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
     # the runtime parses a rank's XML into a table of fixed size
     if nodes > NODES:
         raise Unsupported(
-            f"{WHAT}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds {NODES}; take "
-            "a planner with fewer steps, fewer chunks, or fewer instances"
+            f"{FORMAT_NAME}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds "
+            f"{NODES}; take a planner with fewer steps, fewer chunks, or fewer instances"
         )
     # blocks that others wait for need low numbers, as the executor stores few bits
     awaited = 1 + max(

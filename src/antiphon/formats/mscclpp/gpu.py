@@ -1,4 +1,4 @@
-"""What the file of MSCCL++ says of a rank: its thread blocks with their operations, its channels and remote buffers."""
+"""The text of one rank in an MSCCL++ file: thread blocks with their operations, channels and remote buffers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ class BlockText:
     """A thread block: operations as JSON, and the channels and remote buffers that they use."""
 
     operations: list[str] = field(default_factory=list)
-    # by type of channel: number at the rank -> position in the block
+    # by type of channel: the number of a channel, or remote buffer, at the rank -> its position in the block
     channels: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
 
     def add_channels(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
         """Add these channels and remote buffers if all of them fit; return whether the block has them."""
         own_channels, own_buffers = self.channels[channel_type], self.buffers[channel_type]
-        new_channels, new_buffers = (
-            [number for number in channels if number not in own_channels],
-            [number for number in buffers if number not in own_buffers],
-        )
+        new_channels = [number for number in channels if number not in own_channels]
+        new_buffers = [number for number in buffers if number not in own_buffers]
         if not new_channels and not new_buffers:
             return True
         if (
@@ -44,7 +42,8 @@ BufferKey = tuple[int, str, str]  # a remote buffer: peer, name of the buffer, t
 
 @dataclass
 class Chaining:
-    """Semaphores and barriers that a rank has used so far. `max_crowd`: thread blocks that may share a barrier."""
+    """Semaphores and barriers that a rank has used so far. `max_crowd`: the most thread blocks that may share a
+    barrier."""
 
     max_crowd: int
     semaphores: int = 0
@@ -53,7 +52,7 @@ class Chaining:
 
 @dataclass
 class Gpu:
-    """A rank. `channels`: by type, the peer of each channel."""
+    """A rank. `channels[type]`: the peer of each channel of this type."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]

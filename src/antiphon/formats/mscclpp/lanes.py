@@ -1,15 +1,17 @@
-"""Turn the operations of a thread block into blocks of the machine, ordered only as far as the executor orders them.
+"""Turn the operations of an MSCCL++ thread block into blocks of the abstract machine that checks files (lower/machine).
+
+These are ordered only as far as the executor orders the operations.
 
 All threads of a block go through its operations independently: a signal or a wait on the i-th of several channels is
 performed by thread i, data by all of them, a share each. Only a sync (nop, barrier) makes all wait for all. So among
 the operations between two syncs
 
-- data is not behind a wait, and a signal is not behind data: other threads may be ahead, or not there yet;
-- what thread i does is in order, and it cannot pass data that waits for packets before its own part has come;
-- packets are dealt alike by all operations on packets: the n-th of as many is always the same thread's.
+- data need not come after a wait, nor a signal after data: other threads may be ahead or behind;
+- each thread keeps its own order, and cannot pass an operation that waits for packets before its packets have come;
+- every operation on the same number of packets deals them to threads alike: the n-th is always the same thread's.
 
-Where nothing of this makes a difference, which is nearly everywhere, the operations follow each other in one block of
-the machine. Elsewhere every thread that signals or waits, and all data, is a block of its own from sync to sync.
+Nearly everywhere this makes no difference, and the operations follow each other in one block of the machine. Elsewhere
+every thread that signals or waits, and all data, is a block of its own from sync to sync.
 
 A port passes its requests to a proxy, which performs them later, in order: one block of the machine for each.
 """
@@ -31,8 +33,8 @@ Cells = tuple[int, int]  # the first cell, and the number of cells
 class Lane:
     """What one thread does: acquire semaphores, release semaphores, or use a port.
 
-    `port` is the port's block of the machine (-1: none). It runs the instruction `later`; with `flush` the thread waits
-    until the port has completed all requests. `marks`: packets that the port writes.
+    `port` is the port's block of the machine (-1: none), which runs the instruction `later`. With `flush` the thread
+    waits until the port has completed all requests. `marks`: packets that the port writes.
     """
 
     acquire: tuple[int, ...] = ()
@@ -63,7 +65,7 @@ class Threads:
 
 @dataclass(slots=True)
 class Item:
-    """An operation on data, or signals and waits of `threads`. It waits for packets `flags`, and writes `marks`."""
+    """An operation on data, or signals and waits of `threads`. It waits for the packets `flags` and writes `marks`."""
 
     instruction: Instruction
     threads: Threads | None = None
@@ -91,7 +93,8 @@ class Machine:
     last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
     fences: set[Spot] = field(default_factory=set)  # after these, operations of other blocks of the machine begin
-    delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and earlier data: a thread keeps their order
+    # operations on data, each with an earlier one that every thread finishes its share of first
+    delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], detached))
@@ -112,7 +115,7 @@ class Machine:
 
     def resolve_packets(self) -> None:
         """Make readers of packets wait for their writers; without a writer they wait forever. Refuse two writers: a
-        reader would take whichever packet comes first."""
+        reader would take the packet that comes first."""
         for last in (spots[-1] for spots in self.writers.values() if len(set(spots)) > 1):
             block = self.blocks[last[0]]
             where = f"rank {block.rank}, {block.name}, step {block.instructions[last[1]].number}"
@@ -258,24 +261,24 @@ class _SeparateLanes:
 
 def _is_in_line(items: list[Item]) -> bool:
     """Return whether the operations can follow each other in one block: no thread can break an order that matters."""
-    # one pass: data since the last sync; whether something was waited for, and by several threads
+    # one pass: operations on data since the last sync; whether any thread has waited; whether several threads have
     data: list[Instruction] = []
-    has_waited = wide = False
+    has_wait = waited_by_several = False
     for item in items:
         threads = item.threads
         if threads is None:
-            # data is not behind a wait of another thread, and data does not order data of the same cells
-            if has_waited or (data and any(_are_in_conflict(item.instruction, other) for other in data)):
+            # data may overtake a wait of another thread, or data of the same cells
+            if has_wait or (data and any(_are_in_conflict(item.instruction, other) for other in data)):
                 return False
             data.append(item.instruction)
-            has_waited = has_waited or bool(item.flags)
+            has_wait = has_wait or bool(item.flags)
             continue
         several = len(threads.lanes) > 1
         # a signal may overtake data, and waits of other threads
-        if threads.can_signal and (data or (has_waited and (wide or several))):
+        if threads.can_signal and (data or (has_wait and (waited_by_several or several))):
             return False
         if threads.can_wait:
-            has_waited, wide = True, wide or several
+            has_wait, waited_by_several = True, waited_by_several or several
     return True
 
 

@@ -1,5 +1,9 @@
-"""Read an execution plan of MSCCL++: its header, and the operations of its thread blocks as code for
-`lower.machine.judge`.
+"""Read an execution plan of MSCCL++: its header, and the operations of its thread blocks as code for the checker.
+
+The checker (lower.machine.judge) runs the code in every order that the executor may take. `read_plan` is for users,
+`read` for `antiphon lint`. Each thread block is turned into blocks of the abstract machine by operations.py (what an
+operation reads and writes) and lanes.py (what is ordered). Pipelines are written out, turn by turn; barriers become
+waits between blocks.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Code, Instruction
 from antiphon.lower.without_gc import without_gc
 
-MOST_BYTES = 2**30
-FEW_OPERATIONS = 2**17
+MOST_BYTES = 2**30  # of a file
+FEW_OPERATIONS = 2**17  # operations that pipelines may always become when written out
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +77,7 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     )
 
 
-# ---- how fine ----
+# ---- cells per chunk ----
 
 
 def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
@@ -86,7 +90,8 @@ def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
 def _find_widths(file: File) -> tuple[int, int]:
     """Return the number of cells of a chunk, and of a chunk of scratch.
 
-    They suffice for whole shares of groups of blocks, and for a pipeline to wrap around its scratch and two units more.
+    A cell is the unit of data that is checked. If groups of thread blocks share chunks, each share is whole cells. With
+    a pipeline, a cell is one unit; a chunk has two more than its scratch, so that the loop wraps around.
     """
     chunk_parts, units = 1, set[int]()
     for rank, block, operation in _list_operations(file):
@@ -109,14 +114,14 @@ def _find_widths(file: File) -> tuple[int, int]:
         return chunk_parts, chunk_parts
     if len(units) > 1 or chunk_parts > 1:
         raise Unsupported("pipelines of several units, or beside groups of blocks, are not known here")
-    unit, room = units.pop(), {gpu.scratch_chunks for gpu in file.gpus}
+    unit, scratch_chunks = units.pop(), {gpu.scratch_chunks for gpu in file.gpus}
     if not unit or unit % file.buffer_alignment:
         raise Invalid(f"iter_context: a unit of {unit} bytes is no multiple of the alignment")
-    if not file.reuse_resources or room == {0}:
+    if not file.reuse_resources or scratch_chunks == {0}:
         return 3, 3
-    chunk = -(-SCRATCH // (2 if file.use_double_scratch_buffer else 1) // max(room))
+    chunk = -(-SCRATCH // (2 if file.use_double_scratch_buffer else 1) // max(scratch_chunks))
     chunk = -(-chunk // file.buffer_alignment) * file.buffer_alignment
-    if len(room) > 1 or chunk % unit:
+    if len(scratch_chunks) > 1 or chunk % unit:
         raise Unsupported(f"scratch in chunks of {chunk} bytes, which units of {unit} bytes do not fill")
     if chunk // unit + 2 > MOST_WIDTH:
         raise Unsupported(f"pipelines of more than {MOST_WIDTH} units; this has {chunk // unit}")
@@ -143,9 +148,10 @@ def _refuse_long(file: File, width: int, nbytes: int) -> None:
 
 @dataclass(slots=True)
 class _Visit:
-    """A visit of a block of the machine to a barrier for `size` blocks.
+    """A visit of a block of the abstract machine to a barrier for `size` blocks.
 
-    `arrival`, `departure`: its instructions there; None where the block has done nothing before, or does nothing after.
+    `arrival`, `departure`: indices of its instructions there; None if the block has done nothing before, or does
+    nothing after.
     """
 
     where: str
@@ -229,11 +235,11 @@ class _Rank:
         for barrier, blocks in self.barriers.items():
             visit_count = max(map(len, blocks.values()))
             for visits in blocks.values():
-                odd = next((visit for visit in visits if visit.size != len(blocks)), None)
-                if odd is not None:
+                misfit = next((visit for visit in visits if visit.size != len(blocks)), None)
+                if misfit is not None:
                     raise Invalid(
-                        f"{odd.where}: barrier {barrier} is for {odd.size} blocks here, and {len(blocks)} use it; it "
-                        "never opens, or too early"
+                        f"{misfit.where}: barrier {barrier} is for {misfit.size} blocks here, and {len(blocks)} use "
+                        "it; it never opens, or too early"
                     )
                 if len(visits) != visit_count:
                     raise Invalid(
@@ -246,7 +252,7 @@ class _Rank:
     def _drop_idle(self, visits: list[_Visit]) -> None:
         """Drop arrivals and departures at the end of a block with no work after them."""
         instructions = self.machine.blocks[visits[0].block].instructions
-        for before, visit in zip([None, *visits][-2::-1], visits[::-1], strict=True):
+        for previous, visit in zip([None, *visits][-2::-1], visits[::-1], strict=True):
             if visit.departure is None or visit.departure != len(instructions) - 1 or visit.arrival is None:
                 return
             if (visit.block, visit.departure) in self.machine.fences:
@@ -254,9 +260,9 @@ class _Rank:
             instructions.pop()
             visit.departure = None
             if (
-                before is None
-                or before.departure is None
-                or before.departure != visit.arrival - 1
+                previous is None
+                or previous.departure is None
+                or previous.departure != visit.arrival - 1
                 or instructions[-1].wait
             ):
                 return  # it has done something since: by itself, or in lanes that it waits for
@@ -266,17 +272,17 @@ class _Rank:
     def _open_barrier(self, turns: list[tuple[_Visit, ...]]) -> None:
         """Make departures wait for all arrivals, and for those of the turn before that no present arrival implies."""
         awaited: tuple[Spot, ...] = ()
-        before: tuple[_Visit, ...] = ()
+        previous: tuple[_Visit, ...] = ()
         for visits in turns:
             arrivals = tuple((visit.block, visit.arrival) for visit in visits if visit.arrival is not None)
             is_ordered = any(
-                a.departure is not None and b.arrival is not None for a, b in zip(before, visits, strict=False)
+                a.departure is not None and b.arrival is not None for a, b in zip(previous, visits, strict=False)
             )
             awaited = arrivals if is_ordered else (*arrivals, *awaited)
             departures = [(visit.block, visit.departure) for visit in visits if visit.departure is not None]
             for spot in departures:  # the first waits for them, all others for the first
                 self.machine.add_waits(spot, awaited if spot is departures[0] else (departures[0],))
-            before = visits
+            previous = visits
 
 
 # ---- for checks of files that others wrote ----

@@ -1,26 +1,28 @@
 """Plans for large calls whose ranks write only into each other's scratch, so that users' buffers may move freely.
 
-The executor connects ranks anew for every pair of allocations, unless a plan says `reuse_resources`; then it may reach
-no memory of others but 64 MiB of scratch, which all such plans share. Here all received data goes to scratch,
-from where it is copied or added; what goes through a port is copied to scratch first, since ports read nothing else.
+The executor connects ranks anew for every pair of allocations, unless a plan says `reuse_resources`. Then the only
+memory of other ranks that it may access is 64 MiB of scratch, which all such plans share. Here all received data goes
+to scratch, from where it is copied or added. Ports (to ranks of other hosts) read scratch only, so what they send is
+copied to scratch first.
 
-Larger messages pass through it in units (a pipeline). Every block works on a chunk of its own of each operation, for
-which chunks are cut: with tbg_info, the loop would count its turns by whole chunks, and run beyond the block's share.
+Larger messages pass through scratch in units, in turns of a loop (`pipeline`). Chunks are cut, so that every thread
+block has a chunk of its own of each operation. (Sharing a chunk by tbg_info does not work: the loop would count its
+turns by whole chunks, and run beyond the block's share.)
 
     turn 0   signal that the slot is free, wait for such a signal, put unit 0, signal, wait, add unit 0 from the slot
     turn 1   the same with unit 1, in the same slot, and so on
 
-A turn does what a call does, in streams that share no data. So what makes calls safe one after the other makes turns:
-nobody writes into a slot before its owner has begun the turn, and a sync ends each.
+A turn does what a call does, in streams that share no data, and is safe for the same reasons: no rank writes into a
+slot before its owner has begun the turn, and a sync ends each turn.
 
-Packets of other plans lie in the first half of scratch, where plain data would pass for packets; slots in the second:
+Slots lie in the second half of scratch: in the first, plans of the packet protocol would take their data for packets.
 
     | packets            | slot 0 | slot 1 | ... | unused      |
     0                    32 MiB                         64 MiB
 
 At most a quarter of scratch is in use, so that units, and with them the smallest messages, are small. A slot begins at
-its number times its size only if chunks are at least as large; smaller messages are not for these plans. In a loop the
-kernel finds only the first operand of a sum in such scratch, so sums of several received operands go one by one.
+its number times its size only if chunks are at least as large; smaller messages need other plans. In a loop the
+kernel reads only the first operand of a sum from such scratch, so several received operands are added one by one.
 """
 
 from __future__ import annotations
@@ -48,9 +50,10 @@ from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, Step
 from antiphon.lower.onesided.steps import OneSided
 from antiphon.lower.without_gc import without_gc
 
-MOST_UNIT = 2**20  # bytes of a chunk that a block handles in a turn
+# limits of a unit: the bytes of a chunk that a thread block handles in a turn
+MOST_UNIT = 2**20
 LEAST_UNIT = 2**12
-SPARE = 4  # of scratch at most one in so many bytes is in use: smaller units, so that smaller calls can be served
+SPARE = 4  # at most 1 / SPARE of scratch is in use: smaller units, so that smaller calls can be served
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,27 @@ class Staged:
 def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
     """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`)."""
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
-    work, why = OneSided(program, bound), ""
+    one_sided, reason = OneSided(program, bound), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports, all of a stream on equally many chunks.
-        _, steps_of, _ = work.split_streams(max_streams)
+        _, steps_of, _ = one_sided.split_streams(max_streams)
         sizes = bound.sizes.copy()
-        by_rank = []
+        streams_by_rank = []
         for rank_ends in ends:
             copies = _Copies(rank_ends, int(sizes[rank_ends.rank, SCRATCH]))
-            by_rank.append([list(copies.stage_puts(_split_folds(steps))) for steps in steps_of(rank_ends.rank)])
+            streams_by_rank.append([list(copies.stage_puts(_split_folds(steps))) for steps in steps_of(rank_ends.rank)])
             sizes[rank_ends.rank, SCRATCH] = copies.end
-        units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
-        by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
+        units = [
+            find_unit(rank_streams[stream] for rank_streams in streams_by_rank)
+            for stream in range(len(streams_by_rank[0]))
+        ]
+        streams_by_rank = [
+            [cut_steps(steps, unit) for steps, unit in zip(rank_streams, units, strict=True)]
+            for rank_streams in streams_by_rank
+        ]
         # 2. Cut chunks, so that each stream has several blocks; cut scratch into slots, of one unit each.
-        operations = sum(len(steps) for of_rank in by_rank for steps in of_rank)
-        busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
+        operations = sum(len(steps) for rank_streams in streams_by_rank for steps in rank_streams)
+        busy_streams = max(sum(map(bool, rank_streams)) for rank_streams in streams_by_rank)
         splits = max(1, min(blocks // max(busy_streams, 1), MOST_GROUPED // max(operations, 1)))
         slots = 2 ** (SPARE * splits * int(sizes[:, SCRATCH].max()) - 1).bit_length()
         slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
@@ -89,21 +98,21 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
             raise Unsupported(f"{BACK_END}: {slots // SPARE} slots of scratch are too many to stage data through")
         try:
             gpus = [
-                _loop(rank_ends, of_rank, units, splits, slots // 2, unit)
-                for rank_ends, of_rank in zip(ends, by_rank, strict=True)
+                _loop(rank_ends, rank_streams, units, splits, slots // 2, unit)
+                for rank_ends, rank_streams in zip(ends, streams_by_rank, strict=True)
             ]
         except Unsupported as error:
-            why = str(error)
+            reason = str(error)
             continue
         sizes *= splits
         sizes[:, SCRATCH] = slots
         return Staged(replace(bound, unit=bound.unit * splits, sizes=sizes), gpus, unit)
-    raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {why}")
+    raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {reason}")
 
 
 def _split_folds(steps: list[Step]) -> Iterator[Step]:
-    """Yield the same steps, with at most one operand in scratch for each sum, in front, and results put by a step of
-    their own."""
+    """Yield the same steps, divided: each sum has at most one operand in scratch, the first, and results are put by
+    a separate step."""
     for step in steps:
         staged = [place for place in step.operands if place[0] == SCRATCH]
         if step.kind != FOLD or (len(step.operands) == 1 and not step.moves):
@@ -122,7 +131,7 @@ def _split_folds(steps: list[Step]) -> Iterator[Step]:
 
 
 class _Copies:
-    """Copies of a rank, in scratch from chunk `end` on, of what it sends to other hosts."""
+    """Make a rank copy what it sends to other hosts to scratch, from chunk `end` on."""
 
     def __init__(self, ends: Ends, end: int) -> None:
         self.ends, self.end = ends, end

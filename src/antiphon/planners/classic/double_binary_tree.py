@@ -1,4 +1,4 @@
-"""Two binary trees, each for half of the data: every rank is an inner node in at most one, so all ports are busy.
+"""Two binary trees, each for half of the data: every rank is an inner node of at most one, so that all ranks send.
 
 In a pipelined binary tree inner nodes send everything twice and leaves send nothing. With a second tree in which leaves
 and inner nodes change places, and half of the data for each, every rank sends at most nbytes and receives nbytes
@@ -73,32 +73,30 @@ def _plan_broadcast(collective: Collective, order: Order) -> Schedule:
     last_seat = len(seats) - 1
     seat = np.arange(1, last_seat + 1)
     parent = _tree_parents(last_seat)
-    # tree 2 is the mirror image of tree 1 (P odd) or tree 1 rotated by one (P even)
-    other = last_seat + 1 - seat if last_seat % 2 == 0 else seat % last_seat + 1
-    seat_in_tree_2 = np.concatenate(
-        [[0], other]
-    )  # seats of tree 2, so that inner nodes of one tree are leaves in the other
+    # tree 2 is the mirror image of tree 1 (P odd) or tree 1 rotated by one (P even): leaves become inner nodes
+    image = last_seat + 1 - seat if last_seat % 2 == 0 else seat % last_seat + 1
+    seat_in_tree_2 = np.concatenate([[0], image])  # node of tree 1 -> seat
     depth = _tree_depths(parent)
     step = np.concatenate([depth, depth]) - 1
     src, dst = np.concatenate([parent, seat_in_tree_2[parent]]), np.concatenate([seat, seat_in_tree_2[seat]])
     return rows_to_schedule(collective, seats, step, np.repeat([0, 1], last_seat), src, dst, chunks_per_block=2)
 
 
-def _tree_parents(number: int) -> Longs:
-    """Return the parents of nodes 1..number in an in-order binary tree: odd nodes are leaves, 0 is above the top."""
-    node = np.arange(1, number + 1)
+def _tree_parents(count: int) -> Longs:
+    """Return the parents of nodes 1..count in an in-order binary tree: odd nodes are leaves, 0 is above the top."""
+    node = np.arange(1, count + 1)
     # the lowest set bit is the node's height: its parent has the next higher bit, on one side or the other
     bit = node & -node
-    up = (node ^ bit) | (bit << 1)
-    return np.where(up <= number, up, node ^ bit)
+    parent = (node ^ bit) | (bit << 1)
+    return np.where(parent <= count, parent, node ^ bit)
 
 
 def _tree_depths(parent: Longs) -> Longs:
-    """Return the depths of nodes 1..number; the root 0 has depth 0."""
-    up = np.concatenate([[0], parent])
-    depth = np.zeros(len(up), np.int64)
-    above = np.arange(len(up))
-    while above.any():
-        depth += above > 0
-        above = up[above]
+    """Return the depths of all nodes but the root 0, whose depth is 0."""
+    parent_of = np.concatenate([[0], parent])
+    depth = np.zeros(len(parent_of), np.int64)
+    ancestor = np.arange(len(parent_of))
+    while ancestor.any():
+        depth += ancestor > 0
+        ancestor = parent_of[ancestor]
     return depth[1:]

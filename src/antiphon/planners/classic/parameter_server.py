@@ -45,16 +45,17 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    chosen = collective.members[0] if server is None else server
-    if chosen not in collective.members:
+    server_rank = collective.members[0] if server is None else server
+    if server_rank not in collective.members:
         raise Invalid(f"option server: rank {quote(server)} does not take part; choose one of those that do")
     refuse_too_many_transfers(
         "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
     )
     first, second = (
-        one_step(collective_among(collective, half, _root_for(half, chosen))) for half in _ONE_SERVER[collective.kind]
+        one_step(collective_among(collective, half, _root_for(half, server_rank)))
+        for half in _ONE_SERVER[collective.kind]
     )
-    options = {"server": chosen, "pieces": pieces}
+    options = {"server": server_rank, "pieces": pieces}
     yield finish_schedule(compose(first, second), topology, collective, "parameter-server", options, pieces)
 
 

@@ -20,7 +20,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from antiphon.planners.compose.stages import STEP, StagedPlan
+from antiphon.planners.compose.stages import STEP_SECONDS, StagedPlan
 
 # key of a plan: its groups and planners in words; its shares, times and steps
 Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]
@@ -62,8 +62,7 @@ class Plan:
         Model: steps * latency + bytes * pipelined + fill / n + n * latency, where fill is the time by which one piece
         is slower than many. The best n makes the last two terms 2 * sqrt(fill * latency).
         """
-        # STEP: assumed latency of a step, in seconds
-        latency, unpipelined, pipelined = float(STEP), float(self.unpipelined), float(self.pipelined)
+        latency, unpipelined, pipelined = float(STEP_SECONDS), float(self.unpipelined), float(self.pipelined)
         fill = max(unpipelined - pipelined, 0.0) * nbytes
         return self.steps * latency + pipelined * nbytes + 2 * math.sqrt(fill * latency)
 

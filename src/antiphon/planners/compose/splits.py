@@ -49,8 +49,8 @@ def find_splits(topology: Topology, members: Sequence[int]) -> list[Split]:
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
         # More levels first, so that the deepest variant of equal splits is kept.
         for count in range(len(partitions), 0, -1):
-            for chosen in combinations(partitions, count):
-                split = _nest_groups(chosen, members)
+            for subset in combinations(partitions, count):
+                split = _nest_groups(subset, members)
                 if any(group.subgroups for group in split.groups.subgroups):
                     by_name.setdefault((str(split.groups), split.seating.tobytes()), split)
     return list(by_name.values())
@@ -68,21 +68,19 @@ def rotate_levels(split: Split) -> list[Split]:
     fans = fans_of(split.groups)
     grid = split.seating.reshape(fans[::-1])  # axis 0: the outermost
     axes = list(range(len(fans)))
-    out = [split]
+    rotations = [split]
     for first in axes[1:]:
         order = axes[first:] + axes[:first]
         rotated_fans = [grid.shape[axis] for axis in order][::-1]
-        out.append(Split(grid.transpose(order).ravel(), Groups.of_fans(rotated_fans)))
-    return out
+        rotations.append(Split(grid.transpose(order).ravel(), Groups.of_fans(rotated_fans)))
+    return rotations
 
 
 Partition = list[list[int]]
 
 
 def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
-    """Return the groups by places, at every depth that makes several groups that are not all single ranks; the largest
-    groups first.
-    """
+    """Return the useful partitions by places, one per depth, the largest groups first."""
     deepest = max(topology.places[rank].count("/") for rank in members)
     partitions = [groups_at(topology, members, depth) for depth in range(1, min(deepest, MOST_LEVELS) + 1)]
     return _useful_partitions(partitions, len(members))
@@ -119,31 +117,29 @@ def _connected_groups(topology: Topology, members: Sequence[int], links: Bools) 
 
 
 def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
-    """Return the partitions into several groups that are not all single ranks, each number of groups once,
-    ascending.
-    """
-    chosen: list[Partition] = []
+    """Return the partitions with more than one group and fewer than one per rank, by ascending number of groups."""
+    useful: list[Partition] = []
     for groups in partitions:
         # A longer partition has smaller groups; equal counts are treated as the same level.
-        if 1 < len(groups) < ranks and (not chosen or len(groups) > len(chosen[-1])):
-            chosen.append(groups)
-    return chosen
+        if 1 < len(groups) < ranks and (not useful or len(groups) > len(useful[-1])):
+            useful.append(groups)
+    return useful
 
 
 def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
     """Return groups within groups: the first partition gives the outermost groups."""
     number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
 
-    def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
+    def nest(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
         """Return nested groups of these ranks, and the ranks in their order."""
         if depth == len(number) or len(ranks) == 1:
             return Groups.ring(len(ranks)), ranks
         # Divide the ranks of a group by the next partition, in order of first appearance.
-        inside: dict[int, list[int]] = {}
+        by_group: dict[int, list[int]] = {}
         for rank in ranks:
-            inside.setdefault(number[depth][rank], []).append(rank)
-        below = [tree(ranks_inside, depth + 1) for ranks_inside in inside.values()]
-        return Groups.of_parts([groups for groups, _ in below]), [rank for _, order in below for rank in order]
+            by_group.setdefault(number[depth][rank], []).append(rank)
+        nested = [nest(ranks_inside, depth + 1) for ranks_inside in by_group.values()]
+        return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
 
-    groups, seating = tree(list(members), 0)
+    groups, seating = nest(list(members), 0)
     return Split(np.array(seating), groups)

@@ -49,13 +49,13 @@ from antiphon.planners.shared.groups import (
 )
 from antiphon.planners.shared.reach import suggest_planners
 
-SMALL = 2**14  # bytes of a small message
-STEP = Fraction(1, 10**6)  # assumed latency of a step, in seconds
+SMALL_BYTES = 2**14  # size by which plans are compared for the aim "steps"
+STEP_SECONDS = Fraction(1, 10**6)  # assumed latency of a step
 
 
 def small_message_time(steps: int, unpipelined: Fraction) -> Fraction:
-    """Estimate the time of a small message."""
-    return steps * STEP + unpipelined * SMALL
+    """Estimate the seconds that SMALL_BYTES take. `unpipelined`: seconds per byte."""
+    return steps * STEP_SECONDS + unpipelined * SMALL_BYTES
 
 
 class Cost(Protocol):
@@ -78,7 +78,7 @@ MOST_TOKENS = 2**22  # maximum number of blocks of an alltoall
 MOST_SPANS = 2**24  # maximum number of intervals of data
 
 
-class Sum(NamedTuple):
+class StagesCost(NamedTuple):
     """The cost of several stages together."""
 
     steps: int
@@ -88,11 +88,11 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What the groups of one level do at the same time.
+    """The schedules that the groups of one level carry out at the same time.
 
-    `level`: 0 is the outermost. `placements`: the schedules of the groups. `unpipelined`, `pipelined`: maximum over the
-    groups of seconds per byte of the whole collective, in one piece and with many slices. `planners`: by placement.
-    `backwards`: whether the stage is run backwards.
+    `level`: 0 is the outermost. `unpipelined`, `pipelined`: seconds per byte of the whole collective, in one piece and
+    with many slices, in the slowest group. `planners`: the planner of each placement. `separate`: whether the level's
+    other stages run in other groups, so that their loads do not add up.
     """
 
     level: int
@@ -101,7 +101,7 @@ class Stage:
     pipelined: Fraction
     planners: tuple[str, ...]
     backwards: bool = False
-    separate: bool = False  # whether its groups are others than those of the level's other stages, so loads do not add
+    separate: bool = False
 
     @property
     def description(self) -> str:
@@ -119,13 +119,13 @@ class Stage:
         return max(placement.schedule.steps for placement in self.placements)
 
     def placed_at(self, start: int) -> list[Placement]:
-        """Return the parts, beginning in step `start`."""
+        """Return the placements, beginning in step `start`."""
         return [replace(placement, start=start) for placement in self.placements]
 
 
 @dataclass(frozen=True, eq=False)
 class StagedPlan:
-    """A collective by one split: the stages of its levels. `where`: the spans of its blocks."""
+    """A collective by one split. `placements`: all schedules of its `stages`. `where`: the spans of its blocks."""
 
     split: Split
     placements: tuple[Placement, ...]
@@ -141,18 +141,18 @@ class StagedPlan:
         return tuple(stage.description for stage in self.stages)
 
     def loads(self) -> dict[int, Fraction]:
-        """Return by level the load of its links, in seconds per byte."""
+        """Return, by level, the load of its links in seconds per byte; `separate` stages load other links."""
         seconds: dict[tuple[int, bool], Fraction] = {}
         for stage in self.stages:
-            where = stage.level, stage.separate
-            seconds[where] = seconds.get(where, Fraction(0)) + stage.pipelined
+            key = stage.level, stage.separate
+            seconds[key] = seconds.get(key, Fraction(0)) + stage.pipelined
         return {level: max(load for (at, _), load in seconds.items() if at == level) for level, _ in seconds}
 
     @property
-    def cost(self) -> Sum:
+    def cost(self) -> StagesCost:
         """The cost if levels have links of their own."""
         unpipelined = sum((stage.unpipelined for stage in self.stages), Fraction(0))
-        return Sum(self.steps, unpipelined, max(self.loads().values()))
+        return StagesCost(self.steps, unpipelined, max(self.loads().values()))
 
     def schedule(self, collective: Collective) -> Schedule:
         """Build the schedule. Blocks of any weight have equal length here: chunks are fractions of blocks."""
@@ -173,8 +173,8 @@ def stage_collective(
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
-        would = suggest_planners(forth.request.topology, collective, "ring", "relay", "greedy")
-        raise Unsupported(f"planner compose: {size} ranks are too many to be split; {would}")
+        suggestion = suggest_planners(forth.request.topology, collective, "ring", "relay", "greedy")
+        raise Unsupported(f"planner compose: {size} ranks are too many to be split; {suggestion}")
     if not collective.weights.any():  # no data at all: planned as if blocks were equal
         collective = replace(collective, weights=np.zeros(0, np.int64))
     return make(
@@ -199,10 +199,8 @@ class StagePlanner:
         """
         placements, unpipelined, pipelined, planners = [], Fraction(0), Fraction(0), []
         groups = self.split.seating[seats]
-        own, total = (
-            _buffer_bytes(target, int(where.lengths[: target.blocks].sum())),
-            _buffer_bytes(self.collective, line),
-        )
+        target_bytes = _buffer_bytes(target, int(where.lengths[: target.blocks].sum()))
+        total_bytes = _buffer_bytes(self.collective, line)
         for group_class in self.inside.classify_groups(groups):
             plan = min(self.inside.plans_for(group_class.machine, target), key=AIMS[self.aim])
             # the spans of these groups: group g's block b is owned by number g * blocks + b
@@ -210,12 +208,10 @@ class StagePlanner:
             placements.append(
                 Placement(plan.schedule, groups[group_class.groups], where.take(owners), group_class.links)
             )
-            # groups run at the same time, so the slowest counts; its buffer is the fraction own / total of that of the
-            # whole collective
-            unpipelined, pipelined = (
-                max(unpipelined, plan.unpipelined * own / total),
-                max(pipelined, plan.pipelined * own / total),
-            )
+            # groups run at the same time, so the slowest counts; its buffer is the fraction target / total of the whole
+            # collective's
+            unpipelined = max(unpipelined, plan.unpipelined * target_bytes / total_bytes)
+            pipelined = max(pipelined, plan.pipelined * target_bytes / total_bytes)
             planners.append(plan.planner)
         return Stage(level, tuple(placements), unpipelined, pipelined, tuple(planners))
 
@@ -271,31 +267,31 @@ def _stage_reducescatter(collective: Collective, split: Split, forth: StagePlann
 
 
 def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    """Stage an allreduce; among the outermost groups as one plan, or as a reducescatter and an allgather, whichever
-    is better.
-    """
+    """Stage an allreduce; among the outermost groups the better of one plan and of a reducescatter and an allgather."""
     line = len(split.seating) * units_per_seat(split.groups)
     all_spans = Spans.side_by_side(np.array([line]))
     outer, *inner = split.exchanges
-    joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
-    among = forth.plan_stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
-    first, second = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
-    halves = Sum(first.steps + second.steps, first.unpipelined + second.unpipelined, first.pipelined + second.pipelined)
-    down, up = _stage_exchanges(back, inner, line), _stage_exchanges(forth, inner, line)
-    # order in time: reducescatter within groups (lowest), then among the outermost groups, then allgathers within
-    # groups
-    lowest = reverse_parts(down[1])
-    # in the middle either one allreduce, or a reducescatter and an allgather in its place
+    # the data of each outermost group's exchange, one span set per group: the block of an allreduce
+    outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
+    among = forth.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
+    scatter, gather = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
+    halves = StagesCost(
+        scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
+    )
+    # in time: reducescatters within groups, then the middle (among the outermost groups), then allgathers within groups
+    reverse_stages, reverse_placements = _stage_exchanges(back, inner, line)
+    gather_stages, gather_placements = _stage_exchanges(forth, inner, line)
+    first_placements = reverse_parts(reverse_placements)
     if AIMS[forth.aim](among) < AIMS[forth.aim](halves):
-        middle, stages = delay_after(among.placed_at(0), lowest), [among]
+        middle_placements, middle_stages = delay_after(among.placed_at(0), first_placements), [among]
     else:
-        parted = reverse_parts(first.placed_at(0))
-        middle, stages = (
-            delay_after([*parted, *delay_after(second.placed_at(0), parted)], lowest),
-            [*_reverse_stages([first]), second],
-        )
-    placements = [*lowest, *middle, *delay_after(up[1], middle if middle else lowest)]
-    return StagedPlan(split, tuple(placements), (*_reverse_stages(down[0]), *stages, *up[0]), all_spans)
+        scatter_placements = reverse_parts(scatter.placed_at(0))
+        halves_placements = [*scatter_placements, *delay_after(gather.placed_at(0), scatter_placements)]
+        middle_placements = delay_after(halves_placements, first_placements)
+        middle_stages = [*_reverse_stages([scatter]), gather]
+    last_placements = delay_after(gather_placements, middle_placements or first_placements)
+    stages = (*_reverse_stages(reverse_stages), *middle_stages, *gather_stages)
+    return StagedPlan(split, (*first_placements, *middle_placements, *last_placements), stages, all_spans)
 
 
 def _stage_broadcast(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
@@ -317,21 +313,24 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
     all_spans = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.part_starts()), np.array([placement.size for placement in flat.subgroups])
     home = int(np.searchsorted(starts, root, side="right")) - 1
+    # a stretch is an interval of the data that one rank of each group holds; `holders`: [stretch, group] -> seat
     edges, scale = find_stretches(flat.subgroups)
     holders = starts + edges[:-1, None] * sizes // scale
 
-    def stretched(edge: Longs) -> Spans:
+    def spans_between(edge: Longs) -> Spans:
+        """Return a span between each position on the line and the next."""
         return all_spans.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
 
     def among(group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
         """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
         size = int(sizes[group_numbers[0]])
-        holdings = all_spans if kind == "broadcast" else stretched(np.arange(size + 1) * (line // size))
+        holdings = all_spans if kind == "broadcast" else spans_between(np.arange(size + 1) * (line // size))
         seats = starts[group_numbers][:, None] + np.arange(size)
         where = holdings.take(np.tile(np.arange(len(holdings)), len(group_numbers)))
         return forth.plan_stage(1, seats, where, Collective(kind, size, roots=roots), line)
 
-    def gathers(group_numbers: Longs) -> list[Stage]:
+    def gather_within(group_numbers: Longs) -> list[Stage]:
+        """Plan the allgathers within these groups, a stage for each size of groups."""
         by_size = [
             group_numbers[sizes[group_numbers] == size] for size in np.unique(sizes[group_numbers]).tolist() if size > 1
         ]
@@ -340,20 +339,20 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         ]
 
     across = forth.plan_stage(
-        0, holders, stretched(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
+        0, holders, spans_between(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
     every = np.arange(len(sizes))
     # three ways to begin in the root's group: (before, after) the exchange among groups
-    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
+    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gather_within(every))]
     if sizes[home] > 1:
         home_group, own = every[home : home + 1], (root - int(starts[home]),)
-        stage_pairs = [([among(home_group, "scatter", own)], gathers(every))]
-        stage_pairs.append(([among(home_group, "broadcast", own)], gathers(every[every != home])))
+        stage_pairs = [([among(home_group, "scatter", own)], gather_within(every))]
+        stage_pairs.append(([among(home_group, "broadcast", own)], gather_within(every[every != home])))
         # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
             if dealing_factor > 1:
                 dealt, second = _deal_from_root(forth, np.arange(sizes[home]) + starts[home], own[0], all_spans)
-                stage_pairs.append(([dealt], [*gathers(every[every != home]), second]))
+                stage_pairs.append(([dealt], [*gather_within(every[every != home]), second]))
     for ahead, last in stage_pairs:
         placements = [placement for stage in ahead for placement in stage.placed_at(0)]
         placements += delay_after(across.placed_at(0), placements)
@@ -386,14 +385,15 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
     high = low + np.array([own_length, root_share])
     holdings = all_spans.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
     weights = (np.arange(size) != own).astype(np.int64)
+    # the root has no span; the i-th receiver has the i-th holdings
     dealt = Spans(
         np.cumsum([0, *(np.diff(holdings.ptr)[np.cumsum(weights) - 1] * weights)]), holdings.begin, holdings.end
     )
     ahead = plans.plan_stage(1, seats[None], dealt, Collective("scatter", size, roots=(own,), weights=weights), line)
-    if any((root_share.schedule.src != own).any() for root_share in ahead.placements):
-        raise Unsupported("planner compose: who relays a part would, backwards, add to it once more")
+    if any((placement.schedule.src != own).any() for placement in ahead.placements):
+        raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
     second = plans.plan_stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
-    placements = tuple(_as_broadcast(stage_part) for stage_part in ahead.placements)
+    placements = tuple(_as_broadcast(placement) for placement in ahead.placements)
     planners = tuple(f"{by}, a part each" for by in ahead.planners)
     # in both stages together the others receive as much as the root sends, which the first stage already counts
     return replace(ahead, placements=placements, planners=planners), replace(second, pipelined=Fraction(0))
@@ -435,15 +435,16 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
     stages: list[Stage] = []
     placements: list[Placement] = []
     seat = np.argsort(split.seating)  # of the member of each number
-    to, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
+    destination, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
     # invariant: after a level, each block's holder agrees with its destination in the digits of all levels so far
     holder = origin.copy()
     for level, (fan, stride) in enumerate(_level_strides(split.groups)):
         # the holder's digit on this level, and the digit that the block must get to
-        digit, aim = holder // stride % fan, to // stride % fan
+        digit, target_digit = holder // stride % fan, destination // stride % fan
         base = holder - digit * stride  # the first of the group
         seats = np.flatnonzero(np.arange(size) // stride % fan == 0)
-        owner = (np.searchsorted(seats, base) * fan + aim) * fan + digit
+        owner = (np.searchsorted(seats, base) * fan + target_digit) * fan + digit
+        # owner: the spans' number in the order (group, destination digit, holder's digit), as blocks of an alltoall are
         order = np.argsort(owner, kind="stable")
         where = Spans.of(owner[order], order, order + 1, len(seats) * fan * fan)
         stage = forth.plan_stage(
@@ -451,12 +452,12 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
         )
         stages.append(stage)
         placements += delay_after(stage.placed_at(0), placements)
-        holder = base + aim * stride
+        holder = base + target_digit * stride
     return StagedPlan(split, tuple(placements), tuple(stages), Spans.side_by_side(np.ones(size * size, np.int64)))
 
 
 def _level_strides(groups: Groups) -> Iterator[tuple[int, int]]:
-    """Yield fan-in and stride of every level of equal groups, the outermost first."""
+    """Yield the subgroups per group, and the ranks of each, of every level of equal groups, the outermost first."""
     while groups.subgroups:
         yield len(groups.subgroups), groups.subgroups[0].size
         groups = groups.subgroups[0]

@@ -5,19 +5,20 @@ long, neither decides: what counts is when each chunk arrives. `dispatch` plans 
 `critical-path`: a send starts as soon as its data and its links are free.
 
     trees     every piece of a block gets a tree that arrives by a deadline and loads links little (timed_trees.py)
-    order     messages get their turns on links by what is still to come after them (list_scheduling.py)
+    order     on each link, the message with the longest remaining path goes first (list_scheduling.py)
 
-Both are repeated for several deadlines between the latency alone and the best finishing time, then with the pieces that
-finished last taken first (squeaky wheel optimization, Joslin and Clements 1999), while that is faster; and all of it
-for one piece per block and for more. Collectives that combine data are planned backwards, an allreduce as two halves,
-and as an allgather of whole inputs, which are added on arrival, if that can be faster.
+A round does both for one deadline. A cycle runs rounds for several deadlines between the latency alone and the best
+finishing time; the next cycle takes the pieces that finished last first (squeaky wheel optimization, Joslin and
+Clements 1999), while that is faster. All of it is done for one piece per block, then for more. Collectives that combine
+data are planned backwards; an allreduce is planned as two halves and, if that can be faster, as an allgather of whole
+inputs, which are added on arrival.
 
 Steps of the schedule only give the order of sends. Models with barriers between steps price such a schedule high, so
 `tune` uses this planner under models without them.
 
-Example: two boxes joined by one link, an allgather. Blocks of ranks next to the link cross first; meanwhile those of
-other ranks arrive there, so that the link is never idle, and the block that has farthest to go in the other box is not
-the last.
+Example: two boxes joined by one link, an allgather. Blocks of ranks next to the link cross first. Meanwhile those of
+other ranks arrive there, so that the link is never idle. The block that has farthest to go in the other box is not the
+last.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 class DispatchLimits:
     """Limits of the search. Chosen on TE-CCL's cases (bench/bench_teccl.py)."""
 
-    usual_bytes: int = 1024  # the size planned for without one: latency decides
+    usual_bytes: int = 1024  # the size planned for if none is requested: small, so that latency decides
     pieces: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)  # per block
     min_bytes: int = 32  # of a piece
-    min_gain: float = 1.002  # more pieces must be this much faster ...
-    patience: int = 2  # ... and the search ends after so many numbers of pieces in turn that are not
+    min_gain: float = 1.002  # a number of pieces is a gain if it is this much faster
+    patience: int = 2  # the search ends after this many numbers of pieces in turn without a gain
     deadlines: tuple[float, ...] = (0.25, 1.0)  # from the latency alone (0) to the best finishing time (1)
     cycles: int = 6  # of all deadlines; from the second on, the pieces that finished last are taken first
-    # pieces times arcs of the machine, which a round looks at: one million takes about ten CPU seconds
+    # limits of (pieces of all blocks) * (arcs of the machine): one million takes about ten CPU seconds
     max_arcs: int = 2**19  # with one piece per block
-    max_arcs_in_pieces: int = 2**17
+    max_arcs_in_pieces: int = 2**17  # with more
 
 
 LIMITS = DispatchLimits()
 
 
-class _Planned(NamedTuple):
+class _TimedSchedule(NamedTuple):
     """A schedule for a collective, its pieces per block, and when it finishes, in femtoseconds."""
 
     schedule: Schedule
@@ -74,8 +75,8 @@ class _Planned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The result of a round."""
+class _Round:
+    """The messages of a round, and when each is sent."""
 
     messages: Sequence[Message]
     run: Run
@@ -92,7 +93,7 @@ def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Sched
         )
 
 
-def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
     """Return the plan of any collective."""
     if collective.kind in SPREADING:
         return _plan_spread(topology, collective, nbytes, pieces)
@@ -104,26 +105,26 @@ def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pi
     return spread._replace(schedule=invert(spread.schedule, opposite))
 
 
-def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
     """Return the faster of two halves and an allgather of whole inputs."""
     scatter, gather = (
         Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
     )
     second = _plan_collective(topology, gather, nbytes, pieces)
     first = _plan_collective(topology, scatter, nbytes, second.pieces)
-    halves = _Planned(compose(first.schedule, second.schedule), second.pieces, first.finish + second.finish)
+    halves = _TimedSchedule(compose(first.schedule, second.schedule), second.pieces, first.finish + second.finish)
     # an allgather of whole inputs brings nbytes of every other member over the links into a rank
-    into = np.bincount(topology.link_dst, [float(topology.bandwidth(x)) for x in range(topology.links)])
-    fastest_seconds = (len(collective.members) - 1) * nbytes / into[list(collective.members)].min()
+    entry_bandwidth = np.bincount(topology.link_dst, [float(topology.bandwidth(x)) for x in range(topology.links)])
+    fastest_seconds = (len(collective.members) - 1) * nbytes / entry_bandwidth[list(collective.members)].min()
     if fastest_seconds * 1e15 >= halves.finish:
         return halves
-    everywhere = _plan_spread(topology, gather, nbytes * len(collective.members), pieces)
-    if everywhere.finish >= halves.finish:
+    whole_inputs = _plan_spread(topology, gather, nbytes * len(collective.members), pieces)
+    if whole_inputs.finish >= halves.finish:
         return halves
-    return everywhere._replace(schedule=add_on_arrival(everywhere.schedule, collective))
+    return whole_inputs._replace(schedule=add_on_arrival(whole_inputs.schedule, collective))
 
 
-def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _Planned:
+def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
     """Return the fastest schedule over several numbers of pieces."""
     network, best, best_count, patience = Network(topology), None, 1, LIMITS.patience
     block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
@@ -148,7 +149,7 @@ def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces
         if not patience:
             break
     assert best is not None
-    return _Planned(_to_schedule(collective, best, best_count), best_count, best.run.finish)
+    return _TimedSchedule(_to_schedule(collective, best, best_count), best_count, best.run.finish)
 
 
 def _list_items(network: Network, collective: Collective, piece_bytes: Floats, piece_count: int) -> list[Item]:
@@ -167,7 +168,7 @@ def _list_items(network: Network, collective: Collective, piece_bytes: Floats, p
     ]
 
 
-def _search(network: Network, items: Sequence[Item]) -> _Plan:
+def _search(network: Network, items: Sequence[Item]) -> _Round:
     """Return the fastest plan of several rounds."""
     best = _plan_round(network, items, None, None)
     # no piece arrives earlier than alone on an idle machine
@@ -190,16 +191,19 @@ def _search(network: Network, items: Sequence[Item]) -> _Plan:
     return best
 
 
-def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, before: _Plan | None) -> _Plan:
-    """Grow the trees of all items in this order, with prices by the loads of the plan before, and order messages."""
+def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, previous: _Round | None) -> _Round:
+    """Grow the trees of all items in this order, then order their messages.
+
+    Resources that are busy in the `previous` round cost more.
+    """
     load = [0] * len(network.pace)
-    for message in before.messages if before is not None else ():
+    for message in previous.messages if previous is not None else ():
         for resource, turn in message.turns.items():
             load[resource] += turn
     fullest = max(load, default=0) or 1
     grower = TreeGrower(network, [1 + BUSY * busy / fullest for busy in load])
     messages = list_messages([_grow(grower, item, deadline) for item in items], network.ranks)
-    return _Plan(messages, order_messages(messages, len(network.pace)))
+    return _Round(messages, order_messages(messages, len(network.pace)))
 
 
 def _grow(grower: TreeGrower, item: Item, deadline: int | None) -> Tree:
@@ -212,20 +216,21 @@ def _grow(grower: TreeGrower, item: Item, deadline: int | None) -> Tree:
     return tree
 
 
-def _to_schedule(collective: Collective, plan: _Plan, piece_count: int) -> Schedule:
+def _to_schedule(collective: Collective, plan: _Round, piece_count: int) -> Schedule:
     """Return the schedule: each message in the first step after those that it waits for, for data or for a link."""
     routes: dict[Path, int] = {}
     rows: list[tuple[int, ...]] = []
     last_step: dict[int, int] = {}  # by resource
     steps = [0] * len(plan.messages)
-    for joint, number in enumerate(plan.run.order):
+    for position, number in enumerate(plan.run.order):
         message = plan.messages[number]
         data = steps[message.before] if message.before >= 0 else -1
         step = steps[number] = 1 + max(data, *(last_step.get(resource, -1) for resource in message.turns))
         last_step.update(dict.fromkeys(message.turns, step))
         for receiver, path in message.receivers:
-            route, in_joint = routes.setdefault(path, len(routes)), joint if len(message.receivers) > 1 else -1
-            rows.append((step, message.chunk, message.source, receiver, COPY, route, in_joint))
+            route = routes.setdefault(path, len(routes))
+            joint = position if len(message.receivers) > 1 else -1  # a multicast by switches
+            rows.append((step, message.chunk, message.source, receiver, COPY, route, joint))
     step_column, chunk, src, dst, op, route_column, joint_column = np.array(rows, np.int32).reshape(-1, 7).T
     return Schedule(
         collective, cut(collective, piece_count), step_column, chunk, src, dst, op.astype(np.uint8), route=route_column,

@@ -25,9 +25,9 @@ from antiphon.core.columns import Longs
 from antiphon.core.portable import exp
 from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 
-ROUNDS = 48  # of routing and moving
+ROUNDS = 48  # each routes all demands and moves the flow towards the result
 FIRST_SHARPNESS = 24.0  # the fullest row costs e^24 times an empty row
-SHARPNESS_FACTOR = 2.0  # on that exponent when no step improves
+SHARPNESS_FACTOR = 2.0  # increase of the sharpness when no step improves
 LINK_SURCHARGE = 1e-3  # per link, relative to the mean price: of equally cheap paths the one of fewest links is taken
 
 
@@ -64,8 +64,8 @@ def _route_cheapest(problem: FlowProblem, price: Floats) -> Floats:
     cost = cost + LINK_SURCHARGE * float(cost[: problem.topology.links].mean())
     amount = np.zeros((len(problem.demands), problem.links))
     # demands that leave their root, then those that end at it, for which links are reversed
-    for out in (True, False):
-        numbers = [number for number, demand in enumerate(problem.demands) if demand.out is out]
+    for leaves_root in (True, False):
+        numbers = [number for number, demand in enumerate(problem.demands) if demand.out is leaves_root]
         if numbers:
             amount[numbers] = _route_along_trees(problem, numbers, cost)
     return amount

@@ -1,4 +1,4 @@
-"""The planner `flows`: data that are only moved, along the paths of an optimal flow (docs/planners/index.md#flows).
+"""The planner `flows`: move data along the paths of an optimal flow (docs/planners/index.md#flows).
 
 Input: a scatter, gather or alltoall. Output: schedules that send each block along one or several paths, pipelined for
 each message size, with the lower bound. These collectives neither copy nor combine data, so with fine slices they are
@@ -13,8 +13,8 @@ schedule exists (core.bounds). Stages:
     5. `schedule_paths`   make a schedule: a chunk per path, a transfer per hop
     6. `stage_plans`      pipeline the schedule (shared/pipelining.py)
 
-Example: alltoall on a ring of 4 with links both ways. Blocks go directly to neighbours, and to the opposite rank half
-each way. So a link carries 1 + 2 * 1/2 = 2 blocks, which is the bound.
+Example: alltoall on a ring of 4 with links both ways. Blocks for neighbours go directly. Of a block for the
+opposite rank, half goes each way. So a link carries 1 + 2 * 1/2 = 2 blocks, which is the bound.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
 def _find_flow(problem: FlowProblem, time: float, tight: bool) -> Flow:
     """Return the flow with the fewest hops among the fastest, or an approximation if the problem is too large or fails.
 
-    `time`: a lower bound. `tight`: whether some flow is known to attain it.
+    `time`: a lower bound on `Flow.time`. `tight`: whether some flow is known to attain it.
     """
     if not problem.demands:
         return Flow(np.zeros((0, problem.links)), 0.0)

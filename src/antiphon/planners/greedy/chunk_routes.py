@@ -16,7 +16,7 @@ from antiphon.planners.greedy.hops import Hops
 
 @dataclass(frozen=True, eq=False)
 class ChunkRoutes:
-    """The hops of every chunk from its source to its destination: those of chunk c from ptr[c] on."""
+    """The hops of every chunk from its source to its destination: those of chunk c are hop[ptr[c]:ptr[c + 1]]."""
 
     ptr: Longs
     hop: Longs
@@ -25,7 +25,8 @@ class ChunkRoutes:
 def chunk_routes(hops: Hops, parent: Longs, source: Longs, want: Longs) -> ChunkRoutes:
     """Return the routes. O(chunks * hops of a route).
 
-    `parent[root, rank]`: the hop by which the tree of a root reaches a rank; `source`, `want`: ends of each chunk.
+    `parent[root, rank]`: the hop by which the tree of a root reaches a rank; `source`, `want`: the rank where each
+    chunk starts, and the rank that wants it.
 
     A line of ranks 0, 1, 2, whose hops 0 and 1 lead along it:
 
@@ -36,16 +37,16 @@ def chunk_routes(hops: Hops, parent: Longs, source: Longs, want: Longs) -> Chunk
     ([0, 2, 3], [0, 1, 0])
     """
     reached_rank = want.copy()
-    chunks: list[Longs] = []
-    used: list[Longs] = []
+    chunk_columns: list[Longs] = []
+    hop_columns: list[Longs] = []
     moving = np.flatnonzero(reached_rank != source)
     while len(moving):
         hop = parent[source[moving], reached_rank[moving]]
-        chunks.append(moving)
-        used.append(hop)
+        chunk_columns.append(moving)
+        hop_columns.append(hop)
         reached_rank[moving] = hops.src[hop]
         moving = moving[reached_rank[moving] != source[moving]]
-    chunk = np.concatenate([np.zeros(0, np.int64), *chunks[::-1]])
+    chunk = np.concatenate([np.zeros(0, np.int64), *chunk_columns[::-1]])
     order = np.argsort(chunk, kind="stable")
-    hop = np.concatenate([np.zeros(0, np.int64), *used[::-1]])[order]
+    hop = np.concatenate([np.zeros(0, np.int64), *hop_columns[::-1]])[order]
     return ChunkRoutes(pointers(chunk[order], len(source)), hop)

@@ -25,7 +25,7 @@ class Level:
     """The islands for one kind of hops: `label` has the island of each rank.
 
     `strict`: whether the links into islands are the bottleneck, so that no chunk should enter twice. `gate`: the links
-    that enter island i from outside are the entries from ptr[i] on.
+    that enter islands from outside; those of island i are gate[ptr[i]:ptr[i + 1]].
     """
 
     label: Longs
@@ -48,14 +48,14 @@ class Level:
         return island_sets
 
     def least_slots(self, lacking: Words, rate: Floats) -> float:
-        """Return the least time to bring the islands what they lack."""
+        """Return the least time to bring the islands the chunks that their ranks lack. `rate`: as for `least_time`."""
         return self.least_time(np.bitwise_count(self.island_sets(lacking)).sum(axis=1), rate)
 
     def least_time(self, count: Longs, rate: Floats) -> float:
-        """Return the least time to bring the islands this many chunks."""
+        """Return the least time to bring each island `count` chunks. `rate`: chunks per unit of time, by link."""
         entry_rate = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
-        needy = (count > 0) & (entry_rate > 0)
-        return float((count[needy] / entry_rate[needy]).max(initial=0.0))
+        is_waiting = (count > 0) & (entry_rate > 0)
+        return float((count[is_waiting] / entry_rate[is_waiting]).max(initial=0.0))
 
 
 def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
@@ -88,23 +88,22 @@ def _join_ranks(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
 
 
 def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
-    """Return for every island the links over which hops from outside enter."""
+    """Return the links over which hops from outside enter each island, as `ptr` and `gate` of a `Level`."""
     entering = np.flatnonzero(label[hops.src] != label[hops.dst])
     last_link = hops.routes.links[hops.routes.ptr[entering + 1] - 1].astype(np.int64)
-    # island and link in one number
-    pair = np.unique(label[hops.dst[entering]] * (len(hops.capacity) + 1) + last_link)
-    owner = pair // (len(hops.capacity) + 1)
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=islands))]).astype(np.int64)
-    return ptr, pair % (len(hops.capacity) + 1)
+    # island and link in one number, so that each pair counts once
+    base = len(hops.capacity) + 1
+    island, gate = np.divmod(np.unique(label[hops.dst[entering]] * base + last_link), base)
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(island, minlength=islands))]).astype(np.int64)
+    return ptr, gate
 
 
 def _spread_time(hops: Hops, kind: int, ranks: int) -> float:
     """Return the time to bring every rank everything over hops of this kind and wider ones."""
     used = np.flatnonzero(hops.kind <= kind)
     last_link = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)
-    # rank and link in one number
-    pair = np.unique(hops.dst[used] * (len(hops.capacity) + 1) + last_link)
-    entry_capacity = np.bincount(
-        pair // (len(hops.capacity) + 1), hops.capacity[pair % (len(hops.capacity) + 1)], ranks
-    )
+    # rank and link in one number, so that each pair counts once
+    base = len(hops.capacity) + 1
+    rank, link = np.divmod(np.unique(hops.dst[used] * base + last_link), base)
+    entry_capacity = np.bincount(rank, hops.capacity[link], ranks)
     return float((ranks / entry_capacity[entry_capacity > 0]).max(initial=0.0))

@@ -43,12 +43,13 @@ class GreedyLimits:
     max_rows: int = 2**24  # transfers of a schedule
     few_rows: int = 2**21  # with more transfers than this, parts are not made smaller
     max_work: int = 50_000_000  # units of work of one run
-    # kinds of hops that bring less than this fraction of what can enter a rank do not determine the length of a slot
+    # kinds of hops with less than this fraction of the capacity into an island do not determine the length of a slot
     min_share: float = 0.05
     min_bytes: int = 64  # bytes of a part
     max_ratio: float = 0.995  # another run replaces the best if its time is at most this fraction
-    pace_saving: float = 0.5  # fraction of the latency that another pace may save
-    seed_saving: float = 0.1  # fraction of the latency that another seed may save
+    # fractions of a run's latency that another pace, or another seed, may save
+    pace_saving: float = 0.5
+    seed_saving: float = 0.1
     restarts: int = 8  # runs with other seeds
     rise: float = 0.2  # see `spread.Pace`: in a mesh more ranks have data to forward in each further step
 
@@ -72,11 +73,11 @@ class PricedRun:
     def seconds(self, nbytes: int) -> float:
         return self.latency + self.load * nbytes
 
-    def may_gain(self, nbytes: int, latency: float) -> bool:
-        """Return whether saving the fraction `latency` of the latency, and all load above the minimum, is a
+    def may_gain(self, nbytes: int, latency_fraction: float) -> bool:
+        """Return whether saving the fraction `latency_fraction` of the latency, and all load above the minimum, is a
         clear gain.
         """
-        saved = self.latency * latency + (self.load - self.least_load) * nbytes
+        saved = self.latency * latency_fraction + (self.load - self.least_load) * nbytes
         return saved > (1 - GREEDY.max_ratio) * self.seconds(nbytes)
 
 
@@ -94,7 +95,7 @@ class Search:
         ptr = self.hops.routes.ptr
         sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
         self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]
-        self.loaded = _resources_of_hops(topology, self.hops)
+        self.hop_resources = _resources_of_hops(topology, self.hops)
 
     def task_for(self, part_count: int) -> tuple[Chunks, Task]:
         """Return chunks and simulation task for this number of parts, computed once."""
@@ -103,17 +104,17 @@ class Search:
             self.tasks[part_count] = chunks, task_of(self.topology, self.collective, self.hops, chunks)
         return self.tasks[part_count]
 
-    def run_once(self, part_count: int, pace: float, again: int = 0) -> PricedRun:
-        """Return the run with these parameters, cached. Its work is subtracted from the effort. `again`: other
-        seeds.
+    def run_once(self, part_count: int, pace: float, restart: int = 0) -> PricedRun:
+        """Return the run with these parameters, cached. Its work is subtracted from the effort. `restart`: number
+        of the seed.
         """
-        key = part_count, pace, again
+        key = part_count, pace, restart
         if key not in self.cached_runs:
             chunks, task = self.task_for(part_count)
-            seed = self.seed + 1000 * again
+            seed = self.seed + 1000 * restart
             lacking = task.want & ~task.have
-            need = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
-            slot = _slot_capacity(self.hops, self.levels, need)
+            least_slots = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
+            slot = _slot_capacity(self.hops, self.levels, least_slots)
             limits = Pace(GREEDY.rise if pace else 0.0, pace, pace)
             if task.routes is not None:
                 run = Moving(self.hops, task.routes, slot, seed).run(limits)
@@ -152,12 +153,12 @@ class Search:
         step, hop = np.divmod(pair, max(hops, 1))
         step_latency = np.zeros(steps)
         np.maximum.at(step_latency, step, self.latency[hop])
-        ptr, loaded = self.loaded
+        ptr, resources_of_hops = self.hop_resources
         load_counts = ptr[hop + 1] - ptr[hop]
         step, load, link = (
             np.repeat(step, load_counts),
             np.repeat(load, load_counts),
-            loaded[concat_ranges(ptr[hop], load_counts)],
+            resources_of_hops[concat_ranges(ptr[hop], load_counts)],
         )
         resources = len(self.hops.capacity)
         total = np.bincount(step * resources + link, load.astype(np.float64), minlength=steps * resources)
@@ -170,8 +171,8 @@ class Search:
     def _least_load(self, chunks: Chunks, task: Task) -> float:
         """Return a lower bound on the load: all chunks that an island needs and lacks must enter it."""
         # islands of each kind must bring in what they need and lack, over the links into them
-        foreign = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
-        counts = [np.bitwise_count(sets).sum(axis=1) for sets in foreign]
+        missing_sets = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
+        counts = [np.bitwise_count(sets).sum(axis=1) for sets in missing_sets]
         times = [level.least_time(count, self.hops.capacity) for level, count in zip(self.levels, counts, strict=True)]
         weights, scale = chunks.weights(self.collective)
         # chunks may differ in weight: count each as the lightest, for a valid bound
@@ -186,20 +187,20 @@ class Search:
     def find_fastest(self, nbytes: int, part_count: int | None, pace: float | None) -> PricedRun:
         """Return the fastest run for the size: more parts as long as that helps, then other paces, then other seeds."""
 
-        first = 0.12 if pace is None else pace
-        fastest = self.run_once(part_count or self.first_part_count(nbytes), first)
+        first_pace = 0.12 if pace is None else pace
+        fastest = self.run_once(part_count or self.first_part_count(nbytes), first_pace)
         # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
         # seeds
         part_counts = [fastest.part_count * 2**doublings for doublings in range(1, 20)] if part_count is None else []
-        fastest = self._climb(nbytes, fastest, ((count, first) for count in part_counts), 0.0)
+        fastest = self._climb(nbytes, fastest, ((count, first_pace) for count in part_counts), 0.0)
         if pace is None:
-            first_index = PACES.index(first)
+            first_index = PACES.index(first_pace)
             for other_paces in (PACES[:first_index][::-1], PACES[first_index + 1 :]):
                 fastest = self._climb(
                     nbytes, fastest, ((fastest.part_count, other) for other in other_paces), GREEDY.pace_saving
                 )
-        fit = [run for run in self.cached_runs.values() if self._parts_large_enough(run.part_count, nbytes)]
-        fastest = min([fastest, *fit], key=lambda run: run.seconds(nbytes))
+        candidates = [run for run in self.cached_runs.values() if self._parts_large_enough(run.part_count, nbytes)]
+        fastest = min([fastest, *candidates], key=lambda run: run.seconds(nbytes))
         return self._try_seeds(fastest, lambda run: run.seconds(nbytes), nbytes)
 
     def find_shortest(self, part_count: int, pace: float) -> PricedRun:
@@ -208,18 +209,20 @@ class Search:
 
     def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
         """Return the best run of this and other seeds, while they may gain and the effort lasts."""
-        for again in range(1, GREEDY.restarts):
+        for restart in range(1, GREEDY.restarts):
             if self.remaining_effort < best.run.work or (
                 nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)
             ):
                 break
-            best = min(best, self.run_once(best.part_count, best.pace, again), key=cost)
+            best = min(best, self.run_once(best.part_count, best.pace, restart), key=cost)
         return best
 
-    def _climb(self, nbytes: int, fastest: PricedRun, tries: Iterable[tuple[int, float]], latency: float) -> PricedRun:
+    def _climb(
+        self, nbytes: int, fastest: PricedRun, tries: Iterable[tuple[int, float]], latency_fraction: float
+    ) -> PricedRun:
         """Try parameters in order while each is faster and the effort lasts; return the fastest run.
 
-        `latency`: the fraction of the latency that a try may save.
+        `latency_fraction`: the fraction of the latency that a try may save.
         """
         for part_count, pace in tries:
             work = fastest.run.work * part_count // fastest.part_count
@@ -229,12 +232,12 @@ class Search:
                 or not self._parts_large_enough(part_count, nbytes)
             ):
                 break
-            if not fastest.may_gain(nbytes, latency):
+            if not fastest.may_gain(nbytes, latency_fraction):
                 break
-            tried = self.run_once(part_count, pace)
-            if tried.seconds(nbytes) > GREEDY.max_ratio * fastest.seconds(nbytes):
+            candidate = self.run_once(part_count, pace)
+            if candidate.seconds(nbytes) > GREEDY.max_ratio * fastest.seconds(nbytes):
                 break
-            fastest = tried
+            fastest = candidate
         return fastest
 
     def first_part_count(self, nbytes: int) -> int:
@@ -265,15 +268,15 @@ def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     return pointers(owner[order], len(hops)), resource[order]
 
 
-def _slot_capacity(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
-    """Return the capacity that brings one chunk per slot: the narrowest hops that matter at the bottleneck level.
+def _slot_capacity(hops: Hops, levels: tuple[Level, ...], least_slots: list[float]) -> float:
+    """Return the capacity of a link that carries one chunk per slot, the unit of time of a simulation.
 
-    `need`: least time of every level.
+    It is that of the narrowest hops that matter at the bottleneck: the level with the largest of `least_slots`.
     """
-    longest = max(need, default=0.0)
+    longest = max(least_slots, default=0.0)
     if not longest:
         return 1.0
-    bottleneck = max(number for number, time in enumerate(need) if time == longest)
+    bottleneck = max(number for number, time in enumerate(least_slots) if time == longest)
     wide_kinds = [
         kind
         for kind in range(bottleneck, len(levels))
@@ -287,5 +290,5 @@ def _entry_fraction(hops: Hops, level: Level, kind: int) -> float:
     cross = level.label[hops.src] != level.label[hops.dst]
     last = hops.routes.links[hops.routes.ptr[1:] - 1].astype(np.int64)
     of_kind = hops.capacity[np.unique(last[cross & (hops.kind == kind)])].sum()
-    every = hops.capacity[np.unique(last[cross])].sum()
-    return float(of_kind / every) if every else 0.0
+    total = hops.capacity[np.unique(last[cross])].sum()
+    return float(of_kind / total) if total else 0.0

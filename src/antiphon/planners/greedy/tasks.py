@@ -52,8 +52,8 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     weight = collective.weights.astype(np.float64)
     heaviest = float(weight.max(initial=0)) or 1.0
     # how often the heaviest weight must be halved to come down to this block's weight
-    halved = np.floor(np.log2(np.maximum(heaviest / np.maximum(weight, heaviest / 2**30), 1)))
-    count = np.maximum(part_count // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
+    halvings = np.floor(np.log2(np.maximum(heaviest / np.maximum(weight, heaviest / 2**30), 1)))
+    count = np.maximum(part_count // 2 ** np.minimum(halvings, 30), 1).astype(np.int64)
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
     share = denominator // count[block]
@@ -67,10 +67,10 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
     ranks, blocks = topology.ranks, collective.blocks
     if ranks * len(chunks) > MOST_BITS:
-        fewer = "fewer parts" if len(chunks) > blocks else "fewer ranks"
+        suggestion = "fewer parts" if len(chunks) > blocks else "fewer ranks"
         raise Unsupported(
             f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; "
-            + suggest_planners(topology, collective, "compose", "flows", "direct", "relay", other=fewer)
+            + suggest_planners(topology, collective, "compose", "flows", "direct", "relay", other=suggestion)
         )
     relation = collective.relation
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
@@ -87,10 +87,10 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     lacking = want & ~have
     routes = None
     if parent is not None and bool((have.sum(axis=0) <= 1).all() and (lacking.sum(axis=0) <= 1).all()):
-        # one source and one receiver per block: routes can be fixed in advance. A block that is already in place has
-        # its source as its goal
-        goal = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
-        routes = chunk_routes(hops, parent, source[block], goal[block])
+        # one source and one receiver per block: routes can be fixed in advance. A block that is already in place
+        # ends at its source
+        destination = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
+        routes = chunk_routes(hops, parent, source[block], destination[block])
     return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), allowed_chunks, routes)
 
 
@@ -114,7 +114,8 @@ def packed_bits(cells: Bools) -> Words:
 
 
 def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools, Longs]:
-    """Return which rank may be given which block, and by root and rank the hop of its tree that leads to the rank.
+    """Return allowed[rank, block], whether the rank may be given the block, and parent[root, rank], the hop of the
+    root's tree that leads to the rank.
 
     A tree per source, each grown SWEEPS times at prices that depend on the load by all other trees. O(sources * hops).
     """
@@ -198,10 +199,10 @@ def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) 
         np.logical_or.at(reached, hops.dst, reached[hops.src])
         if int(reached.sum()) == before:
             break
-    lost = np.argwhere((want & ~reached).T)  # block by block, as relay names what is out of reach
-    if not len(lost):
+    unreachable = np.argwhere((want & ~reached).T)  # block by block, as relay names what is out of reach
+    if not len(unreachable):
         return None
-    block, rank = lost[0].tolist()
+    block, rank = unreachable[0].tolist()
     return _explain_unreachable(topology, np.flatnonzero(have[:, block]).tolist(), rank)
 
 

@@ -7,8 +7,8 @@ multicasts by a switch.
 With NVIDIA's multimem instructions a GPU reads the sum of all ranks' values through the switch, and writes one value to
 all. So each rank owns 1/P of the data: it reads the sum of its share and writes it back to all. On P ranks at one
 switch each rank sends nbytes and receives nbytes in total, and 1/P of nbytes more if a rank's own data cross the
-switch, too: (P + 1) / P per link instead of the 2 (P - 1) / P of a ring. Several switches that form a tree do the same;
-several equivalent trees share the data (tree.py).
+switch, too. That is (P + 1) / P of nbytes per link; a ring needs 2 (P - 1) / P. Several switches that form a tree do
+the same; several equivalent trees share the data (tree.py).
 
 If a switch serves only r joints at once, the shares take turns (`schedule_turns`), or plain transfers use the links
 that joints leave idle (ring_mixture.py).
@@ -36,7 +36,7 @@ from antiphon.planners.inswitch.schedule_builder import ScheduleBuilder
 from antiphon.planners.inswitch.tree import SwitchTree, switch_trees, usable_trees
 from antiphon.planners.shared.rows import refuse_too_many_transfers
 
-DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
+PIECE_COUNTS = (1, 2, 8, 16, 32, 64, 128, 512)  # numbers of pieces by default
 LAPS = (1, 8, 32)  # default numbers of chunks per rank on the ring that works beside the joints
 MAX_DEFAULT_ROWS = 2**21  # rows of a mixture by default, with the first of LAPS
 MAX_FURTHER_ROWS = 2**17  # the same with the others
@@ -65,9 +65,9 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
     # per tree, the transfers of all reductions; an allreduce has as many of multicasts
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
     refuse_too_many_transfers("nvls", topology, collective, 2 * transfers)
-    for depth in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
-        schedule = plan_shares(collective, trees, joints_at_once, depth)
-        yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": depth}})
+    for piece_count in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
+        schedule = plan_shares(collective, trees, joints_at_once, piece_count)
+        yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": piece_count}})
 
 
 def _yield_mixtures(
@@ -109,7 +109,7 @@ def _yield_mixtures(
 def piece_counts(pieces: int | None, pipelined: bool) -> tuple[int, ...]:
     """Return the numbers of pieces to plan for: the user's, or several; 1 if the plan is not `pipelined`."""
     if pieces is None:
-        return DEPTHS if pipelined else (1,)
+        return PIECE_COUNTS if pipelined else (1,)
     return (pieces if pipelined else 1,)
 
 
@@ -140,18 +140,20 @@ def ends_of(collective: Collective) -> Longs:
 def plan_shares(collective: Collective, trees: list[SwitchTree], joints_at_once: int, pieces: int) -> Schedule:
     """Return the schedule in which every rank's share is one reduction, one multicast, or both; the trees share it."""
     ends, builder = ends_of(collective), ScheduleBuilder()
-    begin, multicast_at = schedule_turns(len(ends), joints_at_once, pieces, allreduce=collective.kind == "allreduce")
+    reduce_step, multicast_step = schedule_turns(
+        len(ends), joints_at_once, pieces, allreduce=collective.kind == "allreduce"
+    )
     for number, tree in enumerate(trees):
-        # Each share has P - 1 rows: all ranks but its end, which `other` skips.
+        # Each share has P - 1 rows: all ranks but its end, which `peer` skips.
         share_of_row = np.repeat(np.arange(len(ends)), len(tree.node) - 1)
         end = ends[share_of_row]
-        other = np.tile(np.arange(len(tree.node) - 1), len(ends))
-        other += other >= end
+        peer = np.tile(np.arange(len(tree.node) - 1), len(ends))
+        peer += peer >= end
         chunk = number * len(ends) + share_of_row
         if collective.kind in REDUCES:
-            builder.add_rows(tree, begin[share_of_row], chunk, other, end, REDUCE, share_of_row)
+            builder.add_rows(tree, reduce_step[share_of_row], chunk, peer, end, REDUCE, share_of_row)
         if collective.kind in SPREADS:
-            builder.add_rows(tree, multicast_at[share_of_row], chunk, end, other, COPY, share_of_row)
+            builder.add_rows(tree, multicast_step[share_of_row], chunk, end, peer, COPY, share_of_row)
     shares = len(trees) * len(ends) // collective.blocks
     return replace(builder.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 
@@ -160,14 +162,14 @@ def schedule_turns(count: int, joints_at_once: int, pieces: int, allreduce: bool
     """Return the steps in which each of `count` shares is reduced, and multicast, with limited joints at once.
 
     An allreduce multicasts a share one step after its reduction. With r reductions and m multicasts at the same time,
-    the ranks where they end and begin carry 1/r and 1/m more than the others; that is least if both are half of the
-    joints.
+    the ranks where they end and begin carry 1/r and 1/m more than the others; that is least if half of the
+    joints reduce and half multicast.
     """
     # Rounds of as many shares as there are joints at once (0: unlimited).
     if not allreduce or not joints_at_once or (pieces == 1 and joints_at_once >= count):
-        begin = np.arange(count) // (joints_at_once or count) * pieces
-        return begin, begin + allreduce
+        reduce_step = np.arange(count) // (joints_at_once or count) * pieces
+        return reduce_step, reduce_step + allreduce
     # Half of the joints reduce, half multicast; with only one joint the two alternate.
     shares_at_once, stride = (joints_at_once // 2, pieces) if joints_at_once > 1 else (1, 2)
-    begin = np.arange(count) // min(shares_at_once, count) * stride
-    return begin, begin + 1
+    reduce_step = np.arange(count) // min(shares_at_once, count) * stride
+    return reduce_step, reduce_step + 1

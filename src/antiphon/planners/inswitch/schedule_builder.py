@@ -18,12 +18,12 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.planners.inswitch.tree import SwitchTree
 
-Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]  # as in a row, see above
+Columns = tuple[Longs, Longs, Longs, Longs, NDArray[np.uint8], Longs, Longs]  # step, chunk, src, dst, op, route, joint
 
 
 @dataclass(eq=False)
 class ScheduleBuilder:
-    """The columns so far, the table of their routes and the number of joints.
+    """The rows so far as columns, the table of their routes, and the number of joints.
 
     Joints and routes are renumbered as rows are added, so each addition may count from 0.
     """
@@ -37,20 +37,20 @@ class ScheduleBuilder:
     ) -> None:
         """Add rows between ranks of the tree; `src` and `dst` are positions in the tree."""
         rank_count = len(tree.node)
-        pairs, which = unique_inverse(src * rank_count + dst, rank_count * rank_count)
+        pairs, pair_of_row = unique_inverse(src * rank_count + dst, rank_count * rank_count)
         ranks = tree.ranks
         self._append(
             tree.find_paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
-            np.broadcast_to(np.asarray(op, np.uint8), len(step)), which, joint,
+            np.broadcast_to(np.asarray(op, np.uint8), len(step)), pair_of_row, joint,
         )  # fmt: skip
 
-    def add_schedule(self, schedule: Schedule, chunk: Longs, later: Longs) -> None:
-        """Add the rows of a schedule: its chunk c becomes chunk[c], later[c] steps later."""
-        none = np.full(schedule.transfers, -1, np.int64)
-        route = none if schedule.route is None else schedule.route.astype(np.int64)
-        joint = none if schedule.joint is None else schedule.joint.astype(np.int64)
+    def add_schedule(self, schedule: Schedule, chunk: Longs, delay: Longs) -> None:
+        """Add the rows of a schedule: its chunk c becomes chunk[c], delayed by delay[c] steps."""
+        no_number = np.full(schedule.transfers, -1, np.int64)
+        route = no_number if schedule.route is None else schedule.route.astype(np.int64)
+        joint = no_number if schedule.joint is None else schedule.joint.astype(np.int64)
         self._append(
-            schedule.routes, schedule.step + later[schedule.chunk], chunk[schedule.chunk],
+            schedule.routes, schedule.step + delay[schedule.chunk], chunk[schedule.chunk],
             schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op, route, joint,
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ from antiphon.planners.radix.lanes import (
     parse_sizes,
     seats_by_place,
 )
-from antiphon.planners.radix.mixed import given_k
+from antiphon.planners.radix.mixed import resolve_k
 from antiphon.planners.shared.rows import (
     ChainPieces,
     Order,
@@ -70,25 +70,28 @@ def kring(
 ) -> Iterator[Schedule]:
     """Yield one schedule: O(P^2) transfers, broadcast and reduce O(P). Groups are runs of ranks in `order`."""
     topology, collective = request.topology, request.collective
-    ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
-    rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
+    ranks, is_chain = len(collective.members), collective.kind in ("broadcast", "reduce")
+    rows = len(collective.roots) * ranks if is_chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
     refuse_too_many_transfers("kring", topology, collective, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
     # only chains are pipelined by default: in the other collectives rounds already keep links busy
-    depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
+    piece_count = pieces if pieces is not None else CHAIN_PIECES if is_chain else 1
     schedule = _plan_collective(collective, seating, sizes, overlap)
-    natural = seating == list(collective.members)
+    is_default_order = seating == list(collective.members)
     options = {
         "k": None if k is None else min(k, ranks), "groups": format_sizes(sizes) if k is None else None,
-        "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
+        "overlap": overlap or None, "order": None if is_default_order else ",".join(map(str, seating)),
+        "pieces": piece_count,
     }  # fmt: skip
-    yield finish_schedule(schedule, topology, collective, "kring", options, depth, {"groups": format_sizes(sizes)})
+    yield finish_schedule(
+        schedule, topology, collective, "kring", options, piece_count, {"groups": format_sizes(sizes)}
+    )
 
 
 def _choose_groups(
     topology: Topology, collective: Collective, k: int | None, groups: Sizes | None, order: Order
 ) -> tuple[list[int], list[int]]:
-    """Return the order of ranks in which groups are runs, and the sizes of these."""
+    """Return the ranks in an order in which each group is a run, and the sizes of the groups."""
     if k is None and groups is None:
         return groups_by_place(topology, collective, order)
     if k is not None and groups is not None:
@@ -97,7 +100,7 @@ def _choose_groups(
     if groups is not None:
         return seating, parse_sizes(groups, len(seating))
     # All groups have k ranks, the last one the remainder.
-    group_size = given_k(k, len(seating))
+    group_size = resolve_k(k, len(seating))
     full_groups, remainder = divmod(len(seating), group_size)
     return seating, [group_size] * full_groups + [remainder] * (remainder > 0)
 

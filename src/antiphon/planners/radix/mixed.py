@@ -61,7 +61,7 @@ class Radices:
         return "x".join(map(str, self.rounds))
 
 
-def given_k(k: int | None, ranks: int) -> int:
+def resolve_k(k: int | None, ranks: int) -> int:
     """Return the option `k`, or its default; values above the number of ranks count as that number."""
     return min(DEFAULT_K if k is None else k, ranks)
 
@@ -76,7 +76,7 @@ def choose_radices(ranks: int, k: int | None, radices: Radix | None, fold: bool)
         if k is not None:
             raise Invalid("options k and radices: give one of them, as radices name every round's k")
         return Radices(_parse_radices(radices, ranks), ranks)
-    limit = given_k(k, ranks)
+    limit = resolve_k(k, ranks)
     factors = None if fold else factors_up_to(ranks, limit)
     return Radices(factors or (limit,) * power_below(ranks, limit), ranks)
 
@@ -132,8 +132,9 @@ def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs
     """Return (step, parent, child, size of the child's subtree) for the edges of a broadcast tree over seats
     0..ranks-1.
 
-    Step by step, every holder of the data sends it to the others of a group of k: `levels`, the nearest first. The
-    farthest partners come first: a subtree is a run of neighbours, and most hops are short. O(ranks).
+    Step by step, every holder of the data sends it to the others of a group. `levels`: the ranks per group of every
+    level, the nearest ranks first. The farthest partners come first: a subtree is a run of neighbours, and most hops
+    are short. O(ranks).
 
     >>> [column.tolist() for column in edges(5, (2, 2, 2))]
     [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]
@@ -144,8 +145,8 @@ def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs
         distance = math.prod(levels[:level])
         parents = np.arange(0, ranks, distance * levels[level])
         children = parents[:, None] + np.arange(1, levels[level]) * distance
-        inside = children < ranks
-        parent, child = np.broadcast_to(parents[:, None], children.shape)[inside], children[inside]
+        exists = children < ranks
+        parent, child = np.broadcast_to(parents[:, None], children.shape)[exists], children[exists]
         rows.append((np.full(len(child), number), parent, child, np.minimum(distance, ranks - child)))
     step, parent, child, size = (np.concatenate(column) for column in zip(*rows, strict=True))
     return step, parent, child, size
@@ -165,13 +166,13 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
     divisors = [d for d in range(2, min(max_factor, number) + 1) if number % d == 0]
     best: dict[int, tuple[int, ...]] = {1: ()}
 
-    def search(rest: int) -> tuple[int, ...] | None:
+    def search(cofactor: int) -> tuple[int, ...] | None:
         # (0,) marks numbers without such a factorization, so that they are searched once
-        if rest not in best:
-            factorings = [(d, search(rest // d)) for d in divisors if rest % d == 0]
+        if cofactor not in best:
+            factorings = [(d, search(cofactor // d)) for d in divisors if cofactor % d == 0]
             products = [tuple(sorted((d, *tail), reverse=True)) for d, tail in factorings if tail is not None]
-            best[rest] = min(products, key=lambda f: (len(f), f), default=(0,))
-        return best[rest] if best[rest] != (0,) else None
+            best[cofactor] = min(products, key=lambda f: (len(f), f), default=(0,))
+        return best[cofactor] if best[cofactor] != (0,) else None
 
     factors = search(number)
     return None if factors is None else factors[::-1]
@@ -200,7 +201,7 @@ def core_of(ranks: int, size: int) -> Core:
     >>> [c.tolist() for c in (core.seat, core.first, core.count, core.extra, core.partner)]
     [[1, 2, 3, 4], [0, 2, 3, 4], [2, 1, 1, 1], [0], [1]]
     """
-    # the first ranks % size cores represent one seat more
+    # the first (ranks % size) cores represent one seat more
     count = ranks // size + (np.arange(size) < ranks % size)
     first = np.cumsum(count) - count
     extra = concat_ranges(first, count - 1)
@@ -237,22 +238,22 @@ def gather_rounds(radices: Radices, far: bool, node: Ints, item: Ints) -> Rows:
     size = radices.size
     rows = size * (size - 1)
     step, items, src, dst = (np.empty(rows, np.int32) for _ in range(4))
-    cores, low = np.arange(size), 0
+    cores, first_row = np.arange(size), 0
     # invariant: before a round, core c has the items base[c] + offsets (all combinations of the digits done so far)
     base, offsets = cores.copy(), np.zeros(1, np.int64)
     for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
         digit = cores // distance % radix
-        to = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        partner = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
         shape = (radix - 1, size, len(offsets))
-        high = low + math.prod(shape)
-        step[low:high] = number
-        items[low:high].reshape(shape)[...] = item[base[:, None] + offsets]
-        src[low:high].reshape(shape)[...] = node[cores][:, None]
-        dst[low:high].reshape(shape)[...] = node[to][:, :, None]
+        end_row = first_row + math.prod(shape)
+        step[first_row:end_row] = number
+        items[first_row:end_row].reshape(shape)[...] = item[base[:, None] + offsets]
+        src[first_row:end_row].reshape(shape)[...] = node[cores][:, None]
+        dst[first_row:end_row].reshape(shape)[...] = node[partner][:, :, None]
         # after the round all digits of this position are present: the common base has digit 0 there
         base = base - digit * distance
         offsets = (np.arange(radix)[:, None] * distance + offsets).ravel()
-        low = high
+        first_row = end_row
     return Rows(step, items, src, dst)
 
 
@@ -274,26 +275,26 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
     # a core's item stands for all seats that it represents
-    times = core.count[moves.item]
-    receiver, missing = other_seats(core, len(seats))
-    after = np.full(len(missing), len(radices.rounds) + 1, np.int64)
-    step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, times) + 1).astype(np.int64), after]
-    item = [core.extra, concat_ranges(core.first[moves.item], times), missing]
-    src = [core.extra, core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, len(seats) - 1)]
-    dst = [core.partner, core.seat[np.repeat(moves.dst, times)], receiver]
+    block_counts = core.count[moves.item]
+    receiver, missing_seat = pair_extra_seats(core, len(seats))
+    last_step = np.full(len(missing_seat), len(radices.rounds) + 1, np.int64)
+    step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, block_counts) + 1).astype(np.int64), last_step]
+    item = [core.extra, concat_ranges(core.first[moves.item], block_counts), missing_seat]
+    src = [core.extra, core.seat[np.repeat(moves.src, block_counts)], np.repeat(core.partner, len(seats) - 1)]
+    dst = [core.partner, core.seat[np.repeat(moves.dst, block_counts)], receiver]
     block = seats.member[np.concatenate(item)]
     return rows_to_schedule(collective, seats, np.concatenate(step), block, np.concatenate(src), np.concatenate(dst))
 
 
-def other_seats(core: Core, ranks: int) -> tuple[Longs, Longs]:
+def pair_extra_seats(core: Core, ranks: int) -> tuple[Longs, Longs]:
     """Return all pairs of an extra seat and another seat, whose data it receives in the end. O(extra * ranks).
 
-    >>> other_seats(core_of(3, 2), 3)
+    >>> pair_extra_seats(core_of(3, 2), 3)
     (array([0, 0]), array([1, 2]))
     """
-    other = np.arange(ranks - 1)[None, :]
-    rest = (other + (other >= core.extra[:, None])).ravel()
-    return np.repeat(core.extra, ranks - 1), rest
+    index = np.arange(ranks - 1)[None, :]
+    other_seat = (index + (index >= core.extra[:, None])).ravel()
+    return np.repeat(core.extra, ranks - 1), other_seat
 
 
 def allreduce_whole(collective: Collective, order: Order, radices: Radices, far: bool) -> Schedule:
@@ -309,10 +310,10 @@ def allreduce_whole(collective: Collective, order: Order, radices: Radices, far:
     src, dst, step = [], [], []
     for number, (radix, distance) in enumerate(zip(radices.rounds, radices.distances(far), strict=True)):
         digit = cores // distance % radix
-        to = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
-        src.append(np.broadcast_to(cores, to.shape).ravel())
-        dst.append(to.ravel())
-        step.append(np.full(to.size, number))
+        partner = cores + ((digit + np.arange(1, radix)[:, None]) % radix - digit) * distance
+        src.append(np.broadcast_to(cores, partner.shape).ravel())
+        dst.append(partner.ravel())
+        step.append(np.full(partner.size, number))
     steps = np.concatenate(step)
     ends = core.seat[np.concatenate(src)], core.seat[np.concatenate(dst)]
     core_rows = rows_to_schedule(collective, seats, steps, np.zeros_like(steps), *ends, REDUCE)
@@ -356,7 +357,7 @@ def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, f
 
 
 def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Longs) -> Schedule:
-    """Reassign the parts of the vector: core c owns part place[c] after the reducescatter. O(chunks)."""
+    """Reassign the parts of the vector: core c owns part part_of_core[c] after the reducescatter. O(chunks)."""
     count = len(core_ranks)
     part_number = np.empty(count, np.int64)
     part_number[np.argsort(np.argsort(core_ranks))] = part_of_core

@@ -43,7 +43,7 @@ from antiphon.planners.radix.mixed import (
     core_of,
     digit_reversal,
     gather_rounds,
-    given_k,
+    resolve_k,
     rows_needed,
 )
 from antiphon.planners.shared.rows import (
@@ -92,7 +92,7 @@ def permrecmult(
     schedule = _plan_collective(collective, seating, resolved, by, large)
     natural = seating == list(collective.members)
     options = {
-        "k": None if radices is not None else given_k(k, resolved.ranks), "radices": radices and str(resolved),
+        "k": None if radices is not None else resolve_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
         "order": None if natural else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip

@@ -34,8 +34,8 @@ from antiphon.planners.radix.mixed import (
     allreduce_whole,
     choose_radices,
     edges,
-    given_k,
     powers_above,
+    resolve_k,
     rows_needed,
 )
 from antiphon.planners.shared.rows import (
@@ -69,7 +69,7 @@ def recmult(
     levels = _tree_levels(resolved, k, radices) if is_tree else resolved
     schedule = _plan_collective(collective, order, levels, large)
     options = {
-        "k": None if radices is not None else given_k(k, resolved.ranks), "radices": radices and str(resolved),
+        "k": None if radices is not None else resolve_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(levels), "rounds": schedule.steps}
@@ -93,7 +93,7 @@ def _tree_levels(resolved: Radices, k: int | None, radices: Radix | None) -> Rad
     if radices is not None:
         outermost = -(-resolved.ranks // resolved.size)
         return Radices((*resolved.rounds, outermost) if outermost > 1 else resolved.rounds, resolved.ranks)
-    max_radix = given_k(k, resolved.ranks)
+    max_radix = resolve_k(k, resolved.ranks)
     return Radices(powers_above(resolved.ranks, max_radix), resolved.ranks)
 
 

@@ -57,38 +57,38 @@ def pack_trees(
     topology = reach.topology
     if not _has_few_hops(reach, sources):
         return None
-    price = _Prices(topology)
+    prices = _Prices(topology)
     rounds_of_trees: list[dict[int, Tree]] = []
     best, best_rounds = 0.0, 0
     for number in range(1, ROUNDS + 1):
         round_trees: dict[int, Tree] = {}
         for source in sources:
-            tree = _grow_tree(reach, price, source, members, duplex)
+            tree = _grow_tree(reach, prices, source, members, duplex)
             if tree is None:
                 return None
-            price.add_load(path for _, hop in tree for path in (hop.path, hop.back))
+            prices.add_load(path for _, hop in tree for path in (hop.path, hop.back))
             round_trees[source] = tree
         # too many different trees for some source: use only the rounds before this one
         if any(len({tree[source] for tree in [*rounds_of_trees, round_trees]}) > max_trees for source in sources):
             break
         rounds_of_trees.append(round_trees)
         # after `number` rounds every source has that many trees: the rate is their number over the fullest link's load
-        rate = number / price.worst
+        rate = number / prices.max_load
         if rate > best * _MIN_GAIN:
             best, best_rounds = rate, number
-    counted = {source: Counter(tree[source] for tree in rounds_of_trees[:best_rounds]) for source in sources}
-    return Packing({source: list(trees.items()) for source, trees in counted.items()}, best_rounds)
+    tree_counts = {source: Counter(tree[source] for tree in rounds_of_trees[:best_rounds]) for source in sources}
+    return Packing({source: list(trees.items()) for source, trees in tree_counts.items()}, best_rounds)
 
 
 def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
     """Return whether packing examines at most MAX_HOPS hops. The count stops at the first hop beyond."""
     reached, todo, hops = set(sources), list(sources), 0
     while todo:
-        near = reach.neighbours(todo.pop())
-        hops += ROUNDS * len(sources) * len(near)
+        neighbours = reach.neighbours(todo.pop())
+        hops += ROUNDS * len(sources) * len(neighbours)
         if hops > MAX_HOPS:
             return False
-        new_ranks = [rank for rank in near if rank not in reached]
+        new_ranks = [rank for rank in neighbours if rank not in reached]
         reached.update(new_ranks)
         todo += new_ranks
     return True
@@ -98,7 +98,7 @@ class _Prices:
     """Prices of links by the load on them and on their shared limits.
 
     Resources are numbered: first the links, then the shared limits. `resources_of[link]`: the link and its limits.
-    `price`, `load`, `capacity`: by resource, a capacity in unit links. `worst`: the greatest load / capacity.
+    `price`, `load`, `capacity`: by resource, a capacity in unit links. `max_load`: the greatest load / capacity.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -113,8 +113,8 @@ class _Prices:
 
     def _update_prices(self) -> None:
         relative_load = self.load / self.capacity
-        self.worst = float(relative_load.max(initial=0.0))
-        price = np.maximum(exp(_STEEPNESS * (relative_load - self.worst)), 1e-9) / self.capacity
+        self.max_load = float(relative_load.max(initial=0.0))
+        price = np.maximum(exp(_STEEPNESS * (relative_load - self.max_load)), 1e-9) / self.capacity
         self.price = [float(f"{p:.6g}") for p in price.tolist()]  # 6 digits: prices that differ by rounding are equal
 
     def add_load(self, paths: Iterable[Path]) -> None:
@@ -183,7 +183,7 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
     """Plan an allreduce: every share is reduced up its tree to the centre, then broadcast down."""
     rows, counts = [], []
     for chunk, (tree, count) in enumerate(t for trees in packing.trees.values() for t in trees):
-        hops = _from_the_middle(tree)
+        hops = _root_at_centre(tree)
         deepest = max(hop.depth for hop in hops.values())
         rows += [(deepest - h.depth, chunk, rank, h.parent, REDUCE, h.back) for rank, h in hops.items()]
         rows += [(deepest + h.depth - 1, chunk, h.parent, rank, COPY, h.path) for rank, h in hops.items()]
@@ -191,7 +191,7 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
     return schedule_in_parts(collective, counts, packing.shares, rows)
 
 
-def _from_the_middle(tree: Tree) -> dict[int, Hop]:
-    """Root the tree at its centre: the rank whose farthest rank is nearest."""
+def _root_at_centre(tree: Tree) -> dict[int, Hop]:
+    """Return the hop to each rank in the tree rooted at its centre (the rank whose farthest rank is nearest)."""
     ranks = sorted({end for rank, hop in tree for end in (rank, hop.parent)})
     return min((reroot_tree(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))

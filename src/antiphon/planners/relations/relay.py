@@ -1,14 +1,14 @@
 """The planner `relay`: trees over the links that exist, from rank to rank, for irregular machines.
 
-Every rank that has data to spread sends them along a tree; ranks on the path, non-members among them, forward them. So
-it plans every collective on every connected machine: irregular allocations, machines with dead links. Collectives that
+Every rank that has data to spread sends them along a tree; ranks on the path forward them, members or not. So it
+plans every collective on every connected machine: irregular allocations, machines with dead links. Collectives that
 combine data are planned as their dual, which spreads data, and run backwards. Custom collectives are planned from their
 relation alone, that is, from which rank has and wants what (blocks.py).
 
 With one tree of shortest paths per source the number of steps is minimal for everything that needs no combining, but a
 tree uses few of the links. Several trees, in pieces, share the data and use more of them (_many_trees.py). Where
-latencies differ, the fewest hops need not be quickest: a further plan uses no hop that a chain of hops beats at the
-size of a block.
+latencies differ, the fewest hops need not be quickest. So a further plan leaves out hops that take a block longer than
+a chain of other hops does.
 
 Example: allgather on a line 0 - 1 - 2: source 0's tree is 0 > 1 > 2, source 1's 1 > 0 and 1 > 2, source 2's 2 > 1 > 0.
 """
@@ -91,15 +91,17 @@ def relay(
         yield _with_provenance(replace(ordered, pieces=pieces or 1), {"trees": 1, "pieces": pieces or 1})
         return
     if trees in (None, 1) and detours is None:
-        single = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
-        yield _with_provenance(single, single_options)
-        time_to_beat = timeline(single, topology).total
+        single_tree = replace(_plan_single(topology, collective, by), pieces=pieces or 1)
+        yield _with_provenance(single_tree, single_options)
+        time_to_beat = timeline(single_tree, topology).total
     if trees in (None, 1) and collective.kind != "custom":
         sizes = _block_sizes(request, by) if detours is None else [detours]
         for block_bytes in sizes:
-            quick = _plan_with_detours(topology, collective, by, block_bytes)
-            if quick is not None:
-                yield _with_provenance(replace(quick, pieces=pieces or 1), {**single_options, "detours": block_bytes})
+            detour_schedule = _plan_with_detours(topology, collective, by, block_bytes)
+            if detour_schedule is not None:
+                yield _with_provenance(
+                    replace(detour_schedule, pieces=pieces or 1), {**single_options, "detours": block_bytes}
+                )
             elif detours is not None:
                 raise Unsupported(
                     f"planner relay: no chain of hops is faster than a single hop for blocks of {detours} bytes on "
@@ -107,16 +109,16 @@ def relay(
                 )
     if trees == 1 or detours is not None:
         return
-    several = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
-    if several is None:
+    several_trees = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
+    if several_trees is None:
         if trees is not None:
             raise Unsupported(_explain_no_trees(topology, collective))
         return
-    unpiped, tree_count = several
-    for depth in (pieces,) if pieces is not None else PIECES:
-        piped = replace(unpiped, pieces=depth)
-        if time_to_beat is None or timeline(piped, topology).total < time_to_beat:
-            yield _with_provenance(piped, {"trees": tree_count, "pieces": depth})
+    unpipelined, tree_count = several_trees
+    for piece_count in (pieces,) if pieces is not None else PIECES:
+        pipelined = replace(unpipelined, pieces=piece_count)
+        if time_to_beat is None or timeline(pipelined, topology).total < time_to_beat:
+            yield _with_provenance(pipelined, {"trees": tree_count, "pieces": piece_count})
 
 
 def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
@@ -156,8 +158,8 @@ def _plan_with_detours(topology: Topology, collective: Collective, by: str, bloc
         dropped.append(drop_slow_hops(reach, block_bytes))
         return reach
 
-    quick = _plan_single(topology, collective, by, quick_hops)
-    return quick if any(dropped) else None
+    schedule = _plan_single(topology, collective, by, quick_hops)
+    return schedule if any(dropped) else None
 
 
 def _plan_single(topology: Topology, collective: Collective, by: str, reach_of: ReachOf = Reach) -> Schedule:
@@ -186,20 +188,20 @@ def _source_of_blocks(collective: Collective) -> dict[int, int]:
     return dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
 
 
-def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
+def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
     """Send every block from its source to all ranks that want it, along the tree of that source."""
-    relation, ranks = collective.relation, trees.topology.ranks
+    relation, ranks = collective.relation, reach.topology.ranks
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block] = relation.pre_rank
     block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
-    grown = _SourceTrees(trees, source[block], collective)
-    unreachable = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
+    source_trees = _SourceTrees(reach, source[block], collective)
+    unreachable = np.flatnonzero(source_trees.parent[source_trees.tree[source[block]], at] < 0)
     if unreachable.size:
         raise Infeasible(
             f"planner relay: no links lead from rank {source[block[unreachable[0]]]} to rank {at[unreachable[0]]} of "
-            f"{trees.topology.name}, not even by way of others; no planner can do that"
+            f"{reach.topology.name}, not even by way of others; no planner can do that"
         )
-    depth = grown.depth[grown.tree[source[block]], at]
+    depth = source_trees.depth[source_trees.tree[source[block]], at]
     order = np.argsort(depth, kind="stable")
     # level by level: a rank receives a block because it wants it, or because it forwards it to a deeper rank
     wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
@@ -212,11 +214,13 @@ def _plan_spread(trees: Reach, collective: Collective) -> Schedule:
         if row_count > MAX_ROWS:
             raise Unsupported(
                 f"planner relay: more than {MAX_ROWS} transfers; "
-                + suggest_planners(trees.topology, collective, "ring", "direct", "compose")
+                + suggest_planners(reach.topology, collective, "ring", "direct", "compose")
             )
         # the parents must have the block, too: they are receivers of the next level up
-        forwarders = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
-    return _rows_to_schedule(grown, collective, source, np.concatenate(row_keys))
+        forwarders = (
+            reached // ranks * ranks + source_trees.parent[source_trees.tree[source[reached // ranks]], reached % ranks]
+        )
+    return _rows_to_schedule(source_trees, collective, source, np.concatenate(row_keys))
 
 
 def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
@@ -235,29 +239,31 @@ class _SourceTrees:
     the number, in `paths`, of the path from the parent to the rank. `tree`: by rank, its row if it is a source.
     """
 
-    def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
+    def __init__(self, reach: Reach, sources: Longs, collective: Collective) -> None:
         ranks = collective.ranks
         distinct_sources, first = np.unique(sources, return_index=True)
         roots = distinct_sources[np.argsort(first)]  # in order of use: each tree avoids links that earlier ones used
         self.tree = np.zeros(ranks, np.int64)
         self.tree[roots] = np.arange(len(roots))
-        self.parent, self.depth, self.path = (np.full((len(roots), ranks), low, np.int32) for low in (-1, 0, -1))
-        all_near = None if trees.has_dropped else star_routes(trees.topology, roots)
-        if all_near is not None:
+        self.parent, self.depth, self.path = (
+            np.full((len(roots), ranks), initial, np.int32) for initial in (-1, 0, -1)
+        )
+        direct_routes = None if reach.has_dropped else star_routes(reach.topology, roots)
+        if direct_routes is not None:
             non_roots = np.arange(ranks) != roots[:, None]
             self.parent[:] = roots[:, None]
             self.depth[non_roots] = 1
-            self.path[non_roots] = np.arange(len(all_near))
-            self.paths = all_near
+            self.path[non_roots] = np.arange(len(direct_routes))
+            self.paths = direct_routes
         else:
-            _refuse_too_long(trees.topology, collective, len(roots))
-            self.paths = self._grow(trees, roots.tolist())
+            _refuse_too_long(reach.topology, collective, len(roots))
+            self.paths = self._grow(reach, roots.tolist())
 
-    def _grow(self, trees: Reach, roots: list[int]) -> Routes:
+    def _grow(self, reach: Reach, roots: list[int]) -> Routes:
         """Grow the trees one by one; return the paths that they use."""
         numbers: dict[Path, int] = {}
         for number, source in enumerate(roots):
-            tree = trees.tree_from(source)
+            tree = reach.tree_from(source)
             hops = list(tree.values())
             at = np.fromiter(tree, np.int64, len(tree))
             self.parent[number, at] = [hop.parent for hop in hops]
@@ -267,7 +273,7 @@ class _SourceTrees:
         return Routes.of(numbers)
 
 
-def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs, rows: Longs) -> Schedule:
+def _rows_to_schedule(source_trees: _SourceTrees, collective: Collective, source: Longs, rows: Longs) -> Schedule:
     """Build the schedule of `rows` (block * ranks + receiver), ordered by block, depth and receiver.
 
     >>> from antiphon.core.example import machine
@@ -276,17 +282,18 @@ def _rows_to_schedule(grown: _SourceTrees, collective: Collective, source: Longs
     ([0, 1], [1, 0], [0, 2])
     """
     block, to = rows // collective.ranks, rows % collective.ranks
-    depth = grown.depth[grown.tree[source[block]], to]
+    depth = source_trees.depth[source_trees.tree[source[block]], to]
     order = order_of(*pack_columns((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))
     block, to, depth = block[order], to[order], depth[order]
-    tree = grown.tree[source[block]]
-    used, first, path = np.unique(grown.path[tree, to], return_index=True, return_inverse=True)
+    tree = source_trees.tree[source[block]]
+    path_number, first, path = np.unique(source_trees.path[tree, to], return_index=True, return_inverse=True)
     by_use = np.argsort(first)
-    number = np.empty(len(used), np.int32)
-    number[by_use] = np.arange(len(used))
+    route_number = np.empty(len(path_number), np.int32)
+    route_number[by_use] = np.arange(len(path_number))
     return Schedule(
-        collective, cut(collective, 1), depth - 1, as_int32(block), grown.parent[tree, to], as_int32(to),
-        np.full(len(rows), COPY, np.uint8), route=number[path], routes=grown.paths.take(used[by_use].astype(np.int64)),
+        collective, cut(collective, 1), depth - 1, as_int32(block), source_trees.parent[tree, to], as_int32(to),
+        np.full(len(rows), COPY, np.uint8), route=route_number[path],
+        routes=source_trees.paths.take(path_number[by_use].astype(np.int64)),
     )  # fmt: skip
 
 
@@ -302,8 +309,8 @@ def _plan_allreduce(topology: Topology, collective: Collective, by: str, reach_o
         reach, members = reach_of(topology), collective.members
         if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
             _refuse_too_long(topology, collective, len(members))
-        middle = find_center(reach, members)
-        first, second = half("reduce", middle), half("broadcast", middle)
+        center = find_center(reach, members)
+        first, second = half("reduce", center), half("broadcast", center)
     return compose(_plan_single(topology, first, by, reach_of), _plan_single(topology, second, by, reach_of))
 
 

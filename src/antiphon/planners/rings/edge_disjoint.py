@@ -56,7 +56,7 @@ class CyclePacking:
 
 
 def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
-    """Return, by pair of ranks, the widest link between them, in units of the narrowest of these links."""
+    """Return, by pair of ranks, the bandwidth of the widest link between them, in whole units of the narrowest's."""
     table = link_table(topology, members)
     if not table:
         return {}
@@ -252,13 +252,13 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
 
     Unless `directed`, each in only one of its two directions.
     """
-    near: dict[int, list[int]] = {rank: [] for rank in members}
+    neighbours_of: dict[int, list[int]] = {rank: [] for rank in members}
     for a, b in sorted(capacity):
-        near[a].append(b)
+        neighbours_of[a].append(b)
     start, size = members[0], len(members)
     cycles: list[tuple[int, ...]] = []
     path, used, extensions = [start], {start}, 0
-    choices = [iter(near[start])]
+    choices = [iter(neighbours_of[start])]
     max_extensions, max_cycles = RING_LIMITS.max_extensions, RING_LIMITS.max_cycles
     while choices:
         # depth-first search with an explicit stack: one iterator of next ranks per position of the path
@@ -272,19 +272,19 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
             return None
         path.append(next_rank)
         used.add(next_rank)
-        choices.append(iter(near[next_rank]))
+        choices.append(iter(neighbours_of[next_rank]))
         # every undirected cycle is met in both directions; keep the one whose second rank is smaller than its last
-        if len(path) == size and start in near[next_rank] and (directed or path[1] < next_rank):
+        if len(path) == size and start in neighbours_of[next_rank] and (directed or path[1] < next_rank):
             cycles.append(tuple(path))
     return cycles
 
 
 def _pack_greedily(
-    capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool
+    capacity: Capacity, members: tuple[int, ...], seed: int, target_count: int, *, directed: bool
 ) -> list[list[int]]:
     """Return the best of several random trials: take cycle after cycle from the remaining links, the widest first.
 
-    `enough`: the number of cycles at which to stop. Unless `directed`, a cycle uses its links in both directions.
+    `target_count`: the number of cycles at which to stop. Unless `directed`, a cycle uses its links in both directions.
     """
     best: list[list[int]] = []
     for trial in range(RING_LIMITS.trials):
@@ -296,7 +296,7 @@ def _pack_greedily(
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
                     remaining_units[pair] -= 1
         best = max(best, cycles, key=len)
-        if len(best) >= enough:
+        if len(best) >= target_count:
             break
     return best
 

@@ -115,12 +115,12 @@ def _parse_words(words: list[str], ranks: int, depth: int) -> Groups:
         if words[0] == "(":
             words.pop(0)
             group = _parse_words(words, ranks, depth + 1)
-            closed = words.pop(0) == ")"
+            is_valid = words.pop(0) == ")"
         else:
-            size, closed = int(words.pop(0)), True
+            size, is_valid = int(words.pop(0)), True
             group = Groups.ring(size) if 1 <= size <= ranks else SINGLE_RANK
-            closed = 1 <= size <= ranks
-        if not closed or depth > MAX_DEPTH or not 1 <= times <= ranks:
+            is_valid = 1 <= size <= ranks
+        if not is_valid or depth > MAX_DEPTH or not 1 <= times <= ranks:
             raise ValueError
         subgroups += [group] * times
     return Groups.of_parts(subgroups)
@@ -137,17 +137,17 @@ def groups_from_places(topology: Topology, members: Sequence[int]) -> tuple[Grou
     """
     paths = {rank: topology.places[rank].split("/") for rank in members}
 
-    def tree(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
+    def group_by_component(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
         """Return the groups of these ranks by components of places from `depth` on, and their order."""
         if len(ranks) == 1 or all(len(paths[rank]) <= depth for rank in ranks):
             return Groups.ring(len(ranks)), ranks
         by_place: dict[str, list[int]] = {}
         for rank in ranks:
             by_place.setdefault("/".join(paths[rank][: depth + 1]), []).append(rank)
-        below = [tree(group, depth + 1) for group in by_place.values()]
-        return Groups.of_parts([groups for groups, _ in below]), [rank for _, order in below for rank in order]
+        nested = [group_by_component(group, depth + 1) for group in by_place.values()]
+        return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
 
-    return tree(list(members), 0)
+    return group_by_component(list(members), 0)
 
 
 def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
@@ -230,8 +230,8 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
 
 
 def reverse_parts(placements: Sequence[Placement]) -> list[Placement]:
-    """Return the parts of a reducescatter, from those of an allgather on the reversed machine: run backwards, the last
-    one first."""
+    """Return the placements of a reducescatter from those of an allgather on the reversed machine: each run backwards,
+    the last first."""
     end = max((placement.stop for placement in placements), default=0)
     return [
         replace(placement, schedule=_invert_once(placement.schedule), start=end - placement.stop)
@@ -250,7 +250,7 @@ def _invert_once(schedule: Schedule) -> Schedule:
 
 
 def delay_after(placements: Sequence[Placement], before: Sequence[Placement]) -> list[Placement]:
-    """Return the parts of `placements` with later starts: after the end of all parts of `before`."""
+    """Return `placements` with later starts: after the end of all of `before`."""
     base = max((placement.stop for placement in before), default=0)
     return [replace(placement, start=placement.start + base) for placement in placements]
 
@@ -283,8 +283,8 @@ def _stack_exchanges(exchanges: Sequence[Exchange]) -> Exchange:
     if len(exchanges) == 1:
         return exchanges[0]
     spans = [exchange.where for exchange in exchanges]
-    before = np.cumsum([0, *(len(s.begin) for s in spans[:-1])])
-    ptr = np.concatenate([[0], *(s.ptr[1:] + b for s, b in zip(spans, before, strict=True))])
+    offsets = np.cumsum([0, *(len(s.begin) for s in spans[:-1])])
+    ptr = np.concatenate([[0], *(s.ptr[1:] + b for s, b in zip(spans, offsets, strict=True))])
     where = Spans(ptr, np.concatenate([s.begin for s in spans]), np.concatenate([s.end for s in spans]))
     return Exchange(exchanges[0].path, np.concatenate([exchange.seats for exchange in exchanges]), where)
 
@@ -303,9 +303,8 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     # in the shapes below: q stretches, k subgroups
     # stretch q of subgroup j begins at (starts[j] + sizes[j] * edges[q] / scale) / groups.size of each content
     contents_count, q, k = len(contents), len(edges) - 1, len(subgroups)
-    stretch_begin = (starts * scale + sizes * edges[:-1, None])[
-        :, :, None
-    ]  # [stretch, subgroup, content] over size * scale
+    # [stretch, subgroup, content], in units of 1 / (groups.size * scale)
+    stretch_begin = (starts * scale + sizes * edges[:-1, None])[:, :, None]
     size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
     common = math.gcd(groups.size * scale, int(np.gcd.reduce(stretch_begin.ravel())), int(np.gcd.reduce(size.ravel())))
     unit = contents.lengths // (groups.size * scale // common)
@@ -421,12 +420,12 @@ def list_factorizations(number: int) -> list[list[int]]:
     lists: list[list[int]] = []
     level: list[tuple[list[int], int]] = [([], number)]
     while level and len(lists) < MAX_FACTORISATIONS:
-        lists += [[*head, rest] for head, rest in level]
+        lists += [[*head, cofactor] for head, cofactor in level]
         level = [
-            ([*head, f], rest // f)
-            for head, rest in level
-            for f in range(rest // 2, 1, -1)
-            if rest % f == 0
+            ([*head, factor], cofactor // factor)
+            for head, cofactor in level
+            for factor in range(cofactor // 2, 1, -1)
+            if cofactor % factor == 0
         ]  # fmt: skip
     return lists[:MAX_FACTORISATIONS]
 
@@ -442,4 +441,4 @@ def parse_fanins(fanins: str | int | Sequence[int], ranks: int, name: str = "fan
     return fans
 
 
-SINGLE_RANK = Groups(1)  # a single rank
+SINGLE_RANK = Groups(1)

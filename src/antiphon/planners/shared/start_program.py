@@ -165,10 +165,10 @@ def solve_starts(
         # what starts in step s loads step s + level: one entry per kind, level and start variable
         kind, level = np.nonzero(load)
         at = level[:, None] + np.arange(len(variables))
-        shown = step_groups.has_rows[at]
-        rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[at])[shown])
-        columns.append(np.broadcast_to(begin + variables, at.shape)[shown])
-        values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[shown])
+        has_row = step_groups.has_rows[at]
+        rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[at])[has_row])
+        columns.append(np.broadcast_to(begin + variables, at.shape)[has_row])
+        values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[has_row])
         columns_of = slice(begin, begin + int(variables[-1]) + 1)
         equal[number, columns_of] = np.bincount(variables)
         equal[number, plan_column + plans.index(chunk_class.plan)] = -1

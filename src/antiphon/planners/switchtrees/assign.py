@@ -63,7 +63,7 @@ def deal_blocks(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     owned_here = (owner >= low) & (owner < high)
     load = np.bincount(owner[owned_here] - low, minlength=count)
     owned_elsewhere = np.flatnonzero(~owned_here)
-    # give every server the first of the blocks that are meant for it, as many as it has room for; then fill the rest up
+    # every server gets the first of the blocks meant for it, as many as it has room for; the other blocks fill the rest
     target = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
     room = _remaining_room(load, np.bincount(target, minlength=count), blocks)
     order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
@@ -83,11 +83,11 @@ def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
     """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
-    forced = room < 0
-    eager = np.argsort(np.where(forced, len(load) + requests.sum(), room - requests), kind="stable")
-    room[forced] = 0
-    spare = max(remainder - int(forced.sum()), 0)
-    room[eager[:spare]] += 1
+    is_over_quota = room < 0
+    by_need = np.argsort(np.where(is_over_quota, len(load) + requests.sum(), room - requests), kind="stable")
+    room[is_over_quota] = 0
+    spare = max(remainder - int(is_over_quota.sum()), 0)
+    room[by_need[:spare]] += 1
     return room
 
 

@@ -133,9 +133,9 @@ def _without_time(choice: Choice | None) -> Choice | None:
 def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
     """Return the plan type of every switch that has one, in words, by the switch's name."""
     plan_words: dict[str, str] = {}
-    ahead = [0]
-    while ahead:
-        node = ahead.pop()
+    pending = [0]
+    while pending:
+        node = pending.pop()
         choice = choices[node]
         if choice is None:
             continue
@@ -143,7 +143,7 @@ def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
             plan_words[tree.names[node]] = _describe_choice(tree, node, choice)
         # A flat switch has no plans below: its servers exchange directly.
         if not choice.flat:
-            ahead += tree.children[node][::-1]
+            pending += tree.children[node][::-1]
     return plan_words
 
 
@@ -179,13 +179,13 @@ def _to_schedule(
     # The reducescatter half; an allgather runs it backwards.
     half = plan_rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
-    back = np.int32(half.steps - 1) - half.step
+    gather_step = np.int32(half.steps - 1) - half.step
     halves = {
         "reducescatter": [(half.step, half.src, half.dst, REDUCE)],
-        "allgather": [(back, half.dst, half.src, COPY)],
+        "allgather": [(gather_step, half.dst, half.src, COPY)],
     }
     # Both halves, the second after the first.
-    halves["allreduce"] = [*halves["reducescatter"], (back + np.int32(half.steps), half.dst, half.src, COPY)]
+    halves["allreduce"] = [*halves["reducescatter"], (gather_step + np.int32(half.steps), half.dst, half.src, COPY)]
     step, src, dst = (np.concatenate([half_rows[i] for half_rows in halves[kind]]) for i in range(3))
     op = np.repeat(np.array([half_rows[3] for half_rows in halves[kind]], np.uint8), len(half.step))
     schedule = Schedule(

@@ -46,20 +46,20 @@ from antiphon.planners.synth.task import Effort
 class SumLimits:
     """Effort and sizes of the search. Chosen on machines of 4 to 16 ranks."""
 
-    first_size: int = 2**10  # orbits of chunks * steps * arcs up to K * members * slots^2 of an encoding; in turn 0 ...
-    max_size: int = 2**15  # ... and, after four times as much in every next turn, at last, in up to `usual_units` ...
-    usual_units: int = 20  # ... of effort; with more, as many times larger
+    first_size: int = 2**10  # size of an encoding (`_size_of`) searched in turn 0; four times as much in every next ...
+    max_size: int = 2**15  # ... turn, up to this
+    usual_units: int = 20  # effort up to which `max_size` holds; with more effort it grows in proportion
     first_conflicts: int = 500  # of one try in turn 0; four times as many in every next turn
     first_failures: int = 6  # candidates of a number of steps that may fail in turn 0; twice as many in every next turn
     turns: int = 8
     first_shapes: int = 12  # symmetries tried in turn 0; twice as many in every next turn
-    alike: int = 3  # symmetries with equal figures
+    alike: int = 3  # symmetries tried of those with equal figures
     max_slots: int = 3  # copies of a chunk per rank
     max_elements: int = 64  # of a subgroup
-    pairs: int = 200  # random pairs of elements whose subgroups are listed
+    pairs: int = 200  # random pairs of cyclic subgroups, each of which generates a subgroup to try
     max_ranks: int = 32  # of machines that are searched in every form
-    effort_share: int = 15  # of the whole effort, one in so many units is for this; of a single point ...
-    effort_share_point: int = 3
+    effort_share: int = 15  # a frontier spends 1 / `effort_share` of its effort on this search
+    effort_share_point: int = 3  # the same of a single point
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
 
 
@@ -240,7 +240,7 @@ class AllForms:
         return None
 
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
-        """Return whether there is none without symmetry, with up to the maximum number of slots."""
+        """Return whether it is proved that no such allreduce exists with up to the maximum number of slots."""
         plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
         return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
 

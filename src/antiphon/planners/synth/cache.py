@@ -11,7 +11,7 @@ Decisions without a checkable proof are not stored. An unusable folder means no 
 Beyond MOST_BYTES the least recently used files are removed.
 
 An answer records its price (the effort spent) after each turn of `auto`, so that a request with less effort gets
-exactly what it would have computed itself: results do not depend on the cache.
+exactly what it would have computed without a cache: results do not depend on the cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CachedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of a cache file. `question`: its name again; `check`: checksum of the answer."""
+    """Content of a cache file. `question`: the question's name; `check`: checksum of the answer."""
 
     format: int
     question: str
@@ -157,8 +157,8 @@ class Cache:
             for entry in entries:
                 if _OWN_FILES.fullmatch(entry.name):
                     with contextlib.suppress(OSError):  # other processes remove files, too
-                        about = entry.stat(follow_symlinks=False)
-                        files.append((about.st_mtime_ns, entry.name, about.st_size))
+                        status = entry.stat(follow_symlinks=False)
+                        files.append((status.st_mtime_ns, entry.name, status.st_size))
         total = sum(size for _, _, size in files)
         for _, name, size in sorted(files):
             if total <= self.max_bytes:
@@ -186,15 +186,15 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
             return False
         by_chunk[kind, chunk].append((step, *ends))
     for (number, _), hops in by_chunk.items():
-        about = instance.kinds[number]
+        chunk_kind = instance.kinds[number]
         # `since[node]`: the first step in which the node can send the chunk.
-        since = dict.fromkeys(about.holders, 0)
+        since = dict.fromkeys(chunk_kind.holders, 0)
         for step, tail, head in sorted(hops):
             # The sender must have the chunk before this step, and no rank receives it twice.
             if since.get(tail, step + 1) > step or head in since:
                 return False
             since[head] = step + 1
-        if any(dest not in since for dest in about.dests):
+        if any(dest not in since for dest in chunk_kind.dests):
             return False
     # Every step takes at least one round.
     return max(question.steps, sum(rounds_of(instance, moves))) <= question.rounds

@@ -34,7 +34,7 @@ from antiphon.core.symmetry import automorphisms, link_map
 from antiphon.core.topology import LinkType
 
 Table = NDArray[np.int64]
-MOST = 4096  # elements held
+MOST = 4096  # elements of a stored group
 _TRIES = 600  # elements that growing one subgroup tries to add
 _CLIMBS = 4  # subgroups grown from the identity, each in another random order
 _WALKS = 400  # random elements tried by `_sample_subgroup`
@@ -259,8 +259,8 @@ class _ImageTables:
 def _pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Table:
     """Return rows of different lengths as one table."""
     out = np.full((len(rows), max(map(len, rows), default=0)), filler, np.int64)
-    for place, row in enumerate(rows):
-        out[place, : len(row)] = row
+    for index, row in enumerate(rows):
+        out[index, : len(row)] = row
     return out
 
 
@@ -313,13 +313,13 @@ def _apply_after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
     return out
 
 
-Products = list[tuple[int, Table]]  # (generator, elements before it): each batch makes the elements that follow
+# (generator, elements): elements are numbered in order of creation, and each entry appends generator * element for all
+# of its elements
+Products = list[tuple[int, Table]]
 
 
 def _close_products(generators: Table, widths: Sequence[int], max_elements: int) -> Products | None:
-    """Return how to generate every product of these generators, the identity first; None if there are more than the
-    limit.
-    """
+    """Return how to generate all products of these generators from the identity; None if more than `max_elements`."""
     identity = np.concatenate([np.arange(width) for width in widths])[None]
     known_elements = {identity.tobytes()}
     products: Products = []
@@ -329,10 +329,10 @@ def _close_products(generators: Table, widths: Sequence[int], max_elements: int)
         for number, generator in enumerate(generators):
             images = _apply_after(generator, fresh, widths)
             new = []
-            for place, row in enumerate(images):
-                if (name := row.tobytes()) not in known_elements:
-                    known_elements.add(name)
-                    new.append(place)
+            for index, row in enumerate(images):
+                if (key := row.tobytes()) not in known_elements:
+                    known_elements.add(key)
+                    new.append(index)
             if len(known_elements) > max_elements:
                 return None
             if new:
@@ -344,7 +344,7 @@ def _close_products(generators: Table, widths: Sequence[int], max_elements: int)
 
 
 def _expand_elements(products: Products, generators: Table, widths: Sequence[int]) -> Table:
-    """Return the elements generated this way in long form."""
+    """Return the elements of `products` in long form."""
     out = np.empty((1 + sum(len(before) for _, before in products), sum(widths)), np.int64)
     out[0] = np.concatenate([np.arange(width) for width in widths])
     at = 1
@@ -364,13 +364,13 @@ def _sample_subgroup(generators: Table, widths: Sequence[int], seed: int) -> tup
     goal = _orbit_count(generators[:, :nodes])
     best: tuple[Table, Products] = generators[:0], []
     fewest = nodes + 1
-    settle = 10 * len(pool) + 50
-    for trial in range(settle + _WALKS):  # product replacement: random elements of the whole group
+    burn_in = 10 * len(pool) + 50
+    for trial in range(burn_in + _WALKS):  # product replacement: random elements, nearly uniform after `burn_in`
         a, b = rng.integers(0, len(pool), 2)
         if a == b:
             continue
         pool[a] = _apply_after(pool[b], pool[a][None], widths)[0]
-        if trial < settle:
+        if trial < burn_in:
             continue
         # mostly cyclic subgroups, sometimes two generators
         chosen = np.array([pool[a]] if trial % 4 else [pool[a], pool[b]])

@@ -2,7 +2,7 @@
 
 Input is an algorithm (C, S, R) of a spreading collective, found by any method; output are algorithms with the same C
 and a smaller R, or fewer or more steps. A neighbourhood fixes new rounds for the steps and takes out the moves that no
-longer fit; they are put back elsewhere. Three neighbourhoods:
+longer fit; these are put back elsewhere. Three neighbourhoods:
 
     shave   one round less in one step: its fullest resources must give up moves
     merge   two consecutive steps become one: chunks that arrived in the first cannot be sent on in the second
@@ -37,8 +37,8 @@ PLACE = 1_500  # effort of examining a place, in billionths of a unit
 class ImproveLimits:
     """Thresholds of the search."""
 
-    depths: tuple[int, ...] = (0, 1, 2, 3)  # relocations in a row, tried in this order ...
-    usual_depth: int = 1  # ... and when steps are merged or split
+    depths: tuple[int, ...] = (0, 1, 2, 3)  # relocations in a row that `shave` may need, tried in this order
+    usual_depth: int = 1  # the same when steps are merged or split
     attempts: int = 3  # pairs of steps to merge, or steps to split, that are tried for each number of steps
     occupants: int = 12  # moves of a full resource that are tried for relocation
 
@@ -158,7 +158,7 @@ class Packing:
             visited.add((place[1], resource))
             for other in self._sample(self.occupants[place[1]][resource]):
                 old = self._take(other)
-                if not self._is_allowed(m, place):  # the chunk came to the tail by that very move
+                if not self._is_allowed(m, place):  # `other` brought the chunk to the tail
                     self._put(other, old)
                     continue
                 self._put(m, place)
@@ -306,7 +306,7 @@ class Packing:
         return False
 
     def shave_all(self, min_rounds: int, depth: int) -> None:
-        """Shave until nothing gives; `min_rounds`: rounds that no algorithm is below."""
+        """Shave while that works. `min_rounds`: a lower bound on the rounds, at which to stop."""
         while sum(self.rounds) > min_rounds and self.shave(depth):
             pass
 

@@ -1,8 +1,8 @@
 """Convert points of a frontier to schedules of the requested collective, each with its certificate.
 
 The search handles spreading collectives, which only copy. Combining collectives, which reduce, are the inverse of
-spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine
-backwards, and every copy becomes a reduction towards the root. So reduce and reducescatter come from broadcast and
+spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine backwards, and every copy becomes a
+reduction towards the root. So reduce and reducescatter come from broadcast and
 allgather, and allreduce is a reducescatter followed by an allgather. An allreduce may also send every rank's whole
 input everywhere, as an allgather does, and add on arrival: half the steps, but more data.
 

@@ -101,7 +101,7 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
         if rank not in kind.holders:
             for time in range(early[rank], steps - steps_to_dest[rank] + 1):
                 have[rank, time] = out.new_variable()
-    coming: dict[tuple[int, int], list[int]] = defaultdict(list)
+    sends_into: dict[tuple[int, int], list[int]] = defaultdict(list)
     ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)
     for arc, (a, b) in enumerate(ends):
         if b in kind.holders:
@@ -114,13 +114,13 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
             if (b, step) in have:
                 out.rows.append([-send, -have[b, step]])
             out.rows.append([-send, have[b, step + 1]])
-            coming[b, step + 1].append(send)
+            sends_into[b, step + 1].append(send)
     # monotone in time, and only with a cause
     for (rank, time), has_it in have.items():
         before = have.get((rank, time - 1))
         if before is not None:
             out.rows.append([-before, has_it])
-        out.rows.append([-has_it, *([before] if before is not None else []), *coming[rank, time]])
+        out.rows.append([-has_it, *([before] if before is not None else []), *sends_into[rank, time]])
     for rank in kind.dests:
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
@@ -131,10 +131,10 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
     for row in extra:
         out.rows += [[-b, a] for a, b in itertools.pairwise(row)]
     if total is not None:
-        spare = total - len(max_rounds)
-        counted = out.count_true([x for row in extra for x in row], spare)
-        if len(counted) > spare:
-            out.rows.append([-counted[spare]])
+        max_extra = total - len(max_rounds)
+        count_reached = out.count_true([x for row in extra for x in row], max_extra)
+        if len(count_reached) > max_extra:
+            out.rows.append([-count_reached[max_extra]])
     return extra
 
 
@@ -144,12 +144,13 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
     """
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
-    for j, counted in enumerate(out.count_true(literals, int(capacity * max_rounds))):
-        need = math.ceil(Fraction(j + 1) / capacity)
-        if need > max_rounds:
-            out.rows.append([-counted])
-        elif extra and need > 1:
-            out.rows.append([-counted, extra[need - 2]])
+    # count_reached: true if more than j literals are
+    for j, count_reached in enumerate(out.count_true(literals, int(capacity * max_rounds))):
+        needed_rounds = math.ceil(Fraction(j + 1) / capacity)
+        if needed_rounds > max_rounds:
+            out.rows.append([-count_reached])
+        elif extra and needed_rounds > 1:
+            out.rows.append([-count_reached, extra[needed_rounds - 2]])
 
 
 def solve_sat(

@@ -1,7 +1,7 @@
 """Pack trees by a linear program over link loads and cuts, for machines of any kind.
 
-Input: a machine, and the directions that trees are wanted in: out of roots (allgather), in to them, or both (an
-allreduce reduces in to a root and copies out of it). Output (`pack_by_cuts`): trees from every root to all ranks, per
+Input: a machine, and the directions that trees are wanted in: out of roots (allgather), into them, or both (an
+allreduce reduces into a root and copies out of it). Output (`pack_by_cuts`): trees from every root to all ranks, per
 direction, near the greatest rate; relative weights, which `at_full_rate` turns into bytes per second.
 
 Trees of given weights fit into given loads of the links if and only if every rank alone could receive all of every
@@ -42,11 +42,11 @@ from antiphon.planners.trees.to_schedule import Tree
 # with one dead link in eight they take 16e7
 MOST_WORK = 25 * 10**7
 MAX_SCALE = 8.0  # for the solver, capacities are scaled so that the rate lies between 1 / MAX_SCALE and MAX_SCALE
-VIOLATED = 1e-6  # a cut counts as violated if a sink lacks more than this fraction of the total weight
+VIOLATION = 1e-6  # a cut is violated if the flow to a sink lacks more than this fraction of the total weight
 LOAD_COST = 1e-5  # cost of a unit of load relative to the rate: avoids unnecessary detours
-SIMPLE = 128  # largest common denominator of loads that is looked for
-NEAR = 1e-6  # tolerance of floats in that search
-ROUNDED_DENOMINATOR = 1024  # if there is none, amounts are rounded to this denominator
+MAX_DENOMINATOR = 128  # common denominators of loads up to this are tried
+TOLERANCE = 1e-6  # tolerance of floats in that search
+ROUNDED_DENOMINATOR = 1024  # if none of these fits, amounts are rounded to about this denominator
 SHORTFALLS = (0, 1, 4, 16)  # units that a link may lose, tried in turn until rounding can balance the switches
 MAX_OVERLOAD = 1.01  # factor by which rounding up may overload a link
 WIDENINGS = (0, 1, 2, 4, 8, 16, 32)  # units by which loads grow, tried in turn until the cuts hold after rounding
@@ -107,8 +107,8 @@ class _CutProgram:
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
         self.ends = [
-            (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
-            for back in self.inward
+            (topology.link_dst, topology.link_src) if is_reversed else (topology.link_src, topology.link_dst)
+            for is_reversed in self.inward
         ]
         self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
@@ -221,7 +221,7 @@ class _CutProgram:
             for sink in range(topology.ranks):
                 # super source -> roots (their weights) -> sink; less than the total weight means a violated cut
                 flow = graph.maxflow(topology.nodes, sink, amounts)
-                if flow.value < total_weight * (1 - VIOLATED):
+                if flow.value < total_weight * (1 - VIOLATION):
                     side = np.zeros(topology.nodes + 1, bool)
                     side[flow.partition[0]] = True
                     added |= self._add_cut(direction, side[: topology.nodes])
@@ -234,10 +234,10 @@ def balance_matrix(topology: Topology) -> Any:
 
     rows, columns, values = [], [], []
     for ends, value in ((topology.link_dst, 1.0), (topology.link_src, -1.0)):
-        at = np.flatnonzero(ends >= topology.ranks)
-        rows += (ends[at] - topology.ranks).tolist()
-        columns += at.tolist()
-        values += [value] * len(at)
+        link = np.flatnonzero(ends >= topology.ranks)
+        rows += (ends[link] - topology.ranks).tolist()
+        columns += link.tolist()
+        values += [value] * len(link)
     return sp.csr_array((values, (rows, columns)), shape=(topology.switches, topology.links))
 
 
@@ -256,18 +256,18 @@ def _trees_of_loads(program: _CutProgram, loads: Floats, weight: Floats) -> Port
         for widening in WIDENINGS:
             # larger loads make it likelier that the cuts hold; where they exceed a capacity, the rate falls accordingly
             packings = {
-                back: _pack_direction(
+                is_reversed: _pack_direction(
                     program,
                     direction,
                     loads[direction] / total_weight * (denominator + widening),
                     spare / total_weight * denominator,
                     demand,
                 )
-                for direction, back in enumerate(program.inward)
+                for direction, is_reversed in enumerate(program.inward)
             }
             trees = {
-                back: tuple(direction_trees)
-                for back, direction_trees in packings.items()
+                is_reversed: tuple(direction_trees)
+                for is_reversed, direction_trees in packings.items()
                 if direction_trees is not None
             }
             if len(trees) == program.directions:
@@ -278,14 +278,14 @@ def _trees_of_loads(program: _CutProgram, loads: Floats, weight: Floats) -> Port
 def _list_denominators(loads: Floats, weight: Floats, unit: int) -> list[int]:
     """Return the denominators to try: a small exact one if there is one, then one near ROUNDED_DENOMINATOR."""
     amounts = np.concatenate([loads.ravel(), weight])
-    multiples = range(unit, max(SIMPLE, unit) + 1, unit)
-    simple = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < NEAR * k]
-    return [*simple[:1], -(-ROUNDED_DENOMINATOR // unit) * unit]
+    multiples = range(unit, max(MAX_DENOMINATOR, unit) + 1, unit)
+    exact = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < TOLERANCE * k]
+    return [*exact[:1], -(-ROUNDED_DENOMINATOR // unit) * unit]
 
 
 def _round_shares(share: Floats, total: int) -> list[int]:
     """Return integers near these shares that sum to `total`, by largest remainders."""
-    counts = np.floor(share * total + NEAR).astype(np.int64)
+    counts = np.floor(share * total + TOLERANCE).astype(np.int64)
     order = np.argsort(counts - share * total, kind="stable")
     counts[order[: total - int(counts.sum())]] += 1
     return [int(amount) for amount in counts]
@@ -313,8 +313,10 @@ def _round_widths(topology: Topology, amounts: Floats, spare: Floats) -> list[in
     """
     from scipy.optimize import linprog
 
-    floor, ceiling = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)
-    highest = np.maximum(np.where(ceiling <= amounts * MAX_OVERLOAD, ceiling, floor), np.floor(amounts + spare + NEAR))
+    floor, ceiling = np.floor(amounts + TOLERANCE), np.ceil(amounts - TOLERANCE)
+    highest = np.maximum(
+        np.where(ceiling <= amounts * MAX_OVERLOAD, ceiling, floor), np.floor(amounts + spare + TOLERANCE)
+    )
     balances = balance_matrix(topology)
     for shortfall in SHORTFALLS:
         solution = linprog(

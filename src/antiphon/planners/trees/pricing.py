@@ -44,15 +44,16 @@ class HopPrices:
         nodes = topology.nodes
         key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
         self.order = np.argsort(key, kind="stable")
+        # ends of links as tail * nodes + head, and where the links of each pair begin in `order`
         self.pairs, self.first = np.unique(key[self.order], return_index=True)
-        self.size = np.diff([*self.first, len(self.order)])
+        self.size = np.diff([*self.first, len(self.order)])  # parallel links per pair
         # of equal prices the one with fewer links counts as cheaper: prices are multiplied by more links than any tree
         # has, and each link adds 1
         self.scale = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
         widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
         # 4: room for the 1 that each link adds, and for costs perturbed by up to a half (`shallow_tree`)
         self.max_tree_cost = 4 * self.scale * widest * topology.ranks * (topology.switches + 1)
-        self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
+        self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))  # link of each entry of limit_of
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
         """Return the cheapest hops at these prices (of links, then of shared limits). O(switches * nodes^2)."""
@@ -62,20 +63,20 @@ class HopPrices:
         link_cost = price[:links] * self.scale + 1
         if len(self.owner):
             np.add.at(link_cost, self.owner, price[self.limit_of] * self.scale)
-        offered = link_cost[self.order]
-        cheapest_of_pair = np.minimum.reduceat(offered, self.first)
+        cost_of_link = link_cost[self.order]
+        cheapest_of_pair = np.minimum.reduceat(cost_of_link, self.first)
         position = self.first
-        if len(position) < len(offered):  # parallel links: take the first of the cheapest of each pair
-            cheap = np.flatnonzero(offered == np.repeat(cheapest_of_pair, self.size))
+        if len(position) < len(cost_of_link):  # parallel links: take the first of the cheapest of each pair
+            cheap = np.flatnonzero(cost_of_link == np.repeat(cheapest_of_pair, self.size))
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
             position = cheap[np.unique(pair, return_index=True)[1]]
-        chosen = self.order[position]
+        cheapest_link = self.order[position]
         # above any tree's cost; 4 as for `max_tree_cost`
         far: Any = FAR if price.dtype != object else (int(link_cost.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
         cost[self.pairs] = cheapest_of_pair
         link = np.full(nodes * nodes, -1, np.int64)
-        link[self.pairs] = chosen
+        link[self.pairs] = cheapest_link
         cost, via = cost.reshape(nodes, nodes), np.full((nodes, nodes), -1, np.int64)
         # Floyd and Warshall over switches only: ranks never relay within a hop
         for switch in range(ranks, nodes):
@@ -185,12 +186,12 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
             entering = cost[:, rows] - cheapest_hop[rows][None, :]
             entering[cost[:, rows] >= far] = far
             lead = rows[0]
-            pick = entering.argmin(axis=1)
-            cost[:, lead] = entering[every, pick]
-            tail[:, lead], head[:, lead] = tail[every, rows[pick]], head[every, rows[pick]]
+            entrance = entering.argmin(axis=1)
+            cost[:, lead] = entering[every, entrance]
+            tail[:, lead], head[:, lead] = tail[every, rows[entrance]], head[every, rows[entrance]]
             # hops out of it: from the cheapest of its nodes
-            pick = rows[cost[rows].argmin(axis=0)]
-            row, row_tail, row_head = cost[pick, every], tail[pick, every], head[pick, every]
+            entrance = rows[cost[rows].argmin(axis=0)]
+            row, row_tail, row_head = cost[entrance, every], tail[entrance, every], head[entrance, every]
             cost[lead], tail[lead], head[lead] = row, row_tail, row_head
             cost[lead, lead] = far
             keep[rows[1:]] = False
@@ -218,15 +219,15 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
             at = best[at]
         if state[at] == mark:
             # met a node of this very walk: a new cycle
-            cycle, now = [at], best[at]
-            while now != at:
-                cycle.append(now)
-                now = best[now]
+            cycle, node = [at], best[at]
+            while node != at:
+                cycle.append(node)
+                node = best[node]
             cycles.append(sorted(cycle))
-        now = first
-        while state[now] == mark:
-            state[now] = -1
-            now = best[now]
+        node = first
+        while state[node] == mark:
+            state[node] = -1
+            node = best[node]
     return cycles
 
 
@@ -302,12 +303,12 @@ def _grow_by_layer(cost: Costs, root: int, max_depth: int, far: int) -> Parents 
     for _ in range(max_depth):
         if not unreached.any():
             break
-        offered = cost[layer]
-        best = offered.argmin(axis=0)
-        near = unreached & (offered[best, np.arange(len(cost))] < far)
-        parents[near] = layer[best[near]]
-        unreached &= ~near
-        layer = np.flatnonzero(near)
+        layer_cost = cost[layer]
+        best = layer_cost.argmin(axis=0)
+        reached = unreached & (layer_cost[best, np.arange(len(cost))] < far)
+        parents[reached] = layer[best[reached]]
+        unreached &= ~reached
+        layer = np.flatnonzero(reached)
         if not layer.size:
             break
     return None if unreached.any() else parents.tolist()
@@ -400,7 +401,7 @@ def _tree_shape(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Return the depth of every rank, the height of its subtree, and below[u, v]: whether u lies under v (or is v).
 
-    `above`: per rank its parent; the root's is itself.
+    `parent_of`: per rank its parent; the root's is itself.
     """
     count, every = len(parent_of), np.arange(len(parent_of))
     below = np.zeros((count, count), bool)
@@ -409,8 +410,8 @@ def _tree_shape(
     ancestor, climbed = every.copy(), 0
     while True:
         below[every, ancestor] = True
-        # a rank that has not yet met the root is `climbed` hops below `at`, so the subtree of `at` is that high; ranks
-        # already at the root have a smaller depth, which counts their hops
+        # a rank that has not yet met the root is `climbed` hops below its `ancestor`, so the ancestor's subtree is at
+        # least that high; of ranks that met the root, `depth` is the number of hops
         np.maximum.at(height, ancestor, np.where(depth >= climbed, climbed, 0))
         if np.all(ancestor == root):
             return depth, height, below
@@ -431,19 +432,19 @@ def tree_of(
     removed; and, without a depth limit, over the ranks on shortest paths between sinks (the metric-closure heuristic
     for Steiner trees). None if none is found.
     """
-    need = sorted({root, *sinks})
-    if len(need) == len(cost):
+    required = sorted({root, *sinks})
+    if len(required) == len(cost):
         return (
             cheapest_tree(cost, root, far) if max_depth is None else shallow_tree(cost, root, max_depth, far, restarts)
         )
-    trees = [_tree_within(cost, root, max_depth, need, far, restarts)]
-    if len(useful) > len(need):
-        near = useful if max_depth is None else _near_ranks(cost, root, max_depth, need, useful, far)
-        trees.append(_prune_tree(_tree_within(cost, root, max_depth, near, far, restarts), need))
-    if len(useful) > len(need) and max_depth is None:
-        path_ranks = _ranks_on_shortest_paths(cost, root, need, far)
+    trees = [_tree_within(cost, root, max_depth, required, far, restarts)]
+    if len(useful) > len(required):
+        nearby_ranks = useful if max_depth is None else _near_ranks(cost, root, max_depth, required, useful, far)
+        trees.append(_prune_tree(_tree_within(cost, root, max_depth, nearby_ranks, far, restarts), required))
+    if len(useful) > len(required) and max_depth is None:
+        path_ranks = _ranks_on_shortest_paths(cost, root, required, far)
         if path_ranks is not None:
-            trees.append(_prune_tree(_tree_within(cost, root, None, path_ranks, far), need))
+            trees.append(_prune_tree(_tree_within(cost, root, None, path_ranks, far), required))
     candidates = [parents for parents in trees if parents is not None]
     return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
 
@@ -457,8 +458,12 @@ def _tree_within(
     cost: Costs, root: int, max_depth: int | None, ranks: Sequence[int], far: int, restarts: int = 0
 ) -> Parents | None:  # fmt: skip
     """Return a cheap tree over these ranks alone, numbered like `cost`; None if none is found."""
-    inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
-    tree = cheapest_tree(inner, top, far) if max_depth is None else shallow_tree(inner, top, max_depth, far, restarts)
+    cost_within, root_index = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
+    tree = (
+        cheapest_tree(cost_within, root_index, far)
+        if max_depth is None
+        else shallow_tree(cost_within, root_index, max_depth, far, restarts)
+    )
     if tree is None:
         return None
     parents = [-1] * len(cost)

@@ -64,13 +64,13 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
     pairs = sorted(total)
     capacities = [total[pair] for pair in pairs]
     # int64 where sums in the computation of flows surely fit, else Python ints
-    small = sum(capacities) * 4 < 2**62
+    fits_int64 = sum(capacities) * 4 < 2**62
     tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
-    return tail, head, np.array(capacities, np.int64 if small else object)
+    return tail, head, np.array(capacities, np.int64 if fits_int64 else object)
 
 
 def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
-    """Return trees whose rates sum to tau; their number is about that of the edges at most.
+    """Return trees whose rates sum to tau: about as many as edges, or fewer.
 
     The root of each tree is its middle. O(trees * vertices) maximum flows, besides those for tau.
     """
@@ -137,9 +137,8 @@ def _pack_base(vertices: int, edges: Sequence[WeightedEdge], goal: int) -> list[
     orientation = _Orientation(vertices, edges, goal)
     arcs, amount = orientation.to_arcs()
     arborescences = Arborescences(vertices, arcs, amount, orientation.root).pack_all(goal)
-    return [
-        (weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences
-    ]  # arcs 2e and 2e + 1 are edge e
+    # arcs 2e and 2e + 1 are edge e
+    return [(weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences]
 
 
 class _Orientation:
@@ -193,9 +192,9 @@ class _Orientation:
             inflows = self._gather_room(inflows, (a, b), goal + capacity)
             room_a, room_b = (goal - self._vertex_load(inflows, v) for v in (a, b))
             # room of `goal` must remain at both ends together: S = {a, b} may carry (|S| - 1) * goal, not |S| * goal
-            keep = min(capacity, room_a + room_b - goal)
-            inflows[e] = (min(keep, room_a), keep - min(keep, room_a))
-            missing -= keep
+            amount = min(capacity, room_a + room_b - goal)
+            inflows[e] = (min(amount, room_a), amount - min(amount, room_a))
+            missing -= amount
             if not missing:
                 break
         return self._gather_room(inflows, (self.root,), goal)
@@ -207,7 +206,7 @@ class _Orientation:
     def _gather_room(
         self, inflows: list[tuple[int, int]], at: Sequence[int], wanted_room: int
     ) -> list[tuple[int, int]]:
-        """Turn edges until the vertices `at` have `want` of room together, or as much as possible; return the amounts.
+        """Turn edges until the vertices `at` have `wanted_room` together, or as much as possible; return the amounts.
 
         A vertex has room `goal` minus the amount that enters it. A maximum flow carries load away from `at`: turning
         an edge moves load from one of its ends to the other.
@@ -290,9 +289,7 @@ class Arborescences:
         depth = {self.root: 0}
         chosen: list[int] = []
         ready: list[tuple[int, int, int]] = []  # (depth, -capacity, arc) out of the tree that may take the whole weight
-        aside: dict[
-            int, int
-        ] = {}  # arcs out of the tree that cannot take it, with an upper bound on what they can take
+        aside: dict[int, int] = {}  # other arcs out of the tree: arc -> upper bound on the weight that it can take
 
         def offer(e: int) -> None:
             """Sort an arc into `ready` or `aside`."""
@@ -352,9 +349,9 @@ class Arborescences:
         return best, max_slack
 
     def _spare_flow(self, e: int, other_weight: int, weight: int) -> int:
-        """Return by how much the flow from an arc's tail and the root to its head exceeds `rest`, up to `weight`.
+        """Return how much of `weight` the flow from an arc's tail and the root to its head has beside the other trees.
 
-        `rest`: the weight of all other trees.
+        `other_weight`: the weight of all other trees.
         """
         u, v = self.arcs[e]
         needed = other_weight + weight
@@ -377,18 +374,18 @@ class Arborescences:
 
 def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
     """Return a vertex of least eccentricity (distance to the farthest vertex); ties: the one with most capacity."""
-    near: list[list[int]] = [[] for _ in range(vertices)]
+    neighbours: list[list[int]] = [[] for _ in range(vertices)]
     width = [0] * vertices
     for a, b, capacity in edges:
-        near[a].append(b)
-        near[b].append(a)
+        neighbours[a].append(b)
+        neighbours[b].append(a)
         width[a] += capacity
         width[b] += capacity
     best: tuple[int, int, int] | None = None
     for start in range(vertices):
         depth, queue = {start: 0}, [start]
         for v in queue:
-            for w in near[v]:
+            for w in neighbours[v]:
                 if w not in depth:
                     depth[w] = depth[v] + 1
                     queue.append(w)
