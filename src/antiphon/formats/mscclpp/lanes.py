@@ -25,7 +25,7 @@ from antiphon.errors import Invalid
 from antiphon.lower.machine.code import Block, Instruction
 
 BY_PACKET = frozenset(("ppkt", "rppkt", "upkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt"))
-Spot = tuple[int, int]  # a block of the machine, and an instruction of it
+Spot = tuple[int, int]  # numbers of a block of the machine and of an instruction in it
 Cells = tuple[int, int]  # the first cell, and the number of cells
 
 
@@ -138,7 +138,7 @@ class Lanes:
         self.machine, self.rank, self.name = machine, rank, name
         self.main = machine.block(rank, name)
         self.beside: list[int] = []  # blocks of the machine for operations that are not in line
-        self.open: list[Item] = []
+        self.open: list[Item] = []  # items since the last sync
         self.loose: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
@@ -150,10 +150,11 @@ class Lanes:
             self.loose = []
 
     def close(self) -> None:
+        """Add the items since the last sync to the machine."""
         items, self.open = self.open, []
         # slow path: the threads could overtake each other in a way that matters
         if not _is_in_line(items):
-            _SeparateLanes(self, items).go()
+            _SeparateLanes(self, items).add_items()
             return
         instructions = self.machine.blocks[self.main].instructions
         for item in items:
@@ -190,6 +191,7 @@ class Lanes:
 
 
 def record_packets(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: Sequence[Cells]) -> None:
+    """Record that the instruction reads the packets `flags` and writes the packets `marks`."""
     if flags:
         machine.readers.append((spot, flags))
     for first, count in marks:
@@ -206,12 +208,12 @@ class _SeparateLanes:
         self.machine.fences.update(self.fence)
         self.used = 0
         self.block: dict[int, int] = {0: lanes.main}  # by thread
-        self.seen: dict[int, Spot] = {}  # by thread: its last instruction
+        self.last_spot: dict[int, Spot] = {}  # by thread: its last instruction
         self.flags: list[Cells] = []  # packets that all threads have waited for
-        self.data: list[Spot] = []  # the operation on data before
+        self.data: list[Spot] = []  # the latest operation on data
         self.packets: list[tuple[Instruction, Spot]] = []  # all operations on data
 
-    def go(self) -> None:
+    def add_items(self) -> None:
         for item in self.items:
             if item.threads is None:
                 self._add_data(item)
@@ -219,7 +221,7 @@ class _SeparateLanes:
             for thread, lane in enumerate(item.threads.lanes):
                 self._add_lane(item, thread, lane)
         # thread 0 is the main block itself
-        self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
+        self.lanes.loose += [spot for thread, spot in self.last_spot.items() if thread]
 
     def _add_data(self, item: Item) -> None:
         """Add an operation on data; each thread does a part when it comes to it.
@@ -234,9 +236,9 @@ class _SeparateLanes:
         record_packets(self.machine, spot, item.flags, [])
         self.machine.delays += [(spot, before) for before in self.data]
         # packets are complete only when the last thread has written its part, after all its earlier waits
-        if item.marks and self.seen:
+        if item.marks and self.last_spot:
             spot = self.machine.add(
-                block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.seen.values()))
+                block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.last_spot.values()))
             )
         record_packets(self.machine, spot, [], item.marks)
         self.lanes.loose.append(spot)
@@ -248,9 +250,9 @@ class _SeparateLanes:
             self.block[thread] = self._new_block()
         block = self.block[thread]
         # a new thread starts at the last sync
-        wait = () if thread in self.seen or not thread else self.fence
+        wait = () if thread in self.last_spot or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
-        self.seen[thread] = self.lanes.add_lane(block, item.instruction, lane, wait)
+        self.last_spot[thread] = self.lanes.add_lane(block, item.instruction, lane, wait)
         # a thread signals after its part of earlier data, so also after the packets that these waited for
         record_packets(self.machine, (block, before), list(self.flags), [])
 

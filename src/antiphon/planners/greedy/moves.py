@@ -5,6 +5,9 @@ Input are the routes of all chunks (hops from rank to rank); output are the tran
 chunks under way are served by number of remaining hops, the most first (ties at random); a chunk advances one hop if
 the links of that hop have room for it in this step. Serving the farthest first is the classic rule for
 store-and-forward routing: chunks with few remaining hops can wait, those with many would arrive last.
+
+Example: on a line 0 - 1 - 2 - 3, chunk a goes from 0 to 3 and chunk b from 0 to 1. The link 0 - 1 takes a first, then
+b: both have arrived after three steps. With b first, a would need a fourth.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from antiphon.planners.greedy.spread import Pace, Run
 
 
 class Moving:
-    """One run of the steps."""
+    """One run of the simulation. `slot`: as for `spread.Spreading`."""
 
     def __init__(self, hops: Hops, routes: ChunkRoutes, slot: float, seed: int) -> None:
         self.hops, self.routes = hops, routes

@@ -14,7 +14,7 @@ a number of steps. A class that starts in step s loads links in steps s, s + 1, 
 
 Here load[c, kind, l] is the load of class c in the l-th step after its start.
 
-In the middle of a long pipeline all steps are alike, so `_StepGroups` gives them variables in common; only the steps at
+In the middle of a long pipeline all steps are alike, so `_StepGroups` gives them common variables; only the steps at
 both ends have their own. A kind is a set of links and shared limits that every class loads alike; a kind that another
 one exceeds in every step is left out.
 

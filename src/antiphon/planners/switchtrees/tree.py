@@ -87,11 +87,11 @@ class Tree:
             if not below:
                 continue
             ends = [
-                sum_to[below] + direction.latency[below]
-                for sum_to, direction in zip(far, (self.up, self.down), strict=True)
+                latency_to[below] + direction.latency[below]
+                for latency_to, direction in zip(far, (self.up, self.down), strict=True)
             ]
-            for sum_to, reach in zip(far, ends, strict=True):
-                sum_to[node] = reach.max()
+            for latency_to, reach in zip(far, ends, strict=True):
+                latency_to[node] = reach.max()
             if len(below) > 1:
                 out[node] = _largest_pair(*ends)
         return out
@@ -188,15 +188,15 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
     position = {node: i for i, node in enumerate(order)}
     parents = np.array([-1, *(position[parent[node]] for node in order[1:])], np.int64)
-    # subtree sizes give the end of every subtree; counts of servers in preorder give low and high
+    # subtree sizes give the end of every subtree; running counts of servers in preorder give low and high
     server = np.array([0 <= node < graph.servers for node in order])
-    high = np.cumsum(server)
+    servers_so_far = np.cumsum(server)
     size = np.ones(len(order), np.int64)
     for node in range(len(order) - 1, 0, -1):
         size[parents[node]] += size[node]
     end = np.arange(len(order)) + size
-    low = high - server
-    last = high[end - 1]
+    low = servers_so_far - server
+    high = servers_so_far[end - 1]
     # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
     rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
@@ -211,7 +211,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
-        (name, *(graph.names[node] for node in order[1:])), parents, end, low, last, np.flatnonzero(server),
+        (name, *(graph.names[node] for node in order[1:])), parents, end, low, high, np.flatnonzero(server),
         np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down,
         _label_subtrees(parents, rows),
     )  # fmt: skip
@@ -226,14 +226,14 @@ def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: S
 def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
     """Return preorder and parents, as `_preorder`, from an extra switch in the middle of the link between two nodes."""
     order, parent = _preorder(graph, root[0])
-    inside = {root[1]}
+    second_half = {root[1]}
     for node in order:
-        if parent[node] in inside:
-            inside.add(node)
+        if parent[node] in second_half:
+            second_half.add(node)
     for end in root:
         parent[end] = MIDDLE
-    first = [node for node in order if node not in inside]
-    return [MIDDLE, *first, *(node for node in order if node in inside)], parent
+    first_half = [node for node in order if node not in second_half]
+    return [MIDDLE, *first_half, *(node for node in order if node in second_half)], parent
 
 
 def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
@@ -260,7 +260,7 @@ class _Links:
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
                 self.limits.setdefault(link, []).append(number)
-        self.memory: dict[tuple[int, float], tuple[float, float, float, int]] = {}
+        self.figures_of: dict[tuple[int, float], tuple[float, float, float, int]] = {}
 
     def bundle_figures(self, a: int, b: int, latency_factor: float = 1.0) -> tuple[float, float, float, int]:
         """Return latency (times the factor), seconds per byte, epsilon and w_t from a to b, within shared limits."""
@@ -268,24 +268,26 @@ class _Links:
         key = (int(self.topology.link_type[links[0]]), latency_factor)
         if len(links) > 1 or links[0] in self.limits:
             return self._measure_bundle(links, latency_factor)
-        if key not in self.memory:
-            self.memory[key] = self._measure_bundle(links, latency_factor)
-        return self.memory[key]
+        if key not in self.figures_of:
+            self.figures_of[key] = self._measure_bundle(links, latency_factor)
+        return self.figures_of[key]
 
     def _measure_bundle(self, links: list[int], latency_factor: float) -> tuple[float, float, float, int]:
         """Return the figures of these links together: the worst latency and incast, the total bandwidth."""
         kinds = [int(self.topology.link_type[link]) for link in links]
         shared: dict[int, float] = {}
-        free = 0.0
+        unlimited_width = 0.0
         for link, kind in zip(links, kinds, strict=True):
             limits = self.limits.get(link)
             if limits:
-                narrow = min(limits, key=lambda i: self.topology.limits[i].bandwidth)
+                narrowest = min(limits, key=lambda i: self.topology.limits[i].bandwidth)
                 # links in one shared limit have at most its bandwidth together
-                shared[narrow] = shared.get(narrow, 0.0) + self.width[kind]
+                shared[narrowest] = shared.get(narrowest, 0.0) + self.width[kind]
             else:
-                free += self.width[kind]
-        total = free + sum(min(wide, float(self.topology.limits[i].bandwidth)) for i, wide in shared.items())
+                unlimited_width += self.width[kind]
+        total = unlimited_width + sum(
+            min(width, float(self.topology.limits[i].bandwidth)) for i, width in shared.items()
+        )
         types = [self.topology.types[kind] for kind in sorted(set(kinds))]
         incasts = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
         worst = max(incasts, key=lambda incast: incast.epsilon, default=None)

@@ -255,25 +255,28 @@ class AllForms:
     # ---- symmetry ----
 
     def _size_of(self, shape: Shape, steps: int) -> int:
+        """Estimate the size of an encoding; `first_size` and `max_size` limit it."""
         arcs, inputs = len(self.search.instance.arcs), len(self.target.inputs)
         return shape.orbits * steps * arcs * inputs * shape.slots**2 // len(shape.fixing)
 
     def _list_shapes(self, chunks: int) -> list[Shape]:
         """Return the symmetries to try for this many chunks, the smallest encodings first."""
         if chunks not in self.shapes:
-            unlike: dict[tuple[int, ...], list[Shape]] = {}
+            shapes_by_figures: dict[tuple[int, ...], list[Shape]] = {}
             for subgroup, fixing in itertools.product(self._subgroups, self._subgroups):
                 if not fixing <= subgroup or chunks % (len(subgroup) // len(fixing)):
                     continue
                 elements = sorted(subgroup)
                 group = self.search.group.take(elements)
-                places = tuple(elements.index(element) for element in sorted(fixing))
-                arcs = [len(np.unique(orbits(group.arcs[list(rows)]))) for rows in (places, range(len(elements)))]
+                fixing_rows = tuple(elements.index(element) for element in sorted(fixing))
+                arcs = [len(np.unique(orbits(group.arcs[list(rows)]))) for rows in (fixing_rows, range(len(elements)))]
                 key = (chunks * len(fixing) // len(subgroup) * arcs[0], -len(subgroup), *arcs)
-                unlike.setdefault(key, []).append(Shape(group, places, chunks * len(fixing) // len(subgroup)))
+                shapes_by_figures.setdefault(key, []).append(
+                    Shape(group, fixing_rows, chunks * len(fixing) // len(subgroup))
+                )
             # of those with equal figures most are alike up to renumbering: one of each kind first
-            alike = [sorted(unlike.items())[n][1] for n in range(len(unlike))]
-            ordered = [shapes[n] for n in range(SUM_LIMITS.alike) for shapes in alike if n < len(shapes)]
+            shapes_alike = [shapes for _, shapes in sorted(shapes_by_figures.items())]
+            ordered = [shapes[n] for n in range(SUM_LIMITS.alike) for shapes in shapes_alike if n < len(shapes)]
             self.shapes[chunks] = [
                 replace(shape, slots=slots) for slots in range(1, SUM_LIMITS.max_slots + 1) for shape in ordered
             ]

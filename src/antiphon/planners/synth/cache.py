@@ -37,7 +37,7 @@ from antiphon.options import parse_yes
 from antiphon.planners.synth.task import Move, rounds_of
 
 MOST_BYTES = 2**28  # of all files together
-MOST_OF_ONE = 2**26  # bytes of one file, decompressed
+MOST_FILE_BYTES = 2**26  # bytes of one file, decompressed
 FORMAT = 1
 _OWN_FILES = re.compile(r"[0-9a-f]{64}\.json\.gz|\.antiphon-[0-9a-f]+\.tmp")  # .tmp: left behind by a killed run
 _CLEANUP_INTERVAL = 64  # answers written between two checks of the folder's size
@@ -116,7 +116,7 @@ class Cache:
         """Return the answer, verified, or None."""
         path = self._file_of(question)
         try:
-            data = read_bytes(path, MOST_OF_ONE)
+            data = read_bytes(path, MOST_FILE_BYTES)
             entry = msgspec.json.decode(data, type=_File)
         except (AntiphonError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
             return None
@@ -137,7 +137,7 @@ class Cache:
     def put(self, question: Question, answer: CachedAnswer) -> None:
         """Store an answer; one that is too large, or cannot be written, is dropped."""
         data = msgspec.json.encode(_File(FORMAT, question.name, _answer_checksum(answer), answer))
-        if len(data) > MOST_OF_ONE:
+        if len(data) > MOST_FILE_BYTES:
             return
         with contextlib.suppress(OSError, AntiphonError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -50,7 +50,6 @@ ROUNDED_DENOMINATOR = 1024  # if none of these fits, amounts are rounded to abou
 SHORTFALLS = (0, 1, 4, 16)  # units that a link may lose, tried in turn until rounding can balance the switches
 MAX_OVERLOAD = 1.01  # factor by which rounding up may overload a link
 WIDENINGS = (0, 1, 2, 4, 8, 16, 32)  # units by which loads grow, tried in turn until the cuts hold after rounding
-MOST_TRIES = 20  # of regrowing trees to have fewer
 
 
 @dataclass(frozen=True)
